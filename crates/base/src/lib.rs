@@ -1,0 +1,8 @@
+//! What every layer of Pumice shares and none of them owns: checksums, hashing, sizes and seeded random
+//! streams. Nothing in this crate does I/O, reads a clock or starts a thread.
+
+pub mod checksum;
+pub mod hash;
+pub mod rng;
+pub mod size;
+pub mod slot;

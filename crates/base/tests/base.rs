@@ -1,0 +1,39 @@
+//! Published vectors and round trips for the base crate.
+
+use pumice_base::{checksum, hash::stable_hash64, rng::Rng, size, slot::slot_of};
+
+#[test]
+fn checksum_matches_the_published_vectors() {
+    assert!(checksum::self_test());
+    // RFC 3720, appendix B.4: bytes 0..=31 ascending.
+    let ascending: Vec<u8> = (0..32).collect();
+    assert_eq!(checksum::crc32c(&ascending), 0x46DD_794E);
+}
+
+#[test]
+fn slots_match_the_redis_cluster_specification() {
+    assert_eq!(slot_of(b"123456789"), 0x31C3 % 16_384);
+    assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"{user1000}.followers"));
+    assert_ne!(slot_of(b"foo{}{bar}"), slot_of(b"bar"), "an empty tag is no tag");
+    assert_eq!(slot_of(b"foo{{bar}}zap"), slot_of(b"{bar"));
+}
+
+#[test]
+fn sizes_read_back_what_they_print() {
+    for bytes in [0, 1, 4095, 4096, 8 << 20, 64 << 30, 3 << 40] {
+        assert_eq!(size::parse_size(&size::format_size(bytes)), Ok(bytes));
+    }
+    for bad in ["", "MiB", "12 parsecs", "-1", "99999999999TiB", "1.5GiB"] {
+        assert!(size::parse_size(bad).is_err(), "{bad:?} was taken for a size");
+    }
+}
+
+#[test]
+fn random_streams_replay_and_do_not_disturb_each_other() {
+    let mut a = Rng::from_seed(7);
+    let mut b = Rng::from_seed(7);
+    assert_eq!((a.next_u64(), a.below(10)), (b.next_u64(), b.below(10)));
+    let root = Rng::from_seed(1);
+    assert_ne!(root.split("disk").next_u64(), root.split("net").next_u64());
+    assert_eq!(stable_hash64(0, b""), 0x2D06_8005_38D3_94C2, "XXH3-64 of the empty string, seed 0");
+}
