@@ -1,0 +1,78 @@
+//! The list of worlds, and the loop over seeds that all of them share.
+
+use crate::report::{Failure, Report, RunError, RunOptions};
+use pumice_base::hash::stable_hash64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One world that can be run.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct WorldInfo {
+    /// What `run` takes.
+    pub name: &'static str,
+    /// One sentence for people.
+    pub about: &'static str,
+}
+
+/// What one seed of a world answers: its event hash, or what went wrong (with the arguments beyond
+/// `--seed` which the replay needs).
+#[allow(dead_code)]
+pub(crate) struct Broken {
+    pub what: String,
+    pub replay_args: String,
+}
+
+impl From<String> for Broken {
+    fn from(what: String) -> Self {
+        Self { what, replay_args: String::new() }
+    }
+}
+
+pub(crate) type Outcome = Result<u64, Broken>;
+
+struct World {
+    info: WorldInfo,
+    run: fn(u64, &RunOptions, &mut Report) -> Outcome,
+}
+
+const WORLDS: &[World] = &[];
+
+/// Every world there is.
+pub fn list() -> Vec<WorldInfo> {
+    WORLDS.iter().map(|world| world.info).collect()
+}
+
+/// Runs the world `name` over the seeds asked for. A panic of the code under test counts as that seed's failure.
+pub fn run(name: &str, options: &RunOptions) -> Result<Report, RunError> {
+    let world =
+        WORLDS.iter().find(|world| world.info.name == name).ok_or_else(|| RunError::UnknownWorld {
+            name: name.to_string(),
+            known: list().iter().map(|info| info.name).collect::<Vec<_>>().join(", "),
+        })?;
+    let mut report = Report { world: name.to_string(), seed: options.seed, ..Report::default() };
+    for seed in options.seed..options.seed.saturating_add(options.seeds) {
+        report.seeds += 1;
+        let outcome = catch_unwind(AssertUnwindSafe(|| (world.run)(seed, options, &mut report)))
+            .unwrap_or_else(|panic| Err(Broken::from(format!("panicked: {}", panic_text(&*panic)))));
+        match outcome {
+            Ok(hash) => report.event_hash = stable_hash64(report.event_hash, &hash.to_le_bytes()),
+            Err(broken) => {
+                let ops = options.ops.map(|ops| format!(" --ops {ops}")).unwrap_or_default();
+                let replay = format!("pumice sim run {name} --seed {seed}{ops}{}", broken.replay_args);
+                report.failures.push(Failure { seed, what: broken.what, replay });
+                if options.stop_at_failure {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// The message of a caught panic.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+        .unwrap_or_else(|| "without a message".to_string())
+}
