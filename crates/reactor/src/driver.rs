@@ -1,0 +1,444 @@
+//! The seam between the executor and a world: io_uring or the simulation.
+//!
+//! The contract, which both drivers keep and `tests/contract` checks:
+//!
+//! 1. [`Driver::submit`] takes an operation with everything it needs, owned, and a [`Token`]. It never fails and
+//!    never completes inside the call: failures come back as completions too.
+//! 2. Each token gets exactly one *final* completion (`more == false`), also after [`Driver::cancel`]. Only
+//!    [`Op::Accept`] and [`Op::Receive`] with `many` may complete several times before (`more == true`).
+//! 3. The driver keeps the operation's buffer *and* handle until the final completion and then gives the buffer back
+//!    inside the [`Outcome`]. Each [`Op`] names the outcome that answers it; a refused or cancelled operation
+//!    answers with the same variant holding an error (`ECANCELED` when cancelled).
+//! 4. A cancelled operation may have happened, in whole or in part, or not. Cancelling an unknown or finished token
+//!    does nothing.
+//! 5. Completions are delivered in batches by [`Driver::turn`], which also hands submitted operations on. It waits
+//!    at most until the deadline it is given, and returns early on any completion or kick.
+//! 6. The driver owns the clock: [`Driver::now`] is monotonic, [`Driver::wall_ms`] is the wall clock.
+//! 7. `Read`, `Write` and `Send` may transfer fewer bytes than asked; the callers in `file.rs` and `net.rs` carry on
+//!    from there. A read of 0 bytes is the end of the file.
+//!
+//! A simulated core is driven from outside: the world completes operations into the driver's inbox, then calls
+//! `Core::run_until_idle` (see `executor.rs`), which calls `turn` with [`Wait::Poll`] only.
+
+use crate::addr::{Addr, PeerAddr};
+use crate::buf::{IoBuf, RecvBuf};
+use crate::sim::SimDriver;
+use crate::time::Nanos;
+use crate::uring::Uring;
+use bytes::Bytes;
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Names one operation in flight on one core: slot in the low half, its generation in the high half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+impl Token {
+    pub(crate) fn new(index: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    /// The slot, dense from 0, free for reuse only after the final completion: drivers may index by it.
+    pub fn index(self) -> usize {
+        (self.0 & u64::from(u32::MAX)) as usize
+    }
+
+    /// How often the slot has been used before.
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// An open file, listener or stream, shared by its owners and by the operations in flight on it; closed when the
+/// last of them lets go.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<HandleKind>);
+
+#[derive(Debug)]
+enum HandleKind {
+    Os(OwnedFd),
+    Sim(SimHandle),
+}
+
+/// A simulated file, listener or stream.
+#[derive(Debug)]
+pub struct SimHandle {
+    /// What the simulated world calls it.
+    pub id: u64,
+    /// Dropped with the last owner: its `Drop` is how the world learns of the close.
+    pub guard: Box<dyn Any + Send + Sync>,
+}
+
+impl Handle {
+    pub(crate) fn os(fd: OwnedFd) -> Self {
+        Self(Arc::new(HandleKind::Os(fd)))
+    }
+
+    /// A handle of the simulated world.
+    pub fn sim(handle: SimHandle) -> Self {
+        Self(Arc::new(HandleKind::Sim(handle)))
+    }
+
+    /// The simulated world's id. Panics on a handle of the real world.
+    pub fn sim_id(&self) -> u64 {
+        match &*self.0 {
+            HandleKind::Sim(handle) => handle.id,
+            HandleKind::Os(fd) => panic!("file descriptor {} used in a simulation", fd.as_raw_fd()),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        match &*self.0 {
+            HandleKind::Os(fd) => fd.as_raw_fd(),
+            HandleKind::Sim(handle) => panic!("simulated handle {} used on io_uring", handle.id),
+        }
+    }
+}
+
+/// How to open a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Make the file if it is missing.
+    pub create: bool,
+    /// Make the file; `AlreadyExists` if it is there.
+    pub create_new: bool,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Past the host's page cache (O_DIRECT). Falls back to the cache where the file system knows no such thing;
+    /// [`FileInfo::direct`] tells.
+    pub direct: bool,
+    /// Take the whole file: a second opener gets `WouldBlock`.
+    pub exclusive_lock: bool,
+}
+
+/// What is known of a file once it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Whether reads and writes go past the page cache.
+    pub direct: bool,
+    /// Offsets and lengths must be multiples of this many bytes when `direct`; 1 otherwise.
+    pub alignment: u32,
+    /// Memory must be aligned to this many bytes when `direct`; 1 otherwise.
+    pub memory_alignment: u32,
+    /// A block device rather than a regular file.
+    pub block_device: bool,
+}
+
+/// When a write is on the media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteSync {
+    /// After a later `sync_data`.
+    Cached,
+    /// When the write completes (RWF_DSYNC).
+    Durable,
+}
+
+/// How to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// Several listeners on one TCP address share its connections (SO_REUSEPORT): one per core.
+    pub reuse_port: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { backlog: 1024, reuse_port: true }
+    }
+}
+
+/// A signal that a server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM.
+    Terminate,
+    /// SIGINT.
+    Interrupt,
+    /// SIGHUP.
+    Hangup,
+}
+
+/// What a send carries.
+#[derive(Debug)]
+pub enum SendData {
+    /// Sent one after the other, without copying them together.
+    Parts(Vec<Bytes>),
+    /// One buffer that the caller gets back.
+    One(Vec<u8>),
+}
+
+impl SendData {
+    /// All bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Parts(parts) => parts.iter().map(Bytes::len).sum(),
+            Self::One(data) => data.len(),
+        }
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Which directions of a stream to close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownHow {
+    /// Sends only: the peer reads the end.
+    Send,
+    /// Both.
+    Both,
+}
+
+/// One operation, with everything it needs.
+#[derive(Debug)]
+pub enum Op {
+    /// Open a file. → [`Outcome::Opened`]
+    Open {
+        /// Where.
+        path: PathBuf,
+        /// How.
+        options: OpenOptions,
+    },
+    /// Read at `offset` into `buf[start..]`. → [`Outcome::Read`]
+    Read {
+        /// From which file.
+        file: Handle,
+        /// Where to; its length says how much.
+        buf: IoBuf,
+        /// Bytes of `buf` that are filled already.
+        start: usize,
+        /// Position in the file of `buf[start]`.
+        offset: u64,
+    },
+    /// Write `data` at `offset`. → [`Outcome::Written`]
+    Write {
+        /// To which file.
+        file: Handle,
+        /// What.
+        data: Bytes,
+        /// Position in the file of its first byte.
+        offset: u64,
+        /// When it is on the media.
+        sync: WriteSync,
+    },
+    /// Everything written before, by completed writes, is on the media. → [`Outcome::Done`]
+    Sync {
+        /// Of which file.
+        file: Handle,
+    },
+    /// Give the range back: it reads as zeros. → [`Outcome::Done`]
+    Punch {
+        /// In which file.
+        file: Handle,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Reserve space for the range, growing the file if need be. → [`Outcome::Done`]
+    Allocate {
+        /// In which file.
+        file: Handle,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// Cut or grow the file. → [`Outcome::Done`]
+    SetLen {
+        /// Which file.
+        file: Handle,
+        /// Its new length.
+        bytes: u64,
+    },
+    /// The length of a file or block device. → [`Outcome::Done`] with it.
+    Len {
+        /// Which file.
+        file: Handle,
+    },
+    /// Listen. → [`Outcome::Bound`]
+    Bind {
+        /// Where.
+        addr: Addr,
+        /// How.
+        options: ListenOptions,
+    },
+    /// Accept connections until cancelled. → many [`Outcome::Accepted`]
+    Accept {
+        /// From which listener.
+        listener: Handle,
+    },
+    /// Connect. → [`Outcome::Connected`]
+    Connect {
+        /// To where.
+        addr: Addr,
+    },
+    /// Receive what comes. → [`Outcome::Received`], several if `many`. The end of the stream is an empty buffer and
+    /// final. `ENOBUFS` (final) says that the driver's shared buffers are all in use: asking again with
+    /// `many == false` always works.
+    Receive {
+        /// From which stream.
+        stream: Handle,
+        /// Go on until the end, an error or cancellation.
+        many: bool,
+    },
+    /// Send `data`, without its first `skip` bytes. → [`Outcome::Sent`]
+    Send {
+        /// To which stream.
+        stream: Handle,
+        /// What.
+        data: SendData,
+        /// Bytes already sent.
+        skip: usize,
+    },
+    /// Close one or both directions. → [`Outcome::Done`]
+    Shutdown {
+        /// Of which stream.
+        stream: Handle,
+        /// Which.
+        how: ShutdownHow,
+    },
+    /// Wait for a signal. → [`Outcome::Signal`]
+    Signal,
+}
+
+/// What came of an operation, with its buffer.
+#[derive(Debug)]
+pub enum Outcome {
+    /// A file was opened.
+    Opened(io::Result<(Handle, FileInfo)>),
+    /// Bytes read now (not counting `start`), and the buffer.
+    Read(io::Result<usize>, IoBuf),
+    /// Bytes written, and the data.
+    Written(io::Result<usize>, Bytes),
+    /// Sync, Punch, Allocate, SetLen, Shutdown: 0. Len: bytes.
+    Done(io::Result<u64>),
+    /// A listener, and its address with the port filled in.
+    Bound(io::Result<(Handle, Addr)>),
+    /// A connection came.
+    Accepted(io::Result<(Handle, PeerAddr)>),
+    /// A connection was made.
+    Connected(io::Result<(Handle, PeerAddr)>),
+    /// Bytes came; none at all: the end.
+    Received(io::Result<RecvBuf>),
+    /// Bytes sent now (not counting `skip`), and the data.
+    Sent(io::Result<usize>, SendData),
+    /// A signal came.
+    Signal(io::Result<Signal>),
+}
+
+impl Outcome {
+    /// For a match arm that a driver which keeps the contract never reaches.
+    pub(crate) fn unexpected(self) -> ! {
+        panic!("the driver answered with the wrong kind of outcome: {self:?}")
+    }
+}
+
+/// One completion.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which operation.
+    pub token: Token,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Whether more completions of the same operation follow.
+    pub more: bool,
+}
+
+/// How long [`Driver::turn`] may wait for something to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    Poll,
+    /// Until this time on the driver's clock.
+    Until(Nanos),
+    /// For as long as it takes.
+    Forever,
+}
+
+/// Ends another core's wait. Called from any thread; never blocks.
+pub trait Kick: Send + Sync {
+    /// Makes the core's current or next [`Driver::turn`] return soon (in the simulation: makes the world call
+    /// `Core::run_until_idle`).
+    fn kick(&self);
+}
+
+/// A world that carries out one core's operations.
+pub enum Driver {
+    /// The kernel, through io_uring.
+    Uring(Box<Uring>),
+    /// The simulated world.
+    Sim(Box<SimDriver>),
+}
+
+macro_rules! either {
+    ($self:expr, $driver:ident => $call:expr) => {
+        match $self {
+            Driver::Uring($driver) => $call,
+            Driver::Sim($driver) => $call,
+        }
+    };
+}
+
+impl Driver {
+    /// Monotonic time.
+    pub fn now(&self) -> Nanos {
+        either!(self, driver => driver.now())
+    }
+
+    /// Unix time in milliseconds; may be as old as the current turn.
+    pub fn wall_ms(&self) -> u64 {
+        either!(self, driver => driver.wall_ms())
+    }
+
+    /// Takes an operation; it starts at the latest in the next `turn`.
+    pub fn submit(&mut self, token: Token, op: Op) {
+        either!(self, driver => driver.submit(token, op));
+    }
+
+    /// Asks for an early end of an operation; its final completion still comes.
+    pub fn cancel(&mut self, token: Token) {
+        either!(self, driver => driver.cancel(token));
+    }
+
+    /// Starts what was submitted, waits if told to and nothing has completed yet, and appends completions to `out`.
+    pub fn turn(&mut self, wait: Wait, out: &mut Vec<Completion>) -> io::Result<()> {
+        either!(self, driver => driver.turn(wait, out))
+    }
+
+    /// Whether a `turn` with [`Wait::Poll`] could do anything: operations to start or completions to fetch.
+    pub fn has_work(&self) -> bool {
+        either!(self, driver => driver.has_work())
+    }
+
+    /// Whether the world is simulated.
+    pub fn is_sim(&self) -> bool {
+        matches!(self, Self::Sim(_))
+    }
+}
+
+impl Outcome {
+    /// Whether it says that the operation was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        let error = match self {
+            Self::Opened(Err(error))
+            | Self::Read(Err(error), _)
+            | Self::Written(Err(error), _)
+            | Self::Done(Err(error))
+            | Self::Bound(Err(error))
+            | Self::Accepted(Err(error))
+            | Self::Connected(Err(error))
+            | Self::Received(Err(error))
+            | Self::Sent(Err(error), _)
+            | Self::Signal(Err(error)) => error,
+            _ => return false,
+        };
+        error.raw_os_error() == Some(libc::ECANCELED)
+    }
+}

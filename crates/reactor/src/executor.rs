@@ -1,0 +1,603 @@
+//! The executor of one core.
+//!
+//! A turn of the loop:
+//! 1. take messages from other cores (wakes and new tasks);
+//! 2. wake what waits for timers that have run out;
+//! 3. poll ready tasks, at most [`POLLS_PER_TURN`], which submit operations to the driver without a system call;
+//! 4. one driver turn: hands over all of them at once, fetches completions, and waits (until the earliest timer)
+//!    only if nothing is ready;
+//! 5. deliver the completions, which makes tasks ready.
+//!
+//! The order of everything depends on the driver's completions alone: that is what makes a simulation replay.
+
+use crate::CoreId;
+use crate::driver::{Completion, Driver, Op, Outcome, Token, Wait};
+use crate::remote::{MakeFuture, Message, Remote, Server};
+use crate::task::{JoinHandle, TaskId, Tasks, joined};
+use crate::time::{Nanos, Timers};
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Polls between two looks at the driver: bounds how long finished I/O waits behind ready tasks.
+const POLLS_PER_TURN: usize = 128;
+
+/// Completions of a multishot operation that nobody has taken yet, after which it is cancelled (and started again
+/// when they are taken).
+pub(crate) const UNDELIVERED_MAX: usize = 8;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// Calls `f` with the current core. Panics outside a core.
+#[inline]
+pub(crate) fn with_core<R>(f: impl FnOnce(&Rc<Core>) -> R) -> R {
+    CURRENT.with_borrow(|current| match current {
+        Some(core) => f(core),
+        None => panic!("called outside a reactor core: run inside reactor::start or reactor::block_on"),
+    })
+}
+
+pub(crate) fn current() -> Rc<Core> {
+    with_core(Rc::clone)
+}
+
+pub(crate) fn has_core() -> bool {
+    CURRENT.try_with(|current| current.borrow().is_some()).unwrap_or(false)
+}
+
+/// Queues a task if it belongs to the current core.
+#[inline]
+pub(crate) fn wake_local(remote: &Arc<Remote>, id: TaskId) -> bool {
+    CURRENT
+        .try_with(|current| match &*current.borrow() {
+            Some(core) if Arc::ptr_eq(&core.remote, remote) => {
+                core.ready.borrow_mut().push_back(id);
+                true
+            }
+            _ => false,
+        })
+        .unwrap_or(false)
+}
+
+/// One core. `Rc`: it never leaves its thread.
+pub struct Core {
+    id: CoreId,
+    server: Arc<Server>,
+    remote: Arc<Remote>,
+    driver: RefCell<Driver>,
+    tasks: RefCell<Tasks>,
+    ready: RefCell<VecDeque<TaskId>>,
+    deferred: RefCell<Vec<Waker>>,
+    timers: RefCell<Timers>,
+    operations: RefCell<Operations>,
+    /// Reused between turns.
+    completions: Cell<Vec<Completion>>,
+    messages: Cell<Vec<Message>>,
+    closed: Cell<bool>,
+}
+
+impl Core {
+    /// A core of `server` over `driver`. The simulated world makes its own; the real ones come from `start`.
+    pub fn new(server: &Arc<Server>, id: CoreId, driver: Driver) -> Rc<Self> {
+        Rc::new(Self {
+            id,
+            server: Arc::clone(server),
+            remote: Arc::clone(server.remote(id)),
+            driver: RefCell::new(driver),
+            tasks: RefCell::default(),
+            ready: RefCell::default(),
+            deferred: RefCell::default(),
+            timers: RefCell::default(),
+            operations: RefCell::default(),
+            completions: Cell::default(),
+            messages: Cell::default(),
+            closed: Cell::new(false),
+        })
+    }
+
+    /// Which core of its server.
+    pub fn id(&self) -> CoreId {
+        self.id
+    }
+
+    /// The server it belongs to.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    /// Tasks that have not ended.
+    pub fn live_tasks(&self) -> usize {
+        self.tasks.borrow().live()
+    }
+
+    pub(crate) fn tasks(&self) -> RefMut<'_, Tasks> {
+        self.tasks.borrow_mut()
+    }
+
+    pub(crate) fn timers(&self) -> RefMut<'_, Timers> {
+        self.timers.borrow_mut()
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.driver.borrow().now()
+    }
+
+    pub(crate) fn wall_ms(&self) -> u64 {
+        self.driver.borrow().wall_ms()
+    }
+
+    pub(crate) fn is_sim(&self) -> bool {
+        self.driver.borrow().is_sim()
+    }
+
+    pub(crate) fn defer(&self, waker: Waker) {
+        self.deferred.borrow_mut().push(waker);
+    }
+
+    /// Makes this the current core while `f` runs.
+    pub fn enter<R>(self: &Rc<Self>, f: impl FnOnce() -> R) -> R {
+        struct Restore(Option<Rc<Core>>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                let previous = self.0.take();
+                CURRENT.set(previous);
+            }
+        }
+        let _restore = Restore(CURRENT.replace(Some(Rc::clone(self))));
+        f()
+    }
+
+    /// Adds a task. It runs in the next turn.
+    pub fn spawn<F: Future + 'static>(self: &Rc<Self>, future: F) -> JoinHandle<F::Output> {
+        joined(self, future, |future| self.spawn_boxed(future))
+    }
+
+    fn spawn_boxed(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> Option<TaskId> {
+        if self.closed.get() {
+            return None;
+        }
+        self.remote.counters.spawns.add(1);
+        let id = self.tasks.borrow_mut().insert(&self.remote, future);
+        self.ready.borrow_mut().push_back(id);
+        Some(id)
+    }
+
+    pub(crate) fn spawn_on(&self, core: CoreId, make: MakeFuture) {
+        assert!(usize::from(core.0) < self.server.core_count(), "this server has no core {}", core.0);
+        self.server.remote(core).send(Message::Spawn(make));
+    }
+
+    fn take_messages(&self) {
+        let mut messages = self.messages.take();
+        self.remote.take(&mut messages);
+        self.remote.counters.remote_messages.add(messages.len() as u64);
+        for message in messages.drain(..) {
+            match message {
+                Message::Wake(id) => self.ready.borrow_mut().push_back(id),
+                Message::Spawn(make) => {
+                    self.spawn_boxed(make());
+                }
+            }
+        }
+        self.messages.set(messages);
+    }
+
+    fn fire_timers(&self) {
+        if self.timers.borrow().earliest().is_none() {
+            return;
+        }
+        let now = self.now();
+        loop {
+            let Some(waker) = self.timers.borrow_mut().pop_due(now) else { return };
+            self.remote.counters.timers.add(1);
+            waker.wake();
+        }
+    }
+
+    fn poll_ready(&self) {
+        for _ in 0..POLLS_PER_TURN {
+            let Some(id) = self.ready.borrow_mut().pop_front() else { return };
+            let Some(mut body) = self.tasks.borrow_mut().take(id) else { continue };
+            self.remote.counters.polls.add(1);
+            let ended = match body.poll() {
+                Poll::Ready(()) => {
+                    self.tasks.borrow_mut().remove(id);
+                    Some(body)
+                }
+                Poll::Pending => self.tasks.borrow_mut().put_back(id, body),
+            };
+            drop(ended);
+        }
+    }
+
+    fn wake_deferred(&self) {
+        if self.deferred.borrow().is_empty() {
+            return;
+        }
+        let mut deferred = std::mem::take(&mut *self.deferred.borrow_mut());
+        for waker in deferred.drain(..) {
+            waker.wake();
+        }
+        let mut current = self.deferred.borrow_mut();
+        if current.is_empty() {
+            *current = deferred;
+        }
+    }
+
+    fn turn_driver(&self, wait: Wait) -> io::Result<()> {
+        let mut completions = self.completions.take();
+        let result = self.driver.borrow_mut().turn(wait, &mut completions);
+        for completion in completions.drain(..) {
+            self.deliver(completion);
+        }
+        self.completions.set(completions);
+        result
+    }
+
+    /// One turn of the loop; waits if `may_wait` and there is nothing to do. The core must be entered.
+    pub(crate) fn turn(&self, may_wait: bool) -> io::Result<()> {
+        self.remote.counters.turns.add(1);
+        self.take_messages();
+        self.fire_timers();
+        self.poll_ready();
+        let idle = self.ready.borrow().is_empty() && self.deferred.borrow().is_empty();
+        if !(idle && may_wait && self.remote.may_sleep()) {
+            if self.driver.borrow().has_work() {
+                self.turn_driver(Wait::Poll)?;
+            }
+        } else {
+            self.remote.counters.sleeps.add(1);
+            let earliest = self.timers.borrow().earliest();
+            let result = self.turn_driver(earliest.map_or(Wait::Forever, Wait::Until));
+            self.remote.awake();
+            result?;
+        }
+        self.wake_deferred();
+        Ok(())
+    }
+
+    /// Runs `future` on this core, beside its tasks, until it returns. Not boxed and not `'static`: it is polled
+    /// here and not in the slab; a flag that any thread may raise stands in for the ready queue.
+    pub(crate) fn block_on<F: Future>(self: &Rc<Self>, future: F) -> io::Result<F::Output> {
+        struct Flag {
+            raised: AtomicBool,
+            remote: Arc<Remote>,
+        }
+        impl Wake for Flag {
+            fn wake(self: Arc<Self>) {
+                self.raised.store(true, Ordering::SeqCst);
+                self.remote.poke();
+            }
+        }
+        let flag = Arc::new(Flag { raised: AtomicBool::new(true), remote: Arc::clone(&self.remote) });
+        let waker = Waker::from(Arc::clone(&flag));
+        self.enter(|| {
+            let mut future = pin!(future);
+            loop {
+                if flag.raised.swap(false, Ordering::SeqCst)
+                    && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+                {
+                    return Ok(output);
+                }
+                self.turn(!flag.raised.load(Ordering::SeqCst))?;
+            }
+        })
+    }
+
+    /// For a world that drives its cores: does everything that can be done now and returns when the earliest timer
+    /// runs out, `None` if none is set.
+    pub fn run_until_idle(self: &Rc<Self>) -> io::Result<Option<Nanos>> {
+        self.enter(|| {
+            loop {
+                self.turn(false)?;
+                let busy = !self.ready.borrow().is_empty() || self.driver.borrow().has_work();
+                if !busy && self.remote.may_sleep() {
+                    let earliest = self.timers.borrow().earliest();
+                    if earliest.is_none_or(|deadline| deadline > self.now()) {
+                        return Ok(earliest);
+                    }
+                    self.remote.awake();
+                }
+            }
+        })
+    }
+
+    /// Drops every task, so that their operations are cancelled, and refuses new ones. A real core then drains its
+    /// ring; a world that kills a host forgets the operations.
+    pub fn close(self: &Rc<Self>) {
+        self.enter(|| {
+            self.closed.set(true);
+            self.remote.close();
+            loop {
+                let body = self.tasks.borrow_mut().pop_any();
+                if body.is_none() {
+                    break;
+                }
+                drop(body);
+            }
+            let timers = self.timers.borrow_mut().clear();
+            drop(timers);
+            self.ready.borrow_mut().clear();
+            let deferred = self.deferred.take();
+            drop(deferred);
+        });
+    }
+
+    /// Waits for the final completion of every operation. Called after `close`.
+    pub(crate) fn drain(self: &Rc<Self>) -> io::Result<()> {
+        self.enter(|| {
+            while self.operations.borrow().in_flight > 0 {
+                self.turn_driver(Wait::Until(self.now() + std::time::Duration::from_millis(100)))?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn submit(&self, op: Op, state: State) -> Token {
+        self.count(&op);
+        let token = self.operations.borrow_mut().insert(state);
+        self.driver.borrow_mut().submit(token, op);
+        token
+    }
+
+    fn count(&self, op: &Op) {
+        let counters = &self.remote.counters;
+        match op {
+            Op::Read { buf, start, .. } => {
+                counters.reads.add(1);
+                counters.read_bytes.add((buf.len() - start) as u64);
+            }
+            Op::Write { data, .. } => {
+                counters.writes.add(1);
+                counters.write_bytes.add(data.len() as u64);
+            }
+            Op::Sync { .. } => counters.syncs.add(1),
+            Op::Punch { .. } | Op::Allocate { .. } => counters.allocations.add(1),
+            Op::Connect { .. } => counters.connections.add(1),
+            Op::Send { .. } => counters.sends.add(1),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn cancel(&self, token: Token) {
+        if self.operations.borrow().is_live(token) {
+            self.remote.counters.cancels.add(1);
+            self.driver.borrow_mut().cancel(token);
+        }
+    }
+
+    fn deliver(&self, completion: Completion) {
+        let Completion { token, outcome, more } = completion;
+        match &outcome {
+            Outcome::Received(Ok(buf)) => {
+                self.remote.counters.receives.add(1);
+                self.remote.counters.receive_bytes.add(buf.len() as u64);
+            }
+            Outcome::Accepted(Ok(_)) => self.remote.counters.connections.add(1),
+            _ => {}
+        }
+        let mut operations = self.operations.borrow_mut();
+        let slot = operations.slot(token);
+        let state = if more { None } else { Some(std::mem::replace(&mut slot.state, State::Free)) };
+        let mut dropped = None;
+        let (waker, overflow) = match state.as_ref().unwrap_or(&slot.state) {
+            State::Many(many) => many.push(outcome, more),
+            State::One(_) => {
+                let Some(State::One(waker)) = state else { panic!("{token:?} completed twice") };
+                slot.state = State::Done(outcome);
+                operations.in_flight -= 1;
+                drop(operations);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+                return;
+            }
+            State::Dropped => {
+                dropped = Some(outcome);
+                (None, false)
+            }
+            State::Done(_) | State::Free => panic!("{token:?} completed after its end"),
+        };
+        if !more {
+            operations.in_flight -= 1;
+            operations.release(token);
+        }
+        drop(operations);
+        drop((dropped, state));
+        if overflow && more {
+            self.cancel(token);
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Operations in flight, and outcomes not taken yet.
+#[derive(Default)]
+struct Operations {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    in_flight: usize,
+}
+
+struct Slot {
+    generation: u32,
+    state: State,
+}
+
+/// Who waits for an operation.
+pub(crate) enum State {
+    Free,
+    /// One outcome awaited.
+    One(Option<Waker>),
+    /// Several, kept by the stream or listener.
+    Many(Rc<Many>),
+    /// The outcome is here.
+    Done(Outcome),
+    /// Nobody any more.
+    Dropped,
+}
+
+impl Operations {
+    fn insert(&mut self, state: State) -> Token {
+        self.in_flight += 1;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, state: State::Free });
+            (self.slots.len() - 1) as u32
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.state = state;
+        Token::new(index, slot.generation)
+    }
+
+    fn is_live(&self, token: Token) -> bool {
+        self.slots.get(token.index()).is_some_and(|slot| slot.generation == token.generation())
+    }
+
+    fn slot(&mut self, token: Token) -> &mut Slot {
+        let slot = &mut self.slots[token.index()];
+        assert_eq!(slot.generation, token.generation(), "{token:?} completed after its end");
+        slot
+    }
+
+    fn release(&mut self, token: Token) {
+        let slot = self.slot(token);
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.state = State::Free;
+        self.free.push(token.index() as u32);
+    }
+}
+
+/// Outcomes of a multishot operation that wait to be taken.
+#[derive(Default)]
+pub(crate) struct Many {
+    queue: RefCell<VecDeque<Outcome>>,
+    waker: RefCell<Option<Waker>>,
+    token: Cell<Option<Token>>,
+    /// Cancelled because too much lies here.
+    paused: Cell<bool>,
+}
+
+impl Many {
+    /// Keeps an outcome. Returns whom to wake and whether the operation should be cancelled for now.
+    fn push(&self, outcome: Outcome, more: bool) -> (Option<Waker>, bool) {
+        let mut queue = self.queue.borrow_mut();
+        if !more {
+            self.token.set(None);
+        }
+        let paused = self.paused.get();
+        if !(paused && !more && outcome.is_cancelled()) {
+            queue.push_back(outcome);
+        }
+        let overflow = more && !paused && queue.len() >= UNDELIVERED_MAX;
+        if overflow {
+            self.paused.set(true);
+        }
+        (self.waker.borrow_mut().take(), overflow)
+    }
+
+    /// The next outcome; `start` begins (again) when nothing lies here and nothing is in flight.
+    pub(crate) fn poll_next(
+        self: &Rc<Self>,
+        core: &Core,
+        context: &mut Context<'_>,
+        start: impl FnOnce() -> Op,
+    ) -> Poll<Outcome> {
+        if let Some(outcome) = self.queue.borrow_mut().pop_front() {
+            return Poll::Ready(outcome);
+        }
+        if self.token.get().is_none() {
+            self.paused.set(false);
+            let token = core.submit(start(), State::Many(Rc::clone(self)));
+            self.token.set(Some(token));
+        }
+        let mut waker = self.waker.borrow_mut();
+        match &mut *waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Ends the operation and forgets what lies here.
+    pub(crate) fn close(&self, core: &Core) {
+        if let Some(token) = self.token.take() {
+            let previous = {
+                let mut operations = core.operations.borrow_mut();
+                std::mem::replace(&mut operations.slot(token).state, State::Dropped)
+            };
+            drop(previous);
+            core.cancel(token);
+        }
+        let queue = self.queue.take();
+        drop(queue);
+    }
+}
+
+/// An operation in flight on the core that submitted it. Dropping it cancels the operation.
+pub(crate) struct Operation {
+    core: Rc<Core>,
+    token: Token,
+    taken: bool,
+}
+
+/// Submits an operation on the current core.
+pub(crate) fn submit(op: Op) -> Operation {
+    let core = current();
+    let token = core.submit(op, State::One(None));
+    Operation { core, token, taken: false }
+}
+
+impl Future for Operation {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let this = &mut *self;
+        assert!(!this.taken, "an operation was polled after it was ready");
+        let mut operations = this.core.operations.borrow_mut();
+        let slot = operations.slot(this.token);
+        match &mut slot.state {
+            State::One(Some(waker)) => waker.clone_from(context.waker()),
+            State::One(none) => *none = Some(context.waker().clone()),
+            State::Done(_) => {
+                let State::Done(outcome) = std::mem::replace(&mut slot.state, State::Free) else {
+                    unreachable!("matched just above")
+                };
+                operations.release(this.token);
+                this.taken = true;
+                return Poll::Ready(outcome);
+            }
+            State::Many(_) | State::Dropped | State::Free => panic!("an awaited operation lost its slot"),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let mut operations = self.core.operations.borrow_mut();
+        let slot = operations.slot(self.token);
+        let state = std::mem::replace(&mut slot.state, State::Dropped);
+        let done = matches!(state, State::Done(_));
+        if done {
+            operations.release(self.token);
+        }
+        drop(operations);
+        drop(state);
+        if !done {
+            self.core.cancel(self.token);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! One core of a server: a `!Send` executor, timers, buffers, files and sockets, over a driver that is either
+//! io_uring or a simulation.
+//!
+//! Everything here acts on the *current core*, which the executor names while it polls a task. Code above this
+//! crate is the same in both worlds: it never sees a thread, a clock or a file descriptor. Wakers, [`sync`]
+//! primitives, [`File`] and [`IoBuf`] may cross cores; futures and [`Stream`]s stay where they were made.
+//!
+//! The seam is [`driver`]: operations with owned buffers go down, completions come back in batches. Rejected:
+//! a trait with an associated type for each operation (its bounds leak into every layer above).
+//!
+//! All of Pumice's `unsafe` is in this crate.
+
+#![allow(unsafe_code)]
+#![allow(dead_code)]
+
+mod addr;
+pub mod buf;
+pub mod driver;
+pub mod executor;
+pub mod file;
+pub mod metrics;
+pub mod net;
+mod remote;
+mod run;
+pub mod sim;
+pub mod sync;
+mod task;
+pub mod time;
+mod uring;
+
+pub use addr::{Addr, PeerAddr};
+pub use buf::{IoBuf, RecvBuf};
+pub use driver::{ListenOptions, OpenOptions, Signal, WriteSync};
+pub use file::File;
+pub use net::{Listener, RecvHalf, SendHalf, Stream};
+pub use run::{Config, Running, block_on, block_on_with, start};
+pub use task::{Aborted, JoinHandle};
+pub use time::{Elapsed, Nanos, now, sleep, sleep_until, timeout, wall_ms, yield_now};
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// A boxed future that stays on its core.
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A core of one server: 0 to [`core_count`] − 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CoreId(pub u16);
+
+/// Runs `future` beside the caller on the current core. Dropping the handle lets it run on.
+///
+/// Panics outside a core.
+pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
+    executor::with_core(|core| core.spawn(future))
+}
+
+/// Runs the future that `make` returns on another core of the same server; does nothing if that core has stopped.
+pub fn spawn_on(core: CoreId, make: impl FnOnce() -> LocalBoxFuture<'static, ()> + Send + 'static) {
+    executor::with_core(|current| current.spawn_on(core, Box::new(make)));
+}
+
+/// The core that polls the caller. Panics outside a core.
+pub fn core() -> CoreId {
+    executor::with_core(|core| core.id())
+}
+
+/// How many cores the current server has.
+pub fn core_count() -> usize {
+    executor::with_core(|core| core.server().core_count())
+}
+
+/// Whether the caller is polled by a core at all.
+pub fn on_core() -> bool {
+    executor::has_core()
+}
+
+/// Waits for the next SIGTERM, SIGINT or SIGHUP. In a simulation none ever comes.
+pub async fn signal() -> std::io::Result<Signal> {
+    match executor::submit(driver::Op::Signal).await {
+        driver::Outcome::Signal(result) => result,
+        other => other.unexpected(),
+    }
+}

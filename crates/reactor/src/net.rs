@@ -1,0 +1,236 @@
+//! Streams over TCP and Unix sockets.
+
+use crate::addr::{Addr, PeerAddr};
+use crate::buf::RecvBuf;
+use crate::driver::{Handle, ListenOptions, Op, Outcome, SendData, ShutdownHow};
+use crate::executor::{Core, Many, current, submit};
+use bytes::Bytes;
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+
+/// Listens on one core.
+pub struct Listener {
+    handle: Handle,
+    addr: Addr,
+    core: Rc<Core>,
+    many: Rc<Many>,
+}
+
+impl Listener {
+    /// Listens at `addr`. With `reuse_port`, every core may listen at the same TCP address and gets its share.
+    pub async fn bind(addr: &Addr, options: ListenOptions) -> io::Result<Self> {
+        match submit(Op::Bind { addr: addr.clone(), options }).await {
+            Outcome::Bound(result) => {
+                let (handle, addr) = result?;
+                Ok(Self { handle, addr, core: current(), many: Rc::default() })
+            }
+            other => other.unexpected(),
+        }
+    }
+
+    /// Where it listens, with the port filled in.
+    pub fn local_addr(&self) -> &Addr {
+        &self.addr
+    }
+
+    /// The next connection. One caller at a time. Errors such as "too many open files" pass: call again, after a
+    /// pause.
+    pub async fn accept(&self) -> io::Result<(Stream, PeerAddr)> {
+        let start = || Op::Accept { listener: self.handle.clone() };
+        match poll_fn(|context| self.many.poll_next(&self.core, context, start)).await {
+            Outcome::Accepted(result) => {
+                result.map(|(handle, peer)| (Stream::new(handle, peer.clone()), peer))
+            }
+            other => other.unexpected(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.many.close(&self.core);
+    }
+}
+
+struct Inner {
+    handle: Handle,
+    peer: PeerAddr,
+    core: Rc<Core>,
+    many: Rc<Many>,
+    /// The shared receive buffers ran out: ask for one receive into memory of its own.
+    single: Cell<bool>,
+    ended: Cell<bool>,
+}
+
+impl Inner {
+    async fn recv(&self) -> io::Result<RecvBuf> {
+        loop {
+            if self.ended.get() {
+                return Ok(RecvBuf::from_vec(Vec::new()));
+            }
+            let start = || Op::Receive { stream: self.handle.clone(), many: !self.single.take() };
+            let result = match poll_fn(|context| self.many.poll_next(&self.core, context, start)).await {
+                Outcome::Received(result) => result,
+                other => other.unexpected(),
+            };
+            match result {
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => self.single.set(true),
+                Ok(buf) => {
+                    if buf.is_empty() {
+                        self.ended.set(true);
+                    }
+                    return Ok(buf);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn send(&self, mut data: SendData) -> (io::Result<()>, SendData) {
+        let len = data.len();
+        let mut skip = 0;
+        while skip < len {
+            let op = Op::Send { stream: self.handle.clone(), data, skip };
+            let result;
+            (result, data) = match submit(op).await {
+                Outcome::Sent(result, data) => (result, data),
+                other => other.unexpected(),
+            };
+            match result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), data),
+                Ok(bytes) => skip += bytes,
+                Err(error) => return (Err(error), data),
+            }
+        }
+        (Ok(()), data)
+    }
+
+    async fn send_parts(&self, parts: Vec<Bytes>) -> (io::Result<()>, Vec<Bytes>) {
+        match self.send(SendData::Parts(parts)).await {
+            (result, SendData::Parts(parts)) => (result, parts),
+            (_, SendData::One(_)) => unreachable!("the driver gives back what it got"),
+        }
+    }
+
+    async fn send_one(&self, data: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        match self.send(SendData::One(data)).await {
+            (result, SendData::One(data)) => (result, data),
+            (_, SendData::Parts(_)) => unreachable!("the driver gives back what it got"),
+        }
+    }
+
+    async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
+        match submit(Op::Shutdown { stream: self.handle.clone(), how }).await {
+            Outcome::Done(result) => result.map(drop),
+            other => other.unexpected(),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.many.close(&self.core);
+    }
+}
+
+/// A connection, owned by one core. Dropping it closes it once operations in flight have ended.
+pub struct Stream(Rc<Inner>);
+
+/// The receiving half of a [`Stream`].
+pub struct RecvHalf(Rc<Inner>);
+
+/// The sending half of a [`Stream`]; clones send to the same peer, one at a time please.
+#[derive(Clone)]
+pub struct SendHalf(Rc<Inner>);
+
+impl Stream {
+    fn new(handle: Handle, peer: PeerAddr) -> Self {
+        Self(Rc::new(Inner {
+            handle,
+            peer,
+            core: current(),
+            many: Rc::default(),
+            single: Cell::new(false),
+            ended: Cell::new(false),
+        }))
+    }
+
+    /// Connects.
+    pub async fn connect(addr: &Addr) -> io::Result<Self> {
+        match submit(Op::Connect { addr: addr.clone() }).await {
+            Outcome::Connected(result) => result.map(|(handle, peer)| Self::new(handle, peer)),
+            other => other.unexpected(),
+        }
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &PeerAddr {
+        &self.0.peer
+    }
+
+    /// What came; empty at the end of the stream. At most a few buffers are received ahead of the caller.
+    pub async fn recv(&mut self) -> io::Result<RecvBuf> {
+        self.0.recv().await
+    }
+
+    /// Sends all parts in order, uncopied.
+    pub async fn send(&self, parts: Vec<Bytes>) -> io::Result<()> {
+        self.0.send_parts(parts).await.0
+    }
+
+    /// [`send`](Self::send) that gives the parts back, to reuse the vector.
+    pub async fn send_parts(&self, parts: Vec<Bytes>) -> (io::Result<()>, Vec<Bytes>) {
+        self.0.send_parts(parts).await
+    }
+
+    /// Sends all of `data` and gives it back.
+    pub async fn send_one(&self, data: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        self.0.send_one(data).await
+    }
+
+    /// Closes one or both directions.
+    pub async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
+        self.0.shutdown(how).await
+    }
+
+    /// Receive in one task, send in another.
+    pub fn split(self) -> (RecvHalf, SendHalf) {
+        (RecvHalf(Rc::clone(&self.0)), SendHalf(self.0))
+    }
+}
+
+impl RecvHalf {
+    /// See [`Stream::recv`].
+    pub async fn recv(&mut self) -> io::Result<RecvBuf> {
+        self.0.recv().await
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &PeerAddr {
+        &self.0.peer
+    }
+}
+
+impl SendHalf {
+    /// See [`Stream::send`].
+    pub async fn send(&self, parts: Vec<Bytes>) -> io::Result<()> {
+        self.0.send_parts(parts).await.0
+    }
+
+    /// See [`Stream::send_parts`].
+    pub async fn send_parts(&self, parts: Vec<Bytes>) -> (io::Result<()>, Vec<Bytes>) {
+        self.0.send_parts(parts).await
+    }
+
+    /// See [`Stream::send_one`].
+    pub async fn send_one(&self, data: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        self.0.send_one(data).await
+    }
+
+    /// See [`Stream::shutdown`].
+    pub async fn shutdown(&self, how: ShutdownHow) -> io::Result<()> {
+        self.0.shutdown(how).await
+    }
+}

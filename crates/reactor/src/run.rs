@@ -1,0 +1,191 @@
+//! Starting real cores: a thread and a ring each.
+
+use crate::driver::{Driver, Kick};
+use crate::executor::{Core, has_core};
+use crate::metrics::CoreMetrics;
+use crate::remote::Server;
+use crate::uring::{EventFd, Uring};
+use crate::{CoreId, LocalBoxFuture};
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{Builder, JoinHandle};
+
+/// How to set up cores.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Threads, each with a ring.
+    pub cores: usize,
+    /// Operations a core hands to the kernel at once (rounded up to a power of two); more may be in flight.
+    pub queue_depth: u32,
+    /// Memory a core registers with the kernel for file I/O; less, or none, is used if the locked-memory limit
+    /// forbids it.
+    pub registered_buffer_bytes: usize,
+    /// Receive buffers that the connections of one core share.
+    pub receive_buffers: u16,
+    /// Size of each.
+    pub receive_buffer_bytes: u32,
+    /// Hold back SIGTERM, SIGINT and SIGHUP for [`signal`](crate::signal), on the calling thread and all cores.
+    pub take_signals: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cores: std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+            queue_depth: 256,
+            registered_buffer_bytes: 2 << 20,
+            receive_buffers: 256,
+            receive_buffer_bytes: 16 << 10,
+            take_signals: false,
+        }
+    }
+}
+
+/// What makes the root future of each core.
+pub type Init = Arc<dyn Fn(CoreId) -> LocalBoxFuture<'static, ()> + Send + Sync>;
+
+/// Cores that run.
+pub struct Running {
+    server: Arc<Server>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Running {
+    /// Waits until every core has stopped. A panic on a core stops the others and goes on here.
+    pub fn join(self) -> io::Result<()> {
+        let mut first = Ok(());
+        for thread in self.threads {
+            match thread.join() {
+                Ok(result) => first = first.and(result),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        first
+    }
+
+    /// The counters of every core, by core.
+    pub fn metrics(&self) -> Vec<CoreMetrics> {
+        (0..self.threads.len()).map(|core| self.server.counters(CoreId(core as u16)).snapshot()).collect()
+    }
+}
+
+/// Stops all cores when one panics.
+struct StopOnPanic {
+    stop: Arc<AtomicBool>,
+    kicks: Vec<Arc<dyn Kick>>,
+}
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.stop.store(true, Ordering::SeqCst);
+            for kick in &self.kicks {
+                kick.kick();
+            }
+        }
+    }
+}
+
+/// Starts `config.cores` threads; `init` makes the root future of each. A core stops when its root resolves: its
+/// other tasks are dropped and their operations waited for.
+pub fn start(config: &Config, init: Init) -> io::Result<Running> {
+    assert!(config.cores > 0 && config.cores <= usize::from(u16::MAX), "{} cores", config.cores);
+    if config.take_signals {
+        crate::uring::hold_signals()?;
+    }
+    let events: Vec<Arc<EventFd>> =
+        (0..config.cores).map(|_| EventFd::new().map(Arc::new)).collect::<Result<_, _>>()?;
+    let kicks: Vec<Arc<dyn Kick>> = events.iter().map(|event| Arc::clone(event) as Arc<dyn Kick>).collect();
+    let server = Server::new(kicks.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let (ready, started) = mpsc::channel();
+    let mut threads = Vec::with_capacity(config.cores);
+    for (index, event) in events.into_iter().enumerate() {
+        let id = CoreId(index as u16);
+        let (config, server, init, ready) =
+            (config.clone(), Arc::clone(&server), Arc::clone(&init), ready.clone());
+        let guard = StopOnPanic { stop: Arc::clone(&stop), kicks: kicks.clone() };
+        let thread = Builder::new().name(format!("core{index}")).spawn(move || {
+            let guard = guard;
+            let driver = match Uring::new(&config, event) {
+                Ok(driver) => driver,
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                    return Ok(());
+                }
+            };
+            let core = Core::new(&server, id, Driver::Uring(Box::new(driver)));
+            let _ = ready.send(Ok(()));
+            drop(ready);
+            run_core(&core, &guard.stop, || init(id))
+        })?;
+        threads.push(thread);
+    }
+    drop(ready);
+    let mut failed = None;
+    for result in started {
+        failed = failed.or(result.err());
+    }
+    let running = Running { server, threads };
+    match failed {
+        None => Ok(running),
+        Some(error) => {
+            stop.store(true, Ordering::SeqCst);
+            kicks.iter().for_each(|kick| kick.kick());
+            running.join()?;
+            Err(error)
+        }
+    }
+}
+
+fn run_core<F: Future + 'static>(
+    core: &Rc<Core>,
+    stop: &AtomicBool,
+    root: impl FnOnce() -> F,
+) -> io::Result<F::Output>
+where
+    F::Output: Default,
+{
+    let output = Rc::new(RefCell::new(None));
+    let slot = Rc::clone(&output);
+    core.enter(|| {
+        let root = core.spawn(root());
+        core.spawn(async move { *slot.borrow_mut() = root.await.ok() });
+        while output.borrow().is_none() && !stop.load(Ordering::SeqCst) {
+            core.turn(true)?;
+        }
+        io::Result::Ok(())
+    })?;
+    core.close();
+    core.drain()?;
+    Ok(output.take().unwrap_or_default())
+}
+
+/// Runs `future` on one real core on the calling thread, with default settings.
+///
+/// Panics if the kernel gives no ring, or inside another core.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    match block_on_with(&Config::default(), future) {
+        Ok(output) => output,
+        Err(error) => panic!("no io_uring: {error}"),
+    }
+}
+
+/// Runs `future` on one real core on the calling thread.
+pub fn block_on_with<F: Future>(config: &Config, future: F) -> io::Result<F::Output> {
+    assert!(!has_core(), "block_on inside a core: await the future instead");
+    if config.take_signals {
+        crate::uring::hold_signals()?;
+    }
+    let event = Arc::new(EventFd::new()?);
+    let server = Server::new(vec![Arc::clone(&event) as Arc<dyn Kick>]);
+    let core = Core::new(&server, CoreId(0), Driver::Uring(Box::new(Uring::new(config, event)?)));
+    let output = core.block_on(future);
+    core.close();
+    core.drain()?;
+    output
+}
