@@ -1,0 +1,150 @@
+//! Where emulated pages are kept: in memory, block by block as they are written, or in a sparse file.
+//!
+//! File: the blocks in order, then 16 bytes for each: next page u32, erase count u32, flags u32 (bit 0: failed),
+//! CRC-32C of these 12 bytes seeded with the block's number; little-endian. A block whose entry does not verify
+//! counts as erased.
+
+use std::sync::{Mutex, MutexGuard};
+
+use bytes::Bytes;
+use pumice_base::checksum::crc32c_seeded;
+use pumice_reactor::{File, OpenOptions};
+use pumice_reactor::{IoBuf, WriteSync};
+
+use crate::error::Operation;
+use crate::{Access, EmulatedSpec, FlashError};
+
+const ENTRY_BYTES: usize = 16;
+
+/// What is remembered of a block while the device is closed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SavedBlock {
+    pub next_page: u32,
+    pub erase_count: u32,
+    pub failed: bool,
+}
+
+pub(super) enum Storage {
+    Memory { block_bytes: u64, blocks: Mutex<Vec<Vec<u8>>> },
+    File { file: File, capacity_bytes: u64 },
+}
+
+impl Storage {
+    pub(super) async fn open(
+        spec: &EmulatedSpec,
+        access: Access,
+    ) -> Result<(Self, Vec<SavedBlock>), FlashError> {
+        let geometry = spec.geometry;
+        let count = geometry.block_count() as usize;
+        let fresh = vec![SavedBlock::default(); count];
+        let Some(path) = &spec.path else {
+            let blocks = Mutex::new(vec![Vec::new(); count]);
+            return Ok((Self::Memory { block_bytes: u64::from(geometry.block_bytes()), blocks }, fresh));
+        };
+        let fail = |error| FlashError::from_io(Operation::Open, None, error);
+        let read_only = access == Access::ReadOnly;
+        let options = OpenOptions {
+            create: !read_only,
+            read_only,
+            exclusive_lock: !read_only,
+            ..OpenOptions::default()
+        };
+        let file = File::open(path, &options).await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => FlashError::Locked { device: path.display().to_string() },
+            _ => fail(error),
+        })?;
+        let capacity_bytes = geometry.capacity_bytes();
+        let full_bytes = capacity_bytes + (count * ENTRY_BYTES) as u64;
+        let storage = Self::File { file: file.clone(), capacity_bytes };
+        if file.len().await.map_err(fail)? < full_bytes {
+            if !read_only {
+                file.set_len(full_bytes).await.map_err(fail)?;
+            }
+            return Ok((storage, fresh));
+        }
+        let (result, table) = file.read_at(IoBuf::zeroed(count * ENTRY_BYTES), capacity_bytes).await;
+        result.map_err(fail)?;
+        let saved = table.chunks_exact(ENTRY_BYTES).enumerate().map(|(number, entry)| decode(number, entry));
+        let saved = saved.collect();
+        Ok((storage, saved))
+    }
+
+    pub(super) async fn read(&self, at: u64, out: &mut [u8]) -> Result<(), FlashError> {
+        match self {
+            Self::Memory { block_bytes, blocks } => {
+                let blocks = lock(blocks);
+                let (block, offset) = ((at / block_bytes) as usize, (at % block_bytes) as usize);
+                let stored = blocks[block].get(offset..).unwrap_or_default();
+                let len = stored.len().min(out.len());
+                out[..len].copy_from_slice(&stored[..len]);
+                out[len..].fill(0);
+                Ok(())
+            }
+            Self::File { file, .. } => {
+                let (result, buf) = file.read_at(IoBuf::zeroed(out.len()), at).await;
+                result.map_err(|error| FlashError::from_io(Operation::Read, None, error))?;
+                out.copy_from_slice(&buf[..out.len()]);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) async fn write(&self, at: u64, data: &[u8]) -> Result<(), FlashError> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Memory { block_bytes, blocks } => {
+                let mut blocks = lock(blocks);
+                let (block, offset) = ((at / block_bytes) as usize, (at % block_bytes) as usize);
+                let stored = &mut blocks[block];
+                if stored.len() < offset + data.len() {
+                    stored.resize(offset + data.len(), 0);
+                }
+                stored[offset..offset + data.len()].copy_from_slice(data);
+                Ok(())
+            }
+            Self::File { file, .. } => file
+                .write_at(Bytes::copy_from_slice(data), at, WriteSync::Cached)
+                .await
+                .map_err(|error| FlashError::from_io(Operation::Program, None, error)),
+        }
+    }
+
+    pub(super) fn discard(&self, at: u64, len_bytes: u32) {
+        if let Self::Memory { block_bytes, blocks } = self {
+            debug_assert_eq!(u64::from(len_bytes), *block_bytes);
+            lock(blocks)[(at / block_bytes) as usize] = Vec::new();
+        }
+    }
+
+    pub(super) async fn save(&self, number: usize, block: SavedBlock) -> Result<(), FlashError> {
+        let Self::File { file, capacity_bytes } = self else { return Ok(()) };
+        let at = capacity_bytes + (number * ENTRY_BYTES) as u64;
+        file.write_at(Bytes::copy_from_slice(&encode(number, block)), at, WriteSync::Cached)
+            .await
+            .map_err(|error| FlashError::from_io(Operation::Program, None, error))
+    }
+}
+
+fn encode(number: usize, block: SavedBlock) -> [u8; ENTRY_BYTES] {
+    let mut entry = [0; ENTRY_BYTES];
+    entry[0..4].copy_from_slice(&block.next_page.to_le_bytes());
+    entry[4..8].copy_from_slice(&block.erase_count.to_le_bytes());
+    entry[8..12].copy_from_slice(&u32::from(block.failed).to_le_bytes());
+    let crc = crc32c_seeded(number as u64, &[&entry[..12]]);
+    entry[12..16].copy_from_slice(&crc.to_le_bytes());
+    entry
+}
+
+fn decode(number: usize, entry: &[u8]) -> SavedBlock {
+    let word = |at: usize| u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
+    if crc32c_seeded(number as u64, &[&entry[..12]]) != word(12) {
+        return SavedBlock::default();
+    }
+    SavedBlock { next_page: word(0), erase_count: word(4), failed: word(8) & 1 == 1 }
+}
+
+fn lock(blocks: &Mutex<Vec<Vec<u8>>>) -> MutexGuard<'_, Vec<Vec<u8>>> {
+    blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

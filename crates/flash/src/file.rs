@@ -1,0 +1,281 @@
+//! A file or block device as flash. Block `n` lies at byte `n * block_bytes`; O_DIRECT keeps the host's page
+//! cache out, and durable programs are single writes with RWF_DSYNC.
+//!
+//! An erase only resets the block's write pointer: recycled blocks commit twice as fast as fresh ones (measured
+//! on ext4: a first write allocates), so bytes stay until they are overwritten, [`FileDevice::prewrite`] writes
+//! ahead of need, and [`FileDevice::give_back`] punches when somebody wants the space. Write pointers are held in
+//! memory only and are unknown after opening; the layer above finds a block's end by its contents, and no old
+//! content verifies there because checksums are seeded with the block's life.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+use pumice_reactor::{File, OpenOptions};
+use pumice_reactor::{IoBuf, WriteSync};
+
+use crate::error::Operation;
+use crate::{Access, BlockAddr, FlashError, Geometry};
+
+const DEFAULT_BLOCK_BYTES: u32 = 8 << 20;
+const PAGE_BYTES: u32 = 4096;
+const PREWRITE_CHUNK_BYTES: u32 = 1 << 20;
+
+/// See the module's text.
+pub struct FileDevice {
+    file: File,
+    name: Arc<str>,
+    raw_bytes: u64,
+    geometry: Geometry,
+    access: Access,
+    /// Next page of the blocks that were erased or programmed since opening.
+    write_pointers: Mutex<HashMap<u32, u32>>,
+}
+
+impl FileDevice {
+    pub(crate) async fn open(path: &Path, access: Access) -> Result<Self, FlashError> {
+        let options = OpenOptions {
+            direct: true,
+            read_only: access == Access::ReadOnly,
+            exclusive_lock: access == Access::ReadWrite,
+            ..OpenOptions::default()
+        };
+        Self::open_with(path, &options, access).await
+    }
+
+    pub(crate) async fn create(path: &Path, capacity_bytes: u64) -> Result<Self, FlashError> {
+        let options =
+            OpenOptions { direct: true, create: true, exclusive_lock: true, ..OpenOptions::default() };
+        let mut device = Self::open_with(path, &options, Access::ReadWrite).await?;
+        if !device.file.is_block_device() && device.raw_bytes < capacity_bytes {
+            device
+                .file
+                .set_len(capacity_bytes)
+                .await
+                .map_err(|error| FlashError::from_io(Operation::Open, None, error))?;
+            device.raw_bytes = capacity_bytes;
+            device.geometry = default_geometry(&device.file, capacity_bytes);
+        }
+        Ok(device)
+    }
+
+    async fn open_with(path: &Path, options: &OpenOptions, access: Access) -> Result<Self, FlashError> {
+        let name = path.display().to_string();
+        let file = File::open(path, options).await.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => FlashError::Locked { device: name.clone() },
+            _ => FlashError::from_io(
+                Operation::Open,
+                None,
+                io::Error::new(error.kind(), format!("{name}: {error}")),
+            ),
+        })?;
+        Self::over(file, name, access).await
+    }
+
+    pub(crate) async fn over(file: File, name: String, access: Access) -> Result<Self, FlashError> {
+        let raw_bytes =
+            file.len().await.map_err(|error| FlashError::from_io(Operation::Open, None, error))?;
+        let geometry = default_geometry(&file, raw_bytes);
+        Ok(Self { file, name: name.into(), raw_bytes, geometry, access, write_pointers: Mutex::default() })
+    }
+
+    pub(crate) fn reshaped(&self, geometry: Geometry) -> Result<Self, FlashError> {
+        let unit = self.file.alignment().max(512);
+        if !geometry.page_bytes.is_multiple_of(unit) || !geometry.read_bytes.is_multiple_of(unit) {
+            return Err(FlashError::Geometry(format!("{}: pages must be multiples of {unit} B", self.name)));
+        }
+        if geometry.capacity_bytes() > self.raw_bytes {
+            return Err(FlashError::Geometry(format!(
+                "{} holds {} B, {geometry} needs {} B: the drive is truncated, restore it to its full length",
+                self.name,
+                self.raw_bytes,
+                geometry.capacity_bytes()
+            )));
+        }
+        Ok(Self {
+            file: self.file.clone(),
+            name: self.name.clone(),
+            raw_bytes: self.raw_bytes,
+            geometry,
+            access: self.access,
+            write_pointers: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    pub(crate) fn raw_bytes(&self) -> u64 {
+        self.raw_bytes
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.access == Access::ReadOnly
+    }
+
+    pub(crate) fn write_pointer(&self, block: BlockAddr) -> Option<u32> {
+        self.pointers().get(&self.geometry.number(block)).copied()
+    }
+
+    pub(crate) async fn read(
+        &self,
+        block: BlockAddr,
+        offset_bytes: u32,
+        buf: IoBuf,
+    ) -> (Result<(), FlashError>, IoBuf) {
+        let unit = self.geometry.read_bytes;
+        if let Err(error) = self.check(Operation::Read, block, offset_bytes, buf.len() as u64, unit) {
+            return (Err(error), buf);
+        }
+        let wanted = buf.len();
+        let (result, buf) = self.file.read_at(buf, self.at(block, offset_bytes)).await;
+        let result = match result {
+            Ok(read) if read >= wanted => Ok(()),
+            Ok(_) => Err(FlashError::Truncated { block, offset_bytes }),
+            Err(error) => Err(FlashError::from_io(Operation::Read, Some(block), error)),
+        };
+        (result, buf)
+    }
+
+    pub(crate) async fn program(
+        &self,
+        block: BlockAddr,
+        first_page: u32,
+        data: Bytes,
+        sync: WriteSync,
+    ) -> Result<(), FlashError> {
+        self.writable(Operation::Program)?;
+        let page_bytes = self.geometry.page_bytes;
+        let offset_bytes = first_page.checked_mul(page_bytes).ok_or(FlashError::Oversize {
+            operation: Operation::Program,
+            block,
+            offset_bytes: u32::MAX,
+            len_bytes: data.len() as u64,
+        })?;
+        self.check(Operation::Program, block, offset_bytes, data.len() as u64, page_bytes)?;
+        let pages = (data.len() / page_bytes as usize) as u32;
+        let number = self.geometry.number(block);
+        {
+            let mut pointers = self.pointers();
+            match pointers.get(&number).copied() {
+                Some(next) if first_page < next => {
+                    return Err(FlashError::AlreadyProgrammed { block, page: first_page });
+                }
+                Some(next) if first_page > next => {
+                    return Err(FlashError::OutOfOrder { block, page: first_page, expected: next });
+                }
+                _ => pointers.insert(number, first_page + pages),
+            };
+        }
+        match self.file.write_at(data, self.at(block, offset_bytes), sync).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // A file takes the same pages again, once whatever was wrong (a full file system) is mended.
+                let mut pointers = self.pointers();
+                if pointers.get(&number) == Some(&(first_page + pages)) {
+                    pointers.insert(number, first_page);
+                }
+                Err(FlashError::from_io(Operation::Program, Some(block), error))
+            }
+        }
+    }
+
+    pub(crate) fn erase(&self, block: BlockAddr) -> Result<(), FlashError> {
+        self.writable(Operation::Erase)?;
+        self.check(Operation::Erase, block, 0, 0, self.geometry.page_bytes)?;
+        self.pointers().insert(self.geometry.number(block), 0);
+        Ok(())
+    }
+
+    pub(crate) async fn give_back(&self, block: BlockAddr) -> Result<(), FlashError> {
+        self.erase(block)?;
+        self.file
+            .punch_hole(self.at(block, 0), u64::from(self.geometry.block_bytes()))
+            .await
+            .map_err(|error| FlashError::from_io(Operation::GiveBack, Some(block), error))
+    }
+
+    pub(crate) async fn prewrite(&self, block: BlockAddr) -> Result<(), FlashError> {
+        self.erase(block)?;
+        let zeros = IoBuf::zeroed(PREWRITE_CHUNK_BYTES.min(self.geometry.block_bytes()) as usize).freeze();
+        let mut offset_bytes = 0;
+        while offset_bytes < self.geometry.block_bytes() {
+            let len = zeros.len().min((self.geometry.block_bytes() - offset_bytes) as usize);
+            self.file
+                .write_at(zeros.slice(..len), self.at(block, offset_bytes), WriteSync::Cached)
+                .await
+                .map_err(|error| FlashError::from_io(Operation::Program, Some(block), error))?;
+            offset_bytes += len as u32;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn sync(&self) -> Result<(), FlashError> {
+        self.writable(Operation::Sync)?;
+        self.file.sync_data().await.map_err(|error| FlashError::from_io(Operation::Sync, None, error))
+    }
+
+    fn at(&self, block: BlockAddr, offset_bytes: u32) -> u64 {
+        u64::from(self.geometry.number(block)) * u64::from(self.geometry.block_bytes())
+            + u64::from(offset_bytes)
+    }
+
+    fn pointers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
+        self.write_pointers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn writable(&self, operation: Operation) -> Result<(), FlashError> {
+        if self.access == Access::ReadOnly { Err(FlashError::ReadOnly { operation }) } else { Ok(()) }
+    }
+
+    fn check(
+        &self,
+        operation: Operation,
+        block: BlockAddr,
+        offset_bytes: u32,
+        len_bytes: u64,
+        unit_bytes: u32,
+    ) -> Result<(), FlashError> {
+        check_request(self.geometry, operation, block, offset_bytes, len_bytes, unit_bytes)
+    }
+}
+
+/// Refuses requests that leave the block or are not whole units.
+pub(crate) fn check_request(
+    geometry: Geometry,
+    operation: Operation,
+    block: BlockAddr,
+    offset_bytes: u32,
+    len_bytes: u64,
+    unit_bytes: u32,
+) -> Result<(), FlashError> {
+    if block.channel >= geometry.channels
+        || block.block >= geometry.blocks_per_channel
+        || u64::from(offset_bytes) + len_bytes > u64::from(geometry.block_bytes())
+    {
+        return Err(FlashError::Oversize { operation, block, offset_bytes, len_bytes });
+    }
+    if !offset_bytes.is_multiple_of(unit_bytes) || !len_bytes.is_multiple_of(u64::from(unit_bytes)) {
+        return Err(FlashError::Unaligned { operation, block, offset_bytes, len_bytes, unit_bytes });
+    }
+    Ok(())
+}
+
+fn default_geometry(file: &File, raw_bytes: u64) -> Geometry {
+    let page_bytes = file.alignment().max(PAGE_BYTES);
+    // Files smaller than a few segments still have a shape, so that opening can say what is wrong with them.
+    let block_bytes = u64::from(DEFAULT_BLOCK_BYTES).min(raw_bytes.max(u64::from(page_bytes)));
+    let pages_per_block = (block_bytes / u64::from(page_bytes)).max(1) as u32;
+    let blocks = raw_bytes / (u64::from(pages_per_block) * u64::from(page_bytes));
+    Geometry {
+        channels: 1,
+        blocks_per_channel: blocks.clamp(1, u64::from(u32::MAX)) as u32,
+        pages_per_block,
+        page_bytes,
+        read_bytes: file.alignment().clamp(512, PAGE_BYTES),
+        oob_bytes: 0,
+    }
+}

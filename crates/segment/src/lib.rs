@@ -1,0 +1,29 @@
+//! The record heap: records on flash segments, found by address.
+//!
+//! 1. A *segment* is one erase unit. A *frame* is one contiguous program inside it: a header, records, padding to
+//!    the page. A *record* is a checksummed payload; its checksum is seeded with the segment's life number and its
+//!    address, so that stale or misplaced bytes never verify.
+//! 2. What callers [`Heap::append`] goes to one commit stream: one contiguous durable write is in flight, what
+//!    arrives meanwhile forms the next. Cleaning, key tables and large values have streams of their own.
+//! 3. The *metadata log* keeps the segment table and the client's own state: a snapshot, then edits. It names the
+//!    segments that are opened next, so that recovery knows where to look.
+//! 4. Opening a cleanly closed drive reads the superblock and the metadata log; after a crash the frames that the
+//!    client has not put elsewhere yet ([`Replay`]) are read as well.
+//! 5. Released segments are reused only once a metadata record that knows of the release is durable, and never
+//!    while a [`Pin`] from before is held.
+//!
+//! Layouts are in `docs/format/`. What is alive is the client's knowledge; the heap only keeps hints.
+
+mod addr;
+mod error;
+mod heap;
+mod options;
+mod space;
+mod stats;
+
+pub use addr::{Addr, RecordPtr, SegmentId, Stream};
+pub use error::{AppendError, CommitFailed, Damage, HeapError, ReadError};
+pub use heap::*;
+pub use options::{Durability, FormatOptions, HeapOptions};
+pub use space::SpaceReport;
+pub use stats::{HeapStats, LatencyHistogram};
