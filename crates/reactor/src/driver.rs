@@ -18,7 +18,7 @@
 //!    from there. A read of 0 bytes is the end of the file.
 //!
 //! A simulated core is driven from outside: the world completes operations into the driver's inbox, then calls
-//! `Core::run_until_idle` (see `executor.rs`), which calls `turn` with [`Wait::Poll`] only.
+//! `Core::step` (see `executor.rs`), which calls `turn` with [`Wait::Poll`] only.
 
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::{IoBuf, RecvBuf};
@@ -365,7 +365,7 @@ pub enum Wait {
 /// Ends another core's wait. Called from any thread; never blocks.
 pub trait Kick: Send + Sync {
     /// Makes the core's current or next [`Driver::turn`] return soon (in the simulation: makes the world call
-    /// `Core::run_until_idle`).
+    /// `Core::step`).
     fn kick(&self);
 }
 

@@ -67,6 +67,17 @@ pub(crate) fn wake_local(remote: &Arc<Remote>, id: TaskId) -> bool {
         .unwrap_or(false)
 }
 
+/// When a core that was stepped has something to do again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// At once.
+    Now,
+    /// When its earliest timer runs out, or when kicked.
+    At(Nanos),
+    /// When kicked.
+    Idle,
+}
+
 /// One core. `Rc`: it never leaves its thread.
 pub struct Core {
     id: CoreId,
@@ -292,21 +303,16 @@ impl Core {
         })
     }
 
-    /// For a world that drives its cores: does everything that can be done now and returns when the earliest timer
-    /// runs out, `None` if none is set.
-    pub fn run_until_idle(self: &Rc<Self>) -> io::Result<Option<Nanos>> {
+    /// One turn, for a world that drives its cores. Never waits.
+    pub(crate) fn step(self: &Rc<Self>) -> io::Result<Next> {
         self.enter(|| {
-            loop {
-                self.turn(false)?;
-                let busy = !self.ready.borrow().is_empty() || self.driver.borrow().has_work();
-                if !busy && self.remote.may_sleep() {
-                    let earliest = self.timers.borrow().earliest();
-                    if earliest.is_none_or(|deadline| deadline > self.now()) {
-                        return Ok(earliest);
-                    }
-                    self.remote.awake();
-                }
+            self.remote.awake();
+            self.turn(false)?;
+            let busy = !self.ready.borrow().is_empty() || self.driver.borrow().has_work();
+            if busy || !self.remote.may_sleep() {
+                return Ok(Next::Now);
             }
+            Ok(self.timers.borrow().earliest().map_or(Next::Idle, Next::At))
         })
     }
 

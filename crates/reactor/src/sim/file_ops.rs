@@ -1,0 +1,289 @@
+//! File operations of the simulated world: when they complete, and with what.
+
+use super::disk::{Change, SimFile};
+use super::engine::{CoreAt, Engine, Event, Open, Pending, errno};
+use super::model::{CutMode, FaultOp};
+use super::net::HostId;
+use crate::driver::{FileInfo, Handle, Op, OpenOptions, Outcome, WriteSync};
+use pumice_base::checksum::crc32c;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What O_DIRECT asks of offsets, lengths and memory, in bytes.
+const DIRECT_BYTES: u32 = 512;
+/// Opening, asking the length, and other work of the kernel alone, in ns.
+const KERNEL_NS: u64 = 3_000;
+
+/// A file operation's handle, resolved.
+struct Target {
+    host: HostId,
+    path: PathBuf,
+    read_only: bool,
+    direct: bool,
+}
+
+impl Engine {
+    fn target(&self, handle: &Handle) -> Target {
+        match self.handles.get(&handle.sim_id()) {
+            Some(Open::File { host, path, read_only, direct, .. }) => {
+                Target { host: *host, path: path.clone(), read_only: *read_only, direct: *direct }
+            }
+            other => panic!("a file operation on {other:?}"),
+        }
+    }
+
+    fn file_mut(&mut self, target: &Target) -> io::Result<&mut SimFile> {
+        let files = &mut self.hosts[target.host as usize].disk.files;
+        files.get_mut(&target.path).ok_or_else(|| errno(libc::EIO))
+    }
+
+    /// The change of a file that an operation makes, if it makes one.
+    pub(crate) fn change_of(&self, op: &Op) -> Option<(PathBuf, Change)> {
+        let (file, change) = match op {
+            Op::Write { file, data, offset, .. } => {
+                (file, Change::Write { offset: *offset, data: data.clone() })
+            }
+            Op::Punch { file, offset, bytes } => (file, Change::Punch { offset: *offset, len: *bytes }),
+            Op::Allocate { file, offset, bytes } => (file, Change::Allocate { offset: *offset, len: *bytes }),
+            Op::SetLen { file, bytes } => (file, Change::SetLen(*bytes)),
+            _ => return None,
+        };
+        let target = self.target(file);
+        (!target.read_only).then_some((target.path, change))
+    }
+
+    /// Sets the time at which a file operation completes.
+    pub(crate) fn start_file(&mut self, id: u64) {
+        let now = self.now_ns;
+        let Some(pending) = self.ops.get(&id) else { return };
+        let host_id = pending.at.host;
+        let host = &mut self.hosts[host_id as usize];
+        let model = host.options.disk;
+        let (latency, bytes, detail) = match &pending.op {
+            Op::Read { buf, start, offset, .. } => (model.read_ns, (buf.len() - start) as u64, (*offset, 0)),
+            Op::Write { data, offset, sync, .. } => {
+                let durable = if *sync == WriteSync::Durable { model.durable_ns } else { 0 };
+                let print = u64::from(crc32c(data)) << 32 | data.len() as u64;
+                (model.write_ns + durable, data.len() as u64, (*offset, print))
+            }
+            Op::Sync { .. } => (model.sync_ns, 0, (0, 1)),
+            Op::Punch { offset, bytes, .. } => (KERNEL_NS, 0, (*offset, *bytes)),
+            Op::Allocate { offset, bytes, .. } => (KERNEL_NS, 0, (*offset, *bytes)),
+            Op::SetLen { bytes, .. } => (KERNEL_NS, 0, (*bytes, 2)),
+            _ => (KERNEL_NS, 0, (0, 3)),
+        };
+        let at = host.clock.finish_ns(now, latency, bytes, &model, &mut host.rng);
+        self.note(32, id, detail.0, detail.1);
+        self.push(at, Event::Finish(id));
+    }
+
+    /// Completes a file operation, or an immediate one of the network.
+    pub(crate) fn finish_timed(&mut self, id: u64) {
+        let Some(pending) = self.ops.get(&id) else { return };
+        match &pending.op {
+            Op::Bind { .. } | Op::Connect { .. } | Op::Shutdown { .. } => return self.finish_net(id),
+            Op::Open { .. } | Op::Read { .. } | Op::Len { .. } => {}
+            _ => return self.finish_mutation(id),
+        }
+        let Some(Pending { at, token, op, .. }) = self.take_op(id) else { return };
+        let outcome = match op {
+            Op::Open { path, options } => Outcome::Opened(self.open(at, &path, &options)),
+            Op::Len { file } => {
+                let target = self.target(&file);
+                Outcome::Done(self.file_mut(&target).map(|file| file.len()))
+            }
+            Op::Read { file, mut buf, start, offset } => {
+                let target = self.target(&file);
+                let result = self.read(&target, &mut buf[start..], offset);
+                Outcome::Read(result, buf)
+            }
+            other => panic!("not an operation that time completes: {other:?}"),
+        };
+        self.deliver(at, token, outcome, false);
+    }
+
+    fn strike(&mut self, target: &Target, op: FaultOp, from: u64, to: u64) -> io::Result<()> {
+        let faults = &mut self.hosts[target.host as usize].faults;
+        faults.iter_mut().find_map(|fault| fault.strike(&target.path, op, from, to)).map_or(Ok(()), Err)
+    }
+
+    /// A transfer of `bytes` that the kernel cuts short now and then, at a multiple of `unit`.
+    fn quirk(&mut self, host: HostId, bytes: usize, unit: usize) -> usize {
+        let host = &mut self.hosts[host as usize];
+        if bytes > unit && host.options.quirks && host.rng.chance(1.0 / 256.0) {
+            let units = (bytes - 1) / unit;
+            return (1 + host.rng.below(units as u64) as usize) * unit;
+        }
+        bytes
+    }
+
+    fn open(&mut self, at: CoreAt, path: &Path, options: &OpenOptions) -> io::Result<(Handle, FileInfo)> {
+        let mut target = Target {
+            host: at.host,
+            path: path.to_path_buf(),
+            read_only: options.read_only,
+            direct: options.direct,
+        };
+        self.strike(&target, FaultOp::Open, 0, u64::MAX)?;
+        let locked = options.exclusive_lock
+            && self.handles.values().any(|open| {
+                matches!(open, Open::File { host, path: other, locked: true, .. } if *host == at.host && other == path)
+            });
+        let files = &mut self.hosts[at.host as usize].disk.files;
+        match files.get(path) {
+            Some(_) if options.create_new => return Err(errno(libc::EEXIST)),
+            Some(file) if file.read_only && !options.read_only => return Err(errno(libc::EACCES)),
+            Some(_) => {}
+            None if options.create || options.create_new => {
+                files.insert(path.to_path_buf(), SimFile::default());
+            }
+            None => return Err(errno(libc::ENOENT)),
+        }
+        if locked {
+            return Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                format!("{} is in use by another process", path.display()),
+            ));
+        }
+        let block_device = self.file_mut(&target)?.block_device;
+        let alignment = if options.direct { DIRECT_BYTES } else { 1 };
+        target.direct = options.direct;
+        let handle = self.make_handle(Open::File {
+            host: at.host,
+            path: target.path,
+            read_only: target.read_only,
+            direct: target.direct,
+            locked: options.exclusive_lock,
+        });
+        Ok((
+            handle,
+            FileInfo { direct: options.direct, alignment, memory_alignment: alignment, block_device },
+        ))
+    }
+
+    fn read(&mut self, target: &Target, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        check_direct(target, offset, out.len(), out.as_ptr())?;
+        self.strike(target, FaultOp::Read, offset, offset + out.len() as u64)?;
+        let unit = if target.direct { DIRECT_BYTES as usize } else { 1 };
+        let wanted = self.quirk(target.host, out.len(), unit);
+        let read = self.file_mut(target)?.read(offset, &mut out[..wanted]);
+        let counters = &mut self.hosts[target.host as usize].counters;
+        counters.reads += 1;
+        counters.read_bytes += read as u64;
+        Ok(read)
+    }
+
+    /// Completes an operation that changes the media; here the planned power cut strikes.
+    fn finish_mutation(&mut self, id: u64) {
+        let Some(pending) = self.ops.get(&id) else { return };
+        let host = pending.at.host;
+        let change = self.change_of(&pending.op).map(|(_, change)| change);
+        if let Some(mode) = self.count_mutation(host) {
+            let Some(Pending { op, .. }) = self.take_op(id) else { return };
+            self.cut_at(host, mode, &op, change);
+            self.push(self.now_ns, Event::Crash { host, kill: false });
+            // Nothing may complete between the cut and the crash: the host's operations freeze here.
+            self.stop_host(host, false);
+            return;
+        }
+        let Some(Pending { at, token, op, seq, .. }) = self.take_op(id) else { return };
+        let outcome = match op {
+            Op::Write { file, data, offset, sync } => {
+                let target = self.target(&file);
+                let result = self.write(&target, &data, offset, sync);
+                Outcome::Written(result, data)
+            }
+            Op::Sync { file } => {
+                let target = self.target(&file);
+                let result = self.strike(&target, FaultOp::Sync, 0, u64::MAX);
+                Outcome::Done(result.and_then(|()| {
+                    self.file_mut(&target)?.complete_sync(seq);
+                    self.hosts[target.host as usize].counters.syncs += 1;
+                    Ok(0)
+                }))
+            }
+            Op::Punch { file, .. } | Op::Allocate { file, .. } | Op::SetLen { file, .. } => {
+                let target = self.target(&file);
+                let Some(change) = change else {
+                    return self.deliver(at, token, Outcome::Done(Err(errno(libc::EBADF))), false);
+                };
+                Outcome::Done(self.change_space(&target, change))
+            }
+            other => panic!("not an operation that changes the media: {other:?}"),
+        };
+        self.deliver(at, token, outcome, false);
+    }
+
+    /// What the power cut leaves of the operation it strikes.
+    fn cut_at(&mut self, host: HostId, mode: CutMode, op: &Op, change: Option<Change>) {
+        let handle = match op {
+            Op::Write { file, .. } | Op::Sync { file } | Op::Punch { file, .. } => file,
+            Op::Allocate { file, .. } | Op::SetLen { file, .. } => file,
+            other => panic!("not an operation that changes the media: {other:?}"),
+        };
+        let target = self.target(handle);
+        let mut rng = self.hosts[host as usize].rng.split("cut");
+        let fits =
+            change.as_ref().is_none_or(|change| self.hosts[host as usize].disk.fits(&target.path, change));
+        let Ok(file) = self.file_mut(&target) else { return };
+        match (mode, change) {
+            (CutMode::Torn, Some(change)) if fits => file.tear(&change, &mut rng),
+            (CutMode::After, Some(change)) if fits => file.force(&change),
+            (CutMode::After, None) => file.complete_sync(u64::MAX),
+            _ => {}
+        }
+    }
+
+    fn write(
+        &mut self,
+        target: &Target,
+        data: &bytes::Bytes,
+        offset: u64,
+        sync: WriteSync,
+    ) -> io::Result<usize> {
+        if target.read_only {
+            return Err(errno(libc::EBADF));
+        }
+        check_direct(target, offset, data.len(), data.as_ptr())?;
+        self.strike(target, FaultOp::Write, offset, offset + data.len() as u64)?;
+        let unit = if target.direct { DIRECT_BYTES as usize } else { 1 };
+        let written = self.quirk(target.host, data.len(), unit);
+        let change = Change::Write { offset, data: data.slice(..written) };
+        if !self.hosts[target.host as usize].disk.fits(&target.path, &change) {
+            return Err(errno(libc::ENOSPC));
+        }
+        let seq = self.next_seq();
+        let file = self.file_mut(target)?;
+        if file.block_device && offset + written as u64 > file.len() {
+            return Err(errno(libc::ENOSPC));
+        }
+        file.complete(seq, change, sync == WriteSync::Durable);
+        let counters = &mut self.hosts[target.host as usize].counters;
+        counters.writes += 1;
+        counters.written_bytes += written as u64;
+        Ok(written)
+    }
+
+    fn change_space(&mut self, target: &Target, change: Change) -> io::Result<u64> {
+        self.strike(target, FaultOp::Space, 0, u64::MAX)?;
+        if !self.hosts[target.host as usize].disk.fits(&target.path, &change) {
+            return Err(errno(libc::ENOSPC));
+        }
+        let seq = self.next_seq();
+        let file = self.file_mut(target)?;
+        if file.block_device && !matches!(change, Change::Punch { .. }) {
+            return Err(errno(libc::EINVAL));
+        }
+        file.complete(seq, change, false);
+        Ok(0)
+    }
+}
+
+/// O_DIRECT's rules, as Linux enforces them.
+fn check_direct(target: &Target, offset: u64, len: usize, memory: *const u8) -> io::Result<()> {
+    let unit = u64::from(DIRECT_BYTES);
+    let aligned = offset.is_multiple_of(unit)
+        && (len as u64).is_multiple_of(unit)
+        && (memory as u64).is_multiple_of(unit);
+    if target.direct && !aligned { Err(errno(libc::EINVAL)) } else { Ok(()) }
+}
