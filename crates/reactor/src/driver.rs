@@ -417,9 +417,12 @@ impl Driver {
         either!(self, driver => driver.has_work())
     }
 
-    /// Whether the world is simulated.
-    pub fn is_sim(&self) -> bool {
-        matches!(self, Self::Sim(_))
+    /// System calls since the last look.
+    pub(crate) fn take_enters(&mut self) -> u64 {
+        match self {
+            Self::Uring(uring) => uring.take_enters(),
+            Self::Sim(_) => 0,
+        }
     }
 }
 

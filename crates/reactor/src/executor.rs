@@ -11,6 +11,7 @@
 //! The order of everything depends on the driver's completions alone: that is what makes a simulation replay.
 
 use crate::CoreId;
+use crate::buf::Pool;
 use crate::driver::{Completion, Driver, Op, Outcome, Token, Wait};
 use crate::remote::{MakeFuture, Message, Remote, Server};
 use crate::task::{JoinHandle, TaskId, Tasks, joined};
@@ -53,6 +54,11 @@ pub(crate) fn has_core() -> bool {
     CURRENT.try_with(|current| current.borrow().is_some()).unwrap_or(false)
 }
 
+/// The current core's buffer memory.
+pub(crate) fn pool() -> Option<Arc<Pool>> {
+    CURRENT.try_with(|current| current.borrow().as_ref().map(|core| Arc::clone(&core.pool))).ok().flatten()
+}
+
 /// Queues a task if it belongs to the current core.
 #[inline]
 pub(crate) fn wake_local(remote: &Arc<Remote>, id: TaskId) -> bool {
@@ -84,6 +90,7 @@ pub struct Core {
     server: Arc<Server>,
     remote: Arc<Remote>,
     driver: RefCell<Driver>,
+    pool: Arc<Pool>,
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<TaskId>>,
     deferred: RefCell<Vec<Waker>>,
@@ -98,7 +105,12 @@ pub struct Core {
 impl Core {
     /// A core of `server` over `driver`. The simulated world makes its own; the real ones come from `start`.
     pub fn new(server: &Arc<Server>, id: CoreId, driver: Driver) -> Rc<Self> {
+        let pool = match &driver {
+            Driver::Uring(uring) => Arc::clone(uring.pool()),
+            Driver::Sim(_) => Arc::new(Pool::heap(true)),
+        };
         Rc::new(Self {
+            pool,
             id,
             server: Arc::clone(server),
             remote: Arc::clone(server.remote(id)),
@@ -143,10 +155,6 @@ impl Core {
 
     pub(crate) fn wall_ms(&self) -> u64 {
         self.driver.borrow().wall_ms()
-    }
-
-    pub(crate) fn is_sim(&self) -> bool {
-        self.driver.borrow().is_sim()
     }
 
     pub(crate) fn defer(&self, waker: Waker) {
@@ -245,7 +253,11 @@ impl Core {
 
     fn turn_driver(&self, wait: Wait) -> io::Result<()> {
         let mut completions = self.completions.take();
-        let result = self.driver.borrow_mut().turn(wait, &mut completions);
+        let (result, enters) = {
+            let mut driver = self.driver.borrow_mut();
+            (driver.turn(wait, &mut completions), driver.take_enters())
+        };
+        self.remote.counters.enters.add(enters);
         for completion in completions.drain(..) {
             self.deliver(completion);
         }

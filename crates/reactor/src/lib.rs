@@ -11,7 +11,6 @@
 //! All of Pumice's `unsafe` is in this crate.
 
 #![allow(unsafe_code)]
-#![allow(dead_code)]
 
 mod addr;
 pub mod buf;

@@ -1,53 +1,414 @@
-//! The io_uring driver.
+//! The io_uring driver: one ring to a core.
+//!
+//! An operation's slot keeps what the kernel uses — memory and file descriptor — until the last completion, whatever
+//! its owner does meanwhile. Entries are queued without a system call and handed over by the one `io_uring_enter` of
+//! a turn, which also waits. What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
+//!
+//! Missing features are done without: deferred task work, shared receive buffers, multishot, registered memory and
+//! the ring's own registration each have a fallback, chosen when the kernel refuses. The oldest kernel is 5.19.
 
-use crate::driver::{Completion, Kick, Op, Token, Wait};
+mod bufring;
+mod memory;
+mod slot;
+mod sys;
+
+pub(crate) use bufring::BufRing;
+pub(crate) use memory::Mapping;
+pub(crate) use sys::{EventFd, hold_signals};
+
+use crate::buf::Pool;
+use crate::driver::{Completion, Handle, Op, Outcome, Token, Wait, WriteSync};
 use crate::run::Config;
 use crate::time::Nanos;
+use io_uring::{IoUring, opcode, squeue, types};
+use slot::{InFlight, Message, Slots};
+use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
-/// Ends a core's wait from any thread.
-pub(crate) struct EventFd {}
-
-impl EventFd {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self {})
-    }
-}
-
-impl Kick for EventFd {
-    fn kick(&self) {}
-}
-
-pub(crate) fn hold_signals() -> io::Result<()> {
-    Ok(())
-}
+/// The kick's poll. Tokens stay below: their generations would have to wrap first.
+const KICK: u64 = u64::MAX;
+/// Completions of cancellations, which say nothing new.
+const CANCEL: u64 = u64::MAX - 1;
+/// The group of the shared receive buffers.
+const RECEIVE_GROUP: u16 = 0;
+/// Most bytes of one read or write; the kernel takes less than 2 GiB.
+const TRANSFER_BYTES_MAX: usize = 1 << 30;
+const COMPLETIONS_MIN: u32 = 4096;
 
 /// One core's ring.
-pub struct Uring {}
+pub struct Uring {
+    // Dropped first: the kernel lets go of the memory below.
+    ring: IoUring,
+    slots: Slots,
+    /// Entries that did not fit into the submission queue.
+    backlog: VecDeque<squeue::Entry>,
+    /// Completions of operations that needed no entry.
+    immediate: Vec<Completion>,
+    kick: Arc<EventFd>,
+    receive: Option<Rc<BufRing>>,
+    multishot_receive: bool,
+    multishot_accept: bool,
+    receive_bytes: usize,
+    /// Its region, if it has one, is registered with the ring.
+    pool: Arc<Pool>,
+    /// Calls of io_uring_enter since the last look.
+    enters: u64,
+}
 
 impl Uring {
-    pub(crate) fn new(_config: &Config, _event: Arc<EventFd>) -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
+    pub(crate) fn new(config: &Config, kick: Arc<EventFd>) -> io::Result<Self> {
+        let ring = build_ring(config.queue_depth)?;
+        let receive =
+            BufRing::new(&ring, RECEIVE_GROUP, config.receive_buffers, config.receive_buffer_bytes as usize)
+                .ok()
+                .map(Rc::new);
+        let pool = register_memory(&ring, config.registered_buffer_bytes);
+        let mut uring = Self {
+            ring,
+            slots: Slots::default(),
+            backlog: VecDeque::new(),
+            immediate: Vec::new(),
+            kick,
+            multishot_receive: receive.is_some(),
+            receive,
+            multishot_accept: true,
+            receive_bytes: config.receive_buffer_bytes as usize,
+            pool,
+            enters: 0,
+        };
+        let _ = uring.ring.submitter().register_ring_fd();
+        uring.arm_kick();
+        Ok(uring)
+    }
+
+    /// The memory for buffers that this ring reads and writes best.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub(crate) fn take_enters(&mut self) -> u64 {
+        std::mem::take(&mut self.enters)
     }
 
     pub(crate) fn now(&self) -> Nanos {
-        Nanos(0)
+        sys::monotonic()
     }
 
     pub(crate) fn wall_ms(&self) -> u64 {
-        0
+        sys::wall_ms()
     }
 
-    pub(crate) fn submit(&mut self, _token: Token, _op: Op) {}
+    fn arm_kick(&mut self) {
+        let entry = opcode::PollAdd::new(types::Fd(self.kick.fd()), libc::POLLIN as u32).multi(true).build();
+        self.push(entry.user_data(KICK));
+    }
 
-    pub(crate) fn cancel(&mut self, _token: Token) {}
+    fn push(&mut self, entry: squeue::Entry) {
+        if self.backlog.is_empty() {
+            // SAFETY: what the entry points to is kept by its slot, or by self, until its last completion.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            self.enters += 1;
+            let _ = self.ring.submit();
+            // SAFETY: as above.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.backlog.push_back(entry);
+    }
 
-    pub(crate) fn turn(&mut self, _wait: Wait, _out: &mut Vec<Completion>) -> io::Result<()> {
-        Ok(())
+    fn push_backlog(&mut self) {
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: as in `push`.
+            if unsafe { self.ring.submission().push(entry) }.is_err() {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn start(&mut self, token: Token, entry: squeue::Entry, in_flight: InFlight) {
+        self.slots.insert(token, in_flight);
+        self.push(entry.user_data(token.0));
+    }
+
+    fn finish(&mut self, token: Token, outcome: Outcome) {
+        self.immediate.push(Completion { token, outcome, more: false });
+    }
+
+    pub(crate) fn submit(&mut self, token: Token, op: Op) {
+        match op {
+            Op::Read { file, mut buf, start, offset } => {
+                let fd = types::Fd(file.fd());
+                let target = &mut buf[start..];
+                let bytes = target.len().min(TRANSFER_BYTES_MAX) as u32;
+                let address = target.as_mut_ptr();
+                let entry = if self.is_registered(address, bytes) {
+                    opcode::ReadFixed::new(fd, address, bytes, 0).offset(offset).build()
+                } else {
+                    opcode::Read::new(fd, address, bytes).offset(offset).build()
+                };
+                self.start(token, entry, InFlight::Read { file, buf });
+            }
+            Op::Write { file, data, offset, sync } => {
+                let fd = types::Fd(file.fd());
+                let bytes = data.len().min(TRANSFER_BYTES_MAX) as u32;
+                let flags = match sync {
+                    WriteSync::Cached => 0,
+                    WriteSync::Durable => libc::RWF_DSYNC,
+                };
+                let address = data.as_ptr();
+                let entry = if self.is_registered(address, bytes) {
+                    opcode::WriteFixed::new(fd, address, bytes, 0).offset(offset).rw_flags(flags).build()
+                } else {
+                    opcode::Write::new(fd, address, bytes).offset(offset).rw_flags(flags).build()
+                };
+                self.start(token, entry, InFlight::Write { file, data });
+            }
+            Op::Sync { file } => {
+                let entry =
+                    opcode::Fsync::new(types::Fd(file.fd())).flags(types::FsyncFlags::DATASYNC).build();
+                self.start(token, entry, InFlight::Plain { file });
+            }
+            Op::Punch { file, offset, bytes } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let entry =
+                    opcode::Fallocate::new(types::Fd(file.fd()), bytes).offset(offset).mode(mode).build();
+                self.start(token, entry, InFlight::Plain { file });
+            }
+            Op::Allocate { file, offset, bytes } => {
+                let entry = opcode::Fallocate::new(types::Fd(file.fd()), bytes).offset(offset).build();
+                self.start(token, entry, InFlight::Plain { file });
+            }
+            Op::Accept { listener } => self.start_accept(token, listener),
+            Op::Receive { stream, many } => self.start_receive(token, stream, many),
+            Op::Send { stream, data, skip } => {
+                let mut message = self.slots.spare_message();
+                let entry = message.entry(stream.fd(), &data, skip);
+                self.start(token, entry, InFlight::Send { stream, data, message });
+            }
+            Op::Connect { addr } => match sys::connecting_socket(&addr) {
+                Ok((stream, raw, peer)) => {
+                    let fd = types::Fd(stream.fd());
+                    let entry = opcode::Connect::new(fd, raw.as_ptr(), raw.len()).build();
+                    self.start(token, entry, InFlight::Connect { stream, peer, _addr: raw });
+                }
+                Err(error) => self.finish(token, Outcome::Connected(Err(error))),
+            },
+            Op::Signal => match sys::signal_fd() {
+                Ok(signals) => {
+                    let mut info = sys::SignalInfo::new();
+                    let fd = types::Fd(signals.fd());
+                    let entry = opcode::Read::new(fd, info.as_mut_ptr(), sys::SignalInfo::BYTES).build();
+                    self.start(token, entry, InFlight::Signal { _signals: signals, info });
+                }
+                Err(error) => self.finish(token, Outcome::Signal(Err(error))),
+            },
+            Op::Open { path, options } => self.finish(token, Outcome::Opened(sys::open(&path, &options))),
+            Op::SetLen { file, bytes } => {
+                self.finish(token, Outcome::Done(sys::set_len(&file, bytes).map(|()| 0)))
+            }
+            Op::Len { file } => self.finish(token, Outcome::Done(sys::len(&file))),
+            Op::Bind { addr, options } => self.finish(token, Outcome::Bound(sys::bind(&addr, &options))),
+            Op::Shutdown { stream, how } => {
+                self.finish(token, Outcome::Done(sys::shutdown(&stream, how).map(|()| 0)));
+            }
+        }
+    }
+
+    fn is_registered(&self, address: *const u8, bytes: u32) -> bool {
+        self.pool.contains(address, bytes as usize)
+    }
+
+    fn start_accept(&mut self, token: Token, listener: Handle) {
+        let fd = types::Fd(listener.fd());
+        let entry = if self.multishot_accept {
+            opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
+        } else {
+            let none = std::ptr::null_mut();
+            opcode::Accept::new(fd, none, none.cast()).flags(libc::SOCK_CLOEXEC).build()
+        };
+        self.start(token, entry, InFlight::Accept { listener });
+    }
+
+    fn start_receive(&mut self, token: Token, stream: Handle, many: bool) {
+        let fd = types::Fd(stream.fd());
+        if many && self.multishot_receive {
+            let entry = opcode::RecvMulti::new(fd, RECEIVE_GROUP).build();
+            self.start(token, entry, InFlight::ReceiveMany { stream });
+        } else {
+            let mut buf: Vec<u8> = Vec::with_capacity(self.receive_bytes);
+            let entry = opcode::Recv::new(fd, buf.as_mut_ptr(), buf.capacity() as u32).build();
+            self.start(token, entry, InFlight::ReceiveOne { _stream: stream, buf });
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, token: Token) {
+        if self.slots.is_live(token) {
+            self.push(opcode::AsyncCancel::new(token.0).build().user_data(CANCEL));
+        }
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        false
+        if !self.immediate.is_empty() || !self.backlog.is_empty() {
+            return true;
+        }
+        // SAFETY: the ring is used by this thread alone and no other view of its queues is alive.
+        let (submission, completion) =
+            unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
+        !submission.is_empty() || !completion.is_empty() || submission.taskrun() || submission.cq_overflow()
+    }
+
+    pub(crate) fn turn(&mut self, wait: Wait, out: &mut Vec<Completion>) -> io::Result<()> {
+        self.push_backlog();
+        out.append(&mut self.immediate);
+        let wait = match wait {
+            Wait::Until(deadline) if deadline <= self.now() => Wait::Poll,
+            wait => wait,
+        };
+        let ready = !out.is_empty() || !self.ring.completion().is_empty();
+        let result = match if ready { Wait::Poll } else { wait } {
+            Wait::Poll => {
+                let submission = self.ring.submission();
+                if submission.is_empty() && !submission.taskrun() && !submission.cq_overflow() {
+                    Ok(0)
+                } else {
+                    drop(submission);
+                    self.enters += 1;
+                    self.enter_now()
+                }
+            }
+            Wait::Forever => {
+                self.enters += 1;
+                self.ring.submit_and_wait(1)
+            }
+            Wait::Until(deadline) => {
+                self.enters += 1;
+                let timeout = types::Timespec::from(deadline - self.now());
+                self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout))
+            }
+        };
+        match result {
+            Ok(_) => {}
+            // Time ran out; a signal; completions must be fetched first.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) => {}
+            Err(error) => return Err(error),
+        }
+        self.reap(out);
+        Ok(())
+    }
+
+    /// Hands over what is queued and runs deferred task work, without waiting.
+    fn enter_now(&mut self) -> io::Result<usize> {
+        const GETEVENTS: u32 = 1;
+        let queued = self.ring.submission().len();
+        // SAFETY: no argument is passed, and the entries are kept as in `push`.
+        unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued as u32, 0, GETEVENTS, None) }
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) {
+        loop {
+            let next = self.ring.completion().next();
+            let Some(entry) = next else { return };
+            let (result, flags) = (entry.result(), entry.flags());
+            match entry.user_data() {
+                KICK => {
+                    if !io_uring::cqueue::more(flags) {
+                        self.kick.clear();
+                        self.arm_kick();
+                    }
+                }
+                CANCEL => {}
+                data => self.complete(Token(data), result, flags, out),
+            }
+        }
+    }
+}
+
+fn build_ring(queue_depth: u32) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.dontfork().setup_clamp().setup_cqsize(COMPLETIONS_MIN.max(queue_depth * 4)).setup_submit_all();
+    let best = {
+        let mut builder = builder.clone();
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        builder.build(queue_depth)
+    };
+    best.or_else(|_| {
+        let mut builder = builder.clone();
+        builder.setup_coop_taskrun().setup_taskrun_flag();
+        builder.build(queue_depth)
+    })
+    .or_else(|_| builder.build(queue_depth))
+    .map_err(|error| {
+        let hint = match error.raw_os_error() {
+            Some(libc::EPERM) => " (io_uring is forbidden here: see the sysctl kernel.io_uring_disabled and the container's seccomp profile)",
+            Some(libc::ENOSYS) => " (this kernel has no io_uring)",
+            _ => "",
+        };
+        io::Error::new(error.kind(), format!("io_uring cannot be set up: {error}{hint}"))
+    })
+}
+
+/// Registers as much memory as the locked-memory limit allows, halving from `bytes`, or none.
+fn register_memory(ring: &IoUring, bytes: usize) -> Arc<Pool> {
+    let mut bytes = if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
+    while bytes >= Pool::REGION_BYTES_MIN {
+        let Ok(pool) = Pool::with_region(bytes) else { break };
+        if let Some(region) = pool.region() {
+            let region = libc::iovec { iov_base: region.address().cast(), iov_len: region.len() };
+            // SAFETY: the driver keeps the pool as long as the ring, and every buffer of it keeps it too.
+            if unsafe { ring.submitter().register_buffers(&[region]) }.is_ok() {
+                return Arc::new(pool);
+            }
+        }
+        bytes /= 2;
+    }
+    Arc::new(Pool::heap(false))
+}
+
+impl Drop for Uring {
+    /// Normally everything has ended: the executor drains first. After a panic it has not, and memory that the kernel
+    /// may still write to must not be freed.
+    fn drop(&mut self) {
+        const ROUNDS_MAX: u32 = 50;
+        let mut completions = Vec::new();
+        for token in self.slots.live_tokens() {
+            self.cancel(token);
+        }
+        for _ in 0..ROUNDS_MAX {
+            if self.slots.is_empty() {
+                return;
+            }
+            let deadline = self.now() + std::time::Duration::from_millis(100);
+            if self.turn(Wait::Until(deadline), &mut completions).is_err() {
+                break;
+            }
+            completions.clear();
+        }
+        std::mem::forget(std::mem::take(&mut self.slots));
+        std::mem::forget(self.receive.take());
+        std::mem::forget(Arc::clone(&self.pool));
+    }
+}
+
+impl Message {
+    /// The entry that sends `data` without its first `skip` bytes.
+    fn entry(&mut self, fd: i32, data: &crate::driver::SendData, skip: usize) -> squeue::Entry {
+        const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        match self.fill(data, skip) {
+            [only] => {
+                let bytes = only.iov_len.min(TRANSFER_BYTES_MAX) as u32;
+                opcode::Send::new(types::Fd(fd), only.iov_base.cast(), bytes).flags(FLAGS).build()
+            }
+            _ => opcode::SendMsg::new(types::Fd(fd), self.header()).flags(FLAGS as u32).build(),
+        }
     }
 }

@@ -1,10 +1,16 @@
 //! Buffers: aligned ones for files, received ones from sockets.
 
+mod pool;
+mod recv;
+
+pub(crate) use pool::Pool;
+pub use recv::RecvBuf;
+
 use bytes::Bytes;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use pool::{Piece, free_heap_piece, heap_piece};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Alignment of every [`IoBuf`]: a memory page, so that any device takes it for direct I/O.
 pub const ALIGNMENT_BYTES: usize = 4096;
@@ -12,9 +18,10 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 /// An owned, mutable buffer, aligned for direct I/O. Its memory is always initialised; what it holds after
 /// [`for_read`](Self::for_read) is unspecified.
 pub struct IoBuf {
-    data: NonNull<u8>,
+    piece: Piece,
     len: usize,
-    capacity: usize,
+    /// Where the memory goes back to; the heap if it was made outside a core.
+    home: Option<Arc<Pool>>,
 }
 
 // SAFETY: an IoBuf owns its memory alone, like a Vec<u8>.
@@ -25,18 +32,10 @@ unsafe impl Sync for IoBuf {}
 impl IoBuf {
     /// An empty buffer that can take at least `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
-        let capacity = capacity.max(1).next_multiple_of(ALIGNMENT_BYTES);
-        let layout = Self::layout(capacity);
-        // SAFETY: the layout's size is not zero.
-        let data = unsafe { alloc_zeroed(layout) };
-        let Some(data) = NonNull::new(data) else { handle_alloc_error(layout) };
-        Self { data, len: 0, capacity }
-    }
-
-    fn layout(capacity: usize) -> Layout {
-        match Layout::from_size_align(capacity, ALIGNMENT_BYTES) {
-            Ok(layout) => layout,
-            Err(error) => panic!("a buffer of {capacity} bytes: {error}"),
+        let bytes = capacity.max(1);
+        match crate::executor::pool() {
+            Some(pool) => Self { piece: pool.take(bytes), len: 0, home: Some(pool) },
+            None => Self { piece: heap_piece(bytes.next_multiple_of(ALIGNMENT_BYTES)), len: 0, home: None },
         }
     }
 
@@ -73,12 +72,12 @@ impl IoBuf {
 
     /// Bytes that fit.
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.piece.bytes
     }
 
     /// Changes the length; bytes beyond the old length become zeros. Panics beyond the capacity.
     pub fn resize(&mut self, len: usize) {
-        assert!(len <= self.capacity, "{len} bytes in a buffer of {}", self.capacity);
+        assert!(len <= self.piece.bytes, "{len} bytes in a buffer of {}", self.piece.bytes);
         let old = self.len;
         self.len = len;
         if len > old {
@@ -104,7 +103,7 @@ impl IoBuf {
     /// Appends a copy of `bytes`. Panics beyond the capacity.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let (old, new) = (self.len, self.len + bytes.len());
-        assert!(new <= self.capacity, "{new} bytes in a buffer of {}", self.capacity);
+        assert!(new <= self.piece.bytes, "{new} bytes in a buffer of {}", self.piece.bytes);
         self.len = new;
         self[old..].copy_from_slice(bytes);
     }
@@ -117,23 +116,25 @@ impl IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated in `with_capacity` with the same layout.
-        unsafe { dealloc(self.data.as_ptr(), Self::layout(self.capacity)) }
+        match &self.home {
+            Some(pool) => pool.give_back(self.piece),
+            None => free_heap_piece(self.piece),
+        }
     }
 }
 
 impl Deref for IoBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `data` owns `capacity >= len` initialised bytes.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
+        // SAFETY: the piece owns at least `len` initialised bytes.
+        unsafe { std::slice::from_raw_parts(self.piece.data.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for IoBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed alone.
-        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.piece.data.as_ptr(), self.len) }
     }
 }
 
@@ -145,37 +146,6 @@ impl AsRef<[u8]> for IoBuf {
 
 impl fmt::Debug for IoBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IoBuf({} of {} bytes)", self.len, self.capacity)
-    }
-}
-
-/// Bytes received from a stream. Belongs to its core; give it back soon (drop it): the driver has only so many.
-pub struct RecvBuf {
-    data: Vec<u8>,
-}
-
-impl RecvBuf {
-    /// Wraps received bytes.
-    pub fn from_vec(data: Vec<u8>) -> Self {
-        Self { data }
-    }
-}
-
-impl Deref for RecvBuf {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.data
-    }
-}
-
-impl AsRef<[u8]> for RecvBuf {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl fmt::Debug for RecvBuf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RecvBuf({} bytes)", self.len())
+        write!(f, "IoBuf({} of {} bytes)", self.len, self.piece.bytes)
     }
 }

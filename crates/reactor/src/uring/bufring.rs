@@ -1,0 +1,73 @@
+//! The receive buffers that all connections of a core share: the kernel takes one when bytes have come, so idle
+//! connections hold none.
+
+use super::memory::Mapping;
+use io_uring::IoUring;
+use io_uring::types::BufRingEntry;
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Buffers of one size, in memory of their own, and the ring through which they are given to the kernel.
+pub(crate) struct BufRing {
+    entries: Mapping,
+    memory: Mapping,
+    count: u16,
+    size: usize,
+    tail: Cell<u16>,
+}
+
+impl BufRing {
+    /// Registers `count` (rounded up to a power of two) buffers of `size` bytes as `group`.
+    pub(super) fn new(ring: &IoUring, group: u16, count: u16, size: usize) -> io::Result<Self> {
+        const COUNT_MAX: u16 = 1 << 14;
+        let count = count.clamp(1, COUNT_MAX).next_power_of_two();
+        let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
+        let memory = Mapping::new(usize::from(count) * size)?;
+        let buffers = Self { entries, memory, count, size, tail: Cell::new(0) };
+        for id in 0..count {
+            buffers.add(id);
+        }
+        // SAFETY: the mapping is page-aligned, large enough, and outlives the ring: the driver keeps it, and leaks it
+        // rather than drop it while the kernel may use it.
+        unsafe {
+            ring.submitter().register_buf_ring_with_flags(buffers.entries.address() as u64, count, group, 0)
+        }?;
+        Ok(buffers)
+    }
+
+    /// Gives a buffer to the kernel.
+    fn add(&self, id: u16) {
+        let tail = self.tail.get();
+        let base = self.entries.address().cast::<BufRingEntry>();
+        // SAFETY: the index is masked to the ring, whose entries only this thread writes, and the kernel reads this
+        // one only once the tail has passed it.
+        let entry = unsafe { &mut *base.add(usize::from(tail & (self.count - 1))) };
+        entry.set_addr(self.address(id) as u64);
+        entry.set_len(self.size as u32);
+        entry.set_bid(id);
+        self.tail.set(tail.wrapping_add(1));
+        // SAFETY: the tail lies inside the first entry, aligned, and is shared with the kernel only.
+        let shared = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(base).cast_mut()) };
+        shared.store(self.tail.get(), Ordering::Release);
+    }
+
+    fn address(&self, id: u16) -> *mut u8 {
+        assert!(id < self.count, "receive buffer {id} of {}", self.count);
+        // SAFETY: inside the mapping, as just checked.
+        unsafe { self.memory.address().add(usize::from(id) * self.size) }
+    }
+
+    /// The first `len` bytes of a buffer that the kernel has filled and nobody has given back.
+    pub(crate) fn bytes(&self, id: u16, len: usize) -> &[u8] {
+        assert!(len <= self.size, "{len} bytes in a receive buffer of {}", self.size);
+        // SAFETY: in bounds; the kernel does not touch the buffer until it is given back, which `RecvBuf` does only
+        // when it is dropped.
+        unsafe { std::slice::from_raw_parts(self.address(id), len) }
+    }
+
+    /// Gives a buffer back.
+    pub(crate) fn give_back(&self, id: u16) {
+        self.add(id);
+    }
+}

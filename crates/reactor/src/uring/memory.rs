@@ -1,0 +1,53 @@
+//! Anonymous memory from the kernel: page-aligned, zeroed, and not there until it is touched.
+
+use std::io;
+use std::ptr::NonNull;
+
+/// An anonymous mapping, unmapped on drop.
+pub(crate) struct Mapping {
+    address: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is plain memory; whoever uses it sees to the rest.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; only the address is given out.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        // SAFETY: asks for new memory at an address of the kernel's choice.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        match NonNull::new(address.cast()) {
+            Some(address) => Ok(Self { address, len }),
+            None => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, and nobody uses it any more.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,240 @@
+//! What an operation in flight keeps alive, and what becomes of it when it completes.
+
+use super::sys::{self, RawAddr, SignalInfo};
+use super::{RECEIVE_GROUP, Uring};
+use crate::addr::PeerAddr;
+use crate::buf::{IoBuf, RecvBuf};
+use crate::driver::{Completion, Handle, Outcome, SendData, Token};
+use bytes::Bytes;
+use io_uring::cqueue;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::rc::Rc;
+
+/// Messages kept for reuse.
+const SPARE_MESSAGES_MAX: usize = 256;
+
+/// An operation that the kernel works on, with all that it uses.
+pub(super) enum InFlight {
+    Read {
+        file: Handle,
+        buf: IoBuf,
+    },
+    Write {
+        file: Handle,
+        data: Bytes,
+    },
+    /// Sync, punch, allocate.
+    Plain {
+        file: Handle,
+    },
+    Accept {
+        listener: Handle,
+    },
+    ReceiveMany {
+        stream: Handle,
+    },
+    ReceiveOne {
+        _stream: Handle,
+        buf: Vec<u8>,
+    },
+    Send {
+        stream: Handle,
+        data: SendData,
+        message: Box<Message>,
+    },
+    Connect {
+        stream: Handle,
+        peer: PeerAddr,
+        _addr: Box<RawAddr>,
+    },
+    Signal {
+        _signals: Handle,
+        info: Box<SignalInfo>,
+    },
+}
+
+/// Operations in flight, by the index of their token.
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: Vec<Option<(Token, InFlight)>>,
+    live: usize,
+    #[expect(clippy::vec_box, reason = "the kernel holds their addresses")]
+    spare: Vec<Box<Message>>,
+}
+
+impl Slots {
+    pub(super) fn insert(&mut self, token: Token, in_flight: InFlight) {
+        if self.slots.len() <= token.index() {
+            self.slots.resize_with(token.index() + 1, || None);
+        }
+        let slot = &mut self.slots[token.index()];
+        assert!(slot.is_none(), "{token:?} is in flight already");
+        *slot = Some((token, in_flight));
+        self.live += 1;
+    }
+
+    pub(super) fn is_live(&self, token: Token) -> bool {
+        matches!(self.slots.get(token.index()), Some(Some((live, _))) if *live == token)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    pub(super) fn live_tokens(&self) -> Vec<Token> {
+        self.slots.iter().flatten().map(|(token, _)| *token).collect()
+    }
+
+    fn get(&mut self, token: Token) -> &mut InFlight {
+        match self.slots.get_mut(token.index()) {
+            Some(Some((live, in_flight))) if *live == token => in_flight,
+            _ => panic!("{token:?} completed but is not in flight"),
+        }
+    }
+
+    fn remove(&mut self, token: Token) -> InFlight {
+        match self.slots.get_mut(token.index()).and_then(Option::take) {
+            Some((live, in_flight)) if live == token => {
+                self.live -= 1;
+                in_flight
+            }
+            _ => panic!("{token:?} completed but is not in flight"),
+        }
+    }
+
+    pub(super) fn spare_message(&mut self) -> Box<Message> {
+        self.spare.pop().unwrap_or_else(Message::new)
+    }
+
+    fn put_spare(&mut self, message: Box<Message>) {
+        if self.spare.len() < SPARE_MESSAGES_MAX {
+            self.spare.push(message);
+        }
+    }
+}
+
+/// The pieces of a vectored send, at an address that stays.
+pub(super) struct Message {
+    header: libc::msghdr,
+    pieces: Vec<libc::iovec>,
+}
+
+impl Message {
+    /// Most pieces the kernel takes at once (UIO_MAXIOV).
+    const PIECES_MAX: usize = 1024;
+
+    fn new() -> Box<Self> {
+        // SAFETY: a message header of zeros is a valid, empty one.
+        let header = unsafe { std::mem::zeroed() };
+        Box::new(Self { header, pieces: Vec::new() })
+    }
+
+    pub(super) fn fill(&mut self, data: &SendData, mut skip: usize) -> &[libc::iovec] {
+        self.pieces.clear();
+        let mut add = |bytes: &[u8]| {
+            let rest = &bytes[skip.min(bytes.len())..];
+            skip -= bytes.len() - rest.len();
+            if !rest.is_empty() && self.pieces.len() < Self::PIECES_MAX {
+                let piece = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+                self.pieces.push(piece);
+            }
+        };
+        match data {
+            SendData::Parts(parts) => parts.iter().for_each(|part| add(part)),
+            SendData::One(data) => add(data),
+        }
+        self.header.msg_iov = self.pieces.as_mut_ptr();
+        self.header.msg_iovlen = self.pieces.len();
+        &self.pieces
+    }
+
+    pub(super) fn header(&self) -> *const libc::msghdr {
+        &self.header
+    }
+}
+
+fn size(result: i32) -> io::Result<usize> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
+}
+
+impl Uring {
+    /// Turns one completion of the kernel into one of ours.
+    pub(super) fn complete(&mut self, token: Token, result: i32, flags: u32, out: &mut Vec<Completion>) {
+        let more = cqueue::more(flags);
+        if more {
+            let outcome = match self.slots.get(token) {
+                InFlight::Accept { .. } => accepted(result),
+                InFlight::ReceiveMany { .. } => self.received(result, flags),
+                _ => panic!("{token:?} completed more than once"),
+            };
+            out.push(Completion { token, outcome, more });
+            return;
+        }
+        let outcome = match self.slots.remove(token) {
+            InFlight::Read { file, buf } => {
+                drop(file);
+                Outcome::Read(size(result), buf)
+            }
+            InFlight::Write { file, data } => {
+                drop(file);
+                Outcome::Written(size(result), data)
+            }
+            InFlight::Plain { file } => {
+                drop(file);
+                Outcome::Done(size(result).map(|_| 0))
+            }
+            InFlight::Accept { listener } => {
+                if result == -libc::EINVAL && self.multishot_accept {
+                    self.multishot_accept = false;
+                    return self.start_accept(token, listener);
+                }
+                accepted(result)
+            }
+            InFlight::ReceiveMany { stream } => {
+                if result == -libc::EINVAL && self.multishot_receive {
+                    self.multishot_receive = false;
+                    return self.start_receive(token, stream, false);
+                }
+                drop(stream);
+                self.received(result, flags)
+            }
+            InFlight::ReceiveOne { mut buf, .. } => Outcome::Received(size(result).map(|bytes| {
+                // SAFETY: the kernel wrote so many bytes, at most the capacity.
+                unsafe { buf.set_len(bytes) };
+                RecvBuf::from_vec(buf)
+            })),
+            InFlight::Send { stream, data, message } => {
+                drop(stream);
+                self.slots.put_spare(message);
+                Outcome::Sent(size(result), data)
+            }
+            InFlight::Connect { stream, peer, .. } => {
+                Outcome::Connected(size(result).map(|_| (stream, peer)))
+            }
+            InFlight::Signal { info, .. } => {
+                Outcome::Signal(size(result).and_then(|bytes| info.signal(bytes)))
+            }
+        };
+        out.push(Completion { token, outcome, more });
+    }
+
+    fn received(&mut self, result: i32, flags: u32) -> Outcome {
+        let Some(ring) = &self.receive else {
+            panic!("a shared receive buffer, but group {RECEIVE_GROUP} has none")
+        };
+        Outcome::Received(size(result).map(|bytes| match cqueue::buffer_select(flags) {
+            Some(id) => RecvBuf::shared(Rc::clone(ring), id, bytes),
+            None => RecvBuf::from_vec(Vec::new()),
+        }))
+    }
+}
+
+fn accepted(result: i32) -> Outcome {
+    Outcome::Accepted(size(result).map(|fd| {
+        // SAFETY: the kernel has just made this descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let peer = sys::peer(&fd);
+        (Handle::os(fd), peer)
+    }))
+}

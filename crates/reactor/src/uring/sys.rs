@@ -1,0 +1,386 @@
+//! System calls that io_uring is not needed for: opening, binding, asking, clocks, signals.
+
+use crate::addr::{Addr, PeerAddr};
+use crate::driver::{FileInfo, Handle, Kick, ListenOptions, OpenOptions, ShutdownHow, Signal};
+use crate::time::Nanos;
+use std::ffi::CString;
+use std::io;
+use std::mem::{MaybeUninit, size_of, zeroed};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(result: i32) -> io::Result<OwnedFd> {
+    // SAFETY: a descriptor that the kernel has just given us.
+    check(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn clock(id: libc::clockid_t) -> libc::timespec {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    let result = unsafe { libc::clock_gettime(id, &mut time) };
+    assert_eq!(result, 0, "clock {id} cannot be read");
+    time
+}
+
+pub(super) fn monotonic() -> Nanos {
+    let time = clock(libc::CLOCK_MONOTONIC);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+pub(super) fn wall_ms() -> u64 {
+    let time = clock(libc::CLOCK_REALTIME);
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
+/// Ends a core's wait from any thread. Never read while its poll is armed: each write makes one completion.
+pub(crate) struct EventFd(OwnedFd);
+
+impl EventFd {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no memory is passed.
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Makes it unreadable again.
+    pub(super) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: reads eight bytes into eight bytes.
+        unsafe { libc::read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    }
+}
+
+impl Kick for EventFd {
+    fn kick(&self) {
+        let one = 1u64;
+        // Fails only if 2^64 kicks were never cleared: then it is readable anyway.
+        // SAFETY: writes eight bytes from eight bytes.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), size_of::<u64>()) };
+    }
+}
+
+fn path_string(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path with a zero byte"))
+}
+
+pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, FileInfo)> {
+    let name = path_string(path)?;
+    let mut flags = libc::O_CLOEXEC | libc::O_NOCTTY;
+    flags |= if options.read_only { libc::O_RDONLY } else { libc::O_RDWR };
+    if options.create || options.create_new {
+        flags |= libc::O_CREAT;
+    }
+    if options.create_new {
+        flags |= libc::O_EXCL;
+    }
+    // SAFETY: the name ends with a zero byte.
+    let open = |flags| owned(unsafe { libc::open(name.as_ptr(), flags, 0o644) });
+    let mut direct = options.direct;
+    let fd = if direct {
+        open(flags | libc::O_DIRECT).or_else(|error| {
+            if error.raw_os_error() != Some(libc::EINVAL) {
+                return Err(error);
+            }
+            direct = false;
+            // The refused open may have made the file already.
+            open(flags & !libc::O_EXCL)
+        })?
+    } else {
+        open(flags)?
+    };
+    if options.exclusive_lock {
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map_err(|error| {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                let text = format!("{} is in use by another process", path.display());
+                return io::Error::new(io::ErrorKind::WouldBlock, text);
+            }
+            error
+        })?;
+    }
+    let info = file_info(&fd, direct)?;
+    Ok((Handle::os(fd), info))
+}
+
+fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
+    const DEFAULT: u32 = 4096;
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    let mask = libc::STATX_TYPE | libc::STATX_DIOALIGN;
+    // SAFETY: an empty path names the descriptor itself; the kernel writes one statx.
+    check(unsafe {
+        libc::statx(fd.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, mask, stat.as_mut_ptr())
+    })?;
+    // SAFETY: zeroed at first, and filled by the kernel.
+    let stat = unsafe { stat.assume_init() };
+    let block_device = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFBLK;
+    if u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFDIR {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !direct {
+        return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device });
+    }
+    let known = stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align != 0;
+    let (alignment, memory_alignment) =
+        if known { (stat.stx_dio_offset_align, stat.stx_dio_mem_align.max(1)) } else { (DEFAULT, DEFAULT) };
+    Ok(FileInfo { direct, alignment, memory_alignment, block_device })
+}
+
+pub(super) fn set_len(file: &Handle, bytes: u64) -> io::Result<()> {
+    let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::ftruncate(file.fd(), bytes) }).map(drop)
+}
+
+pub(super) fn len(file: &Handle) -> io::Result<u64> {
+    // Seeking tells the size of regular files and block devices alike; nothing uses the position.
+    // SAFETY: no memory is passed.
+    let end = unsafe { libc::lseek(file.fd(), 0, libc::SEEK_END) };
+    u64::try_from(end).map_err(|_| io::Error::last_os_error())
+}
+
+pub(super) fn shutdown(stream: &Handle, how: ShutdownHow) -> io::Result<()> {
+    let how = match how {
+        ShutdownHow::Send => libc::SHUT_WR,
+        ShutdownHow::Both => libc::SHUT_RDWR,
+    };
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::shutdown(stream.fd(), how) }).map(drop)
+}
+
+/// A socket address as the kernel wants it.
+pub(super) struct RawAddr {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+impl RawAddr {
+    fn empty() -> Self {
+        // SAFETY: all zeros is a valid, unspecified address.
+        Self { storage: unsafe { zeroed() }, len: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
+    }
+
+    fn set<T>(&mut self, addr: T) {
+        const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
+        // SAFETY: every socket address fits the storage, which is aligned for all of them.
+        unsafe { (&raw mut self.storage).cast::<T>().write(addr) };
+        self.len = size_of::<T>() as libc::socklen_t;
+    }
+
+    fn new(addr: &Addr) -> io::Result<Box<Self>> {
+        let mut raw = Box::new(Self::empty());
+        match addr {
+            Addr::Tcp(SocketAddr::V4(addr)) => raw.set(libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: addr.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(addr.ip().octets()) },
+                sin_zero: [0; 8],
+            }),
+            Addr::Tcp(SocketAddr::V6(addr)) => raw.set(libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: addr.port().to_be(),
+                sin6_flowinfo: addr.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: addr.ip().octets() },
+                sin6_scope_id: addr.scope_id(),
+            }),
+            Addr::Unix(path) => {
+                let bytes = path.as_os_str().as_bytes();
+                // SAFETY: all zeros is a valid, unnamed address.
+                let mut unix: libc::sockaddr_un = unsafe { zeroed() };
+                if bytes.len() >= unix.sun_path.len() || bytes.contains(&0) {
+                    let text = format!(
+                        "{} is too long for a Unix socket (at most {} bytes)",
+                        path.display(),
+                        unix.sun_path.len() - 1
+                    );
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                }
+                unix.sun_family = libc::AF_UNIX as libc::sa_family_t;
+                for (to, from) in unix.sun_path.iter_mut().zip(bytes) {
+                    *to = *from as libc::c_char;
+                }
+                raw.set(unix);
+            }
+        }
+        Ok(raw)
+    }
+
+    pub(super) fn as_ptr(&self) -> *const libc::sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    pub(super) fn len(&self) -> libc::socklen_t {
+        self.len
+    }
+
+    fn socket_addr(&self) -> Option<SocketAddr> {
+        match i32::from(self.storage.ss_family) {
+            libc::AF_INET => {
+                // SAFETY: the family says that it is one.
+                let addr = unsafe { &*self.as_ptr().cast::<libc::sockaddr_in>() };
+                let ip = Ipv4Addr::from(addr.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(addr.sin_port))))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: the family says that it is one.
+                let addr = unsafe { &*self.as_ptr().cast::<libc::sockaddr_in6>() };
+                let ip = Ipv6Addr::from(addr.sin6_addr.s6_addr);
+                let port = u16::from_be(addr.sin6_port);
+                Some(SocketAddr::V6(SocketAddrV6::new(ip, port, addr.sin6_flowinfo, addr.sin6_scope_id)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The peer of an accepted connection; a connection that is gone already counts as unnamed.
+pub(super) fn peer(fd: &OwnedFd) -> PeerAddr {
+    let mut raw = RawAddr::empty();
+    // SAFETY: the kernel writes at most the length it is told.
+    let result = unsafe { libc::getpeername(fd.as_raw_fd(), (&raw mut raw.storage).cast(), &mut raw.len) };
+    match check(result).ok().and_then(|_| raw.socket_addr()) {
+        Some(addr) => PeerAddr::Tcp(addr),
+        None if result == 0 => PeerAddr::Unix,
+        None => PeerAddr::Tcp(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))),
+    }
+}
+
+fn socket(addr: &Addr) -> io::Result<OwnedFd> {
+    let family = match addr {
+        Addr::Tcp(SocketAddr::V4(_)) => libc::AF_INET,
+        Addr::Tcp(SocketAddr::V6(_)) => libc::AF_INET6,
+        Addr::Unix(_) => libc::AF_UNIX,
+    };
+    // SAFETY: no memory is passed.
+    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
+}
+
+fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel reads four bytes.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
+}
+
+pub(super) fn connecting_socket(addr: &Addr) -> io::Result<(Handle, Box<RawAddr>, PeerAddr)> {
+    let raw = RawAddr::new(addr)?;
+    let fd = socket(addr)?;
+    let peer = match addr {
+        Addr::Tcp(addr) => {
+            set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+            PeerAddr::Tcp(*addr)
+        }
+        Addr::Unix(_) => PeerAddr::Unix,
+    };
+    Ok((Handle::os(fd), raw, peer))
+}
+
+pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, Addr)> {
+    let explain =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {addr}: {error}"));
+    let raw = RawAddr::new(addr)?;
+    let fd = socket(addr)?;
+    if let Addr::Tcp(_) = addr {
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        if options.reuse_port {
+            set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        // Accepted connections inherit it.
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    }
+    // SAFETY: the address is as long as it says.
+    let bind = || check(unsafe { libc::bind(fd.as_raw_fd(), raw.as_ptr(), raw.len()) });
+    match (bind(), addr) {
+        (Err(error), Addr::Unix(path))
+            if error.kind() == io::ErrorKind::AddrInUse && is_stale(addr, &raw) =>
+        {
+            // Left behind by a process that was killed.
+            std::fs::remove_file(path)?;
+            bind().map_err(explain)?;
+        }
+        (result, _) => {
+            result.map_err(explain)?;
+        }
+    }
+    let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map_err(explain)?;
+    let addr = match addr {
+        Addr::Tcp(_) => {
+            let mut raw = RawAddr::empty();
+            // SAFETY: the kernel writes at most the length it is told.
+            check(unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut raw.storage).cast(), &mut raw.len) })?;
+            raw.socket_addr().map_or_else(|| addr.clone(), Addr::Tcp)
+        }
+        Addr::Unix(_) => addr.clone(),
+    };
+    Ok((Handle::os(fd), addr))
+}
+
+/// Whether nobody listens at a Unix socket that exists.
+fn is_stale(addr: &Addr, raw: &RawAddr) -> bool {
+    let Ok(fd) = socket(addr) else { return false };
+    // SAFETY: the address is as long as it says.
+    let result = check(unsafe { libc::connect(fd.as_raw_fd(), raw.as_ptr(), raw.len()) });
+    matches!(result, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn signal_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set; the others change it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Keeps the signals that `signal()` answers from ending the process, on this thread and those it starts.
+pub(crate) fn hold_signals() -> io::Result<()> {
+    // SAFETY: the set is initialised; the old mask is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signal_set(), std::ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+pub(super) fn signal_fd() -> io::Result<Handle> {
+    hold_signals()?;
+    // SAFETY: the set is initialised.
+    owned(unsafe { libc::signalfd(-1, &signal_set(), libc::SFD_CLOEXEC) }).map(Handle::os)
+}
+
+/// Where the kernel writes which signal came.
+pub(super) struct SignalInfo(libc::signalfd_siginfo);
+
+impl SignalInfo {
+    pub(super) const BYTES: u32 = size_of::<libc::signalfd_siginfo>() as u32;
+
+    pub(super) fn new() -> Box<Self> {
+        // SAFETY: plain numbers.
+        Box::new(Self(unsafe { zeroed() }))
+    }
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+        (&raw mut self.0).cast()
+    }
+
+    pub(super) fn signal(&self, bytes: usize) -> io::Result<Signal> {
+        match i32::try_from(self.0.ssi_signo) {
+            Ok(libc::SIGTERM) if bytes == Self::BYTES as usize => Ok(Signal::Terminate),
+            Ok(libc::SIGINT) => Ok(Signal::Interrupt),
+            Ok(libc::SIGHUP) => Ok(Signal::Hangup),
+            _ => Err(io::Error::other(format!("signal {} was not asked for", self.0.ssi_signo))),
+        }
+    }
+}

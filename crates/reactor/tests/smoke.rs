@@ -1,0 +1,65 @@
+//! First signs of life on the real kernel.
+#![allow(missing_docs)]
+
+use bytes::Bytes;
+use pumice_reactor::{
+    Addr, File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, block_on, spawn,
+};
+use std::time::Duration;
+
+#[test]
+fn a_file_reads_back_what_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    block_on(async {
+        let options = OpenOptions { create: true, direct: true, exclusive_lock: true, ..Default::default() };
+        let file = File::open(&path, &options).await.unwrap();
+        let second = File::open(&path, &options).await.unwrap_err();
+        assert_eq!(second.kind(), std::io::ErrorKind::WouldBlock, "{second}");
+        let mut buf = IoBuf::zeroed(8192);
+        buf[..5].copy_from_slice(b"hello");
+        file.write_at(buf.freeze(), 4096, WriteSync::Durable).await.unwrap();
+        assert_eq!(file.len().await.unwrap(), 12288);
+        let (read, buf) = file.read_at(IoBuf::for_read(16384), 4096).await;
+        assert_eq!(read.unwrap(), 8192);
+        assert_eq!(&buf[..5], b"hello");
+        file.punch_hole(4096, 4096).await.unwrap();
+        let (read, buf) = file.read_at(IoBuf::for_read(4096), 4096).await;
+        assert_eq!(read.unwrap(), 4096);
+        assert_eq!(buf[0], 0);
+        file.sync_data().await.unwrap();
+        assert!(file.write_at(Bytes::from_static(b"odd"), 0, WriteSync::Cached).await.is_err());
+    });
+}
+
+#[test]
+fn a_stream_echoes() {
+    block_on(async {
+        let listener =
+            Listener::bind(&"127.0.0.1:0".parse().unwrap(), ListenOptions::default()).await.unwrap();
+        let addr: Addr = listener.local_addr().clone();
+        spawn(async move {
+            let (mut stream, peer) = listener.accept().await.unwrap();
+            assert!(peer.is_local());
+            loop {
+                let bytes = stream.recv().await.unwrap();
+                if bytes.is_empty() {
+                    break;
+                }
+                stream
+                    .send(vec![
+                        Bytes::from_static(b"<"),
+                        Bytes::copy_from_slice(&bytes),
+                        Bytes::from_static(b">"),
+                    ])
+                    .await
+                    .unwrap();
+            }
+        });
+        let mut stream = Stream::connect(&addr).await.unwrap();
+        let (sent, _) = stream.send_one(b"ping".to_vec()).await;
+        sent.unwrap();
+        assert_eq!(&*stream.recv().await.unwrap(), b"<ping>");
+        pumice_reactor::sleep(Duration::from_millis(5)).await;
+    });
+}
