@@ -1,0 +1,164 @@
+//! A batch: writes that become visible together and durable together.
+//!
+//! The batch holds the records' payloads as they will lie on flash, one after the other in one buffer, so that
+//! writing it is a single copy into the forming frame. [`Batch::clear`] keeps the buffer for the next use.
+
+use bytes::Bytes;
+
+use crate::large::LargeRef;
+use crate::record;
+use crate::types::{SliceId, VALUE_BYTES_MAX};
+
+/// Writes that become visible together and durable together, over any slices of one drive.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub(crate) buf: Vec<u8>,
+    pub(crate) ops: Vec<Op>,
+}
+
+/// One record of a batch; offsets index the batch's buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Op {
+    pub kind: u8,
+    pub tag: u8,
+    pub slice: SliceId,
+    pub expire_ms: u64,
+    /// Where the payload starts.
+    pub start: u32,
+    /// Where the key starts.
+    pub key: u32,
+    /// Where the key ends.
+    pub key_end: u32,
+    /// Where the payload's part in the buffer ends.
+    pub end: u32,
+    /// What follows that part: a value handed over without copying it here.
+    pub tail: Option<Bytes>,
+    /// Length of the value, in bytes; of a large one, the whole.
+    pub value_len: u64,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// How many records it holds.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Bytes of its records' payloads.
+    pub fn bytes(&self) -> usize {
+        self.buf.len() + self.ops.iter().filter_map(|op| op.tail.as_ref()).map(Bytes::len).sum::<usize>()
+    }
+
+    /// Whether it only makes space: such batches may use the reserve of a full drive.
+    pub fn only_frees(&self) -> bool {
+        self.ops.iter().all(|op| matches!(op.kind, record::DELETE | record::RETIRE | record::TALLY))
+    }
+
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.ops.clear();
+    }
+
+    /// Sets `key` to `value`. `expire_ms`: Unix milliseconds, 0 = never. `tag` is the caller's.
+    ///
+    /// # Panics
+    /// When the key is longer than [`crate::KEY_BYTES_MAX`] or the value than [`VALUE_BYTES_MAX`].
+    pub fn put(&mut self, slice: SliceId, key: &[u8], tag: u8, expire_ms: u64, value: &[u8]) {
+        assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is a large one", value.len());
+        let (start, key_end) = self.head(slice, tag, expire_ms, key);
+        self.buf.extend_from_slice(value);
+        self.push(record::PUT, tag, slice, expire_ms, start, key, key_end, None, value.len() as u64);
+    }
+
+    /// [`Batch::put`] without copying the value into the batch.
+    pub fn put_bytes(&mut self, slice: SliceId, key: &[u8], tag: u8, expire_ms: u64, value: Bytes) {
+        assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is a large one", value.len());
+        let (start, key_end) = self.head(slice, tag, expire_ms, key);
+        let len = value.len() as u64;
+        self.push(record::PUT, tag, slice, expire_ms, start, key, key_end, Some(value), len);
+    }
+
+    /// Removes `key`, there or not.
+    pub fn delete(&mut self, slice: SliceId, key: &[u8]) {
+        let (start, key_end) = self.head(slice, 0, 0, key);
+        self.push(record::DELETE, 0, slice, 0, start, key, key_end, None, 0);
+    }
+
+    /// Sets `key` to a value whose pieces a [`crate::LargeWriter`] wrote for it.
+    pub fn put_large(&mut self, slice: SliceId, key: &[u8], tag: u8, expire_ms: u64, value: &LargeRef) {
+        let (start, key_end) = self.head(slice, tag, expire_ms, key);
+        value.encode(&mut self.buf);
+        self.push(record::PUT_LARGE, tag, slice, expire_ms, start, key, key_end, None, value.len());
+    }
+
+    /// Promises that no key under `prefix` will be read or written again: the engine drops them in its own time.
+    pub fn retire(&mut self, slice: SliceId, prefix: &[u8]) {
+        let (start, key_end) = self.head(slice, 0, 0, prefix);
+        self.push(record::RETIRE, 0, slice, 0, start, prefix, key_end, None, 0);
+    }
+
+    /// Adds `delta` to the tally of `space`.
+    pub fn tally(&mut self, space: u32, delta: i64) {
+        let start = self.buf.len();
+        record::encode_tally(&mut self.buf, space, delta);
+        self.push(record::TALLY, 0, SliceId(0), 0, start, &[], start, None, 0);
+    }
+
+    fn head(&mut self, slice: SliceId, tag: u8, expire_ms: u64, key: &[u8]) -> (usize, usize) {
+        let start = self.buf.len();
+        record::encode_key(&mut self.buf, slice, tag, expire_ms, key);
+        (start, self.buf.len())
+    }
+
+    #[allow(clippy::too_many_arguments)] // one place fills the fields, seven short callers name them
+    fn push(
+        &mut self,
+        kind: u8,
+        tag: u8,
+        slice: SliceId,
+        expire_ms: u64,
+        start: usize,
+        key: &[u8],
+        key_end: usize,
+        tail: Option<Bytes>,
+        value_len: u64,
+    ) {
+        assert!(self.buf.len() <= u32::MAX as usize, "a batch holds less than 4 GiB");
+        self.ops.push(Op {
+            kind,
+            tag,
+            slice,
+            expire_ms,
+            start: start as u32,
+            key: (key_end - key.len()) as u32,
+            key_end: key_end as u32,
+            end: self.buf.len() as u32,
+            tail,
+            value_len,
+        });
+    }
+}
+
+impl Op {
+    pub(crate) fn key<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+        &buf[self.key as usize..self.key_end as usize]
+    }
+
+    /// What follows the key: the value, or the list of pieces.
+    pub(crate) fn value<'a>(&'a self, buf: &'a [u8]) -> &'a [u8] {
+        match &self.tail {
+            Some(tail) => tail,
+            None => &buf[self.key_end as usize..self.end as usize],
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Blocks of a key table: entries in key order, prefix-compressed, with restart points (`docs/format/key-table.md`).
+//!
+//! A block carries a CRC-32C seeded with its table's id and its place in the table, so that neither a flipped
+//! bit nor another block read by mistake passes. [`Block::verify`] is the only way to make one.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use pumice_base::checksum::crc32c_seeded;
+use pumice_segment::{Addr, RecordPtr};
+
+use crate::codec::{Cursor, put_varint};
+use crate::entry::{Body, KeyEntry};
+
+/// Entries from one restart point to the next.
+const RESTART_EVERY: u32 = 16;
+const HEAD_BYTES: usize = 12;
+
+const BODY_MASK: u8 = 0b11;
+const BODY_TOMBSTONE: u8 = 0;
+const BODY_INLINE: u8 = 1;
+const BODY_RECORD: u8 = 2;
+const LARGE: u8 = 1 << 2;
+const EXPIRES: u8 = 1 << 3;
+const TAGGED: u8 = 1 << 4;
+const KNOWN: u8 = BODY_MASK | LARGE | EXPIRES | TAGGED;
+
+/// Collects entries in key order.
+#[derive(Default)]
+pub struct BlockBuilder {
+    buf: Vec<u8>,
+    restarts: Vec<u32>,
+    count: u32,
+    last_key: Vec<u8>,
+}
+
+impl BlockBuilder {
+    /// Bytes of the block if finished now.
+    pub fn bytes(&self) -> usize {
+        HEAD_BYTES + self.buf.len() + self.restarts.len() * 4
+    }
+
+    /// Entries so far.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The key added last.
+    pub fn last_key(&self) -> &[u8] {
+        &self.last_key
+    }
+
+    /// Adds an entry, whose key is above all before it.
+    pub fn add(&mut self, key: &[u8], entry: &KeyEntry) {
+        assert!(self.count == 0 || key > self.last_key.as_slice(), "keys of a block rise");
+        let shared = if self.count.is_multiple_of(RESTART_EVERY) {
+            self.restarts.push(self.buf.len() as u32);
+            0
+        } else {
+            key.iter().zip(&self.last_key).take_while(|(a, b)| a == b).count()
+        };
+        let out = &mut self.buf;
+        put_varint(out, shared as u64);
+        put_varint(out, (key.len() - shared) as u64);
+        out.extend_from_slice(&key[shared..]);
+        let body = match &entry.body {
+            Body::Tombstone => BODY_TOMBSTONE,
+            Body::Inline(_) => BODY_INLINE,
+            Body::Record(_) => BODY_RECORD,
+        };
+        let mut head = body;
+        for (flag, set) in [(LARGE, entry.large), (EXPIRES, entry.expire_ms != 0), (TAGGED, entry.tag != 0)] {
+            head |= if set { flag } else { 0 };
+        }
+        out.push(head);
+        put_varint(out, entry.seq);
+        if entry.expire_ms != 0 {
+            put_varint(out, entry.expire_ms);
+        }
+        if entry.tag != 0 {
+            out.push(entry.tag);
+        }
+        match &entry.body {
+            Body::Tombstone => {}
+            Body::Inline(value) => {
+                put_varint(out, value.len() as u64);
+                if entry.large {
+                    put_varint(out, entry.value_len);
+                }
+                out.extend_from_slice(value);
+            }
+            Body::Record(ptr) => {
+                put_varint(out, ptr.addr.0 >> 32);
+                put_varint(out, u64::from(ptr.addr.0 as u32));
+                put_varint(out, u64::from(ptr.len));
+                put_varint(out, entry.value_len);
+            }
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.count += 1;
+    }
+
+    /// Appends the finished block to `out`, which is the table so far, and starts over. Answers its place.
+    pub fn finish(&mut self, table_id: u64, out: &mut Vec<u8>) -> (u32, u32) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.count.to_le_bytes());
+        out.extend_from_slice(&(self.restarts.len() as u32).to_le_bytes());
+        for restart in &self.restarts {
+            out.extend_from_slice(&restart.to_le_bytes());
+        }
+        out.extend_from_slice(&self.buf);
+        let crc = crc32c_seeded(seed(table_id, start as u32), &[&out[start + 4..]]);
+        out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+        let place = (start as u32, (out.len() - start) as u32);
+        self.buf.clear();
+        self.restarts.clear();
+        self.last_key.clear();
+        self.count = 0;
+        place
+    }
+}
+
+fn seed(table_id: u64, offset: u32) -> u64 {
+    table_id.rotate_left(32) ^ u64::from(offset)
+}
+
+/// A verified block.
+#[derive(Clone, Debug)]
+pub struct Block {
+    bytes: Bytes,
+    count: u32,
+    restarts: u32,
+    entries_at: usize,
+}
+
+impl Block {
+    /// Takes the bytes at `offset` of table `table_id` for a block, if they are that block.
+    pub fn verify(table_id: u64, offset: u32, bytes: Bytes) -> Option<Self> {
+        let mut cursor = Cursor::new(&bytes, 0);
+        let crc = cursor.u32()?;
+        if crc32c_seeded(seed(table_id, offset), &[&bytes[4..]]) != crc {
+            return None;
+        }
+        let (count, restarts) = (cursor.u32()?, cursor.u32()?);
+        let entries_at = HEAD_BYTES.checked_add((restarts as usize).checked_mul(4)?)?;
+        (entries_at <= bytes.len()).then_some(Self { bytes, count, restarts, entries_at })
+    }
+
+    /// Memory it holds, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Entries in it.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn restart(&self, index: u32) -> Option<usize> {
+        let at = Cursor::new(&self.bytes, HEAD_BYTES + index as usize * 4).u32()?;
+        self.entries_at.checked_add(at as usize)
+    }
+
+    /// The entry of `key`. `Err` when the block holds what no builder wrote.
+    pub fn get(&self, key: &[u8]) -> Result<Option<KeyEntry>, Malformed> {
+        let (mut low, mut high) = (0, self.restarts);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut cursor = Cursor::new(&self.bytes, self.restart(middle).ok_or(Malformed)?);
+            cursor.varint().filter(|&shared| shared == 0).ok_or(Malformed)?;
+            let len = cursor.len().ok_or(Malformed)?;
+            match cursor.take(len).ok_or(Malformed)?.cmp(key) {
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return self.entry(&mut cursor).map(Some).ok_or(Malformed),
+                Ordering::Less => low = middle + 1,
+            }
+        }
+        if low == 0 {
+            return Ok(None);
+        }
+        let mut cursor = Cursor::new(&self.bytes, self.restart(low - 1).ok_or(Malformed)?);
+        // `matched` bytes of the sought key equal the entry before; while an entry shares more than that with its
+        // predecessor it is below the key like it.
+        let mut matched = 0usize;
+        while cursor.left() > 0 {
+            let shared = cursor.len().ok_or(Malformed)?;
+            let len = cursor.len().ok_or(Malformed)?;
+            let rest = cursor.take(len).ok_or(Malformed)?;
+            if shared < matched {
+                return Ok(None);
+            }
+            if shared == matched {
+                let wanted = &key[matched..];
+                let same = rest.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+                if same == rest.len() && same == wanted.len() {
+                    return self.entry(&mut cursor).map(Some).ok_or(Malformed);
+                }
+                if same == wanted.len() || (same < rest.len() && rest[same] > wanted[same]) {
+                    return Ok(None);
+                }
+                matched += same;
+            }
+            self.skip(&mut cursor).ok_or(Malformed)?;
+        }
+        Ok(None)
+    }
+
+    fn skip(&self, cursor: &mut Cursor<'_>) -> Option<()> {
+        let head = cursor.u8()?;
+        cursor.varint()?;
+        if head & EXPIRES != 0 {
+            cursor.varint()?;
+        }
+        if head & TAGGED != 0 {
+            cursor.u8()?;
+        }
+        match head & BODY_MASK {
+            BODY_TOMBSTONE => {}
+            BODY_INLINE => {
+                let len = cursor.len()?;
+                if head & LARGE != 0 {
+                    cursor.varint()?;
+                }
+                cursor.take(len)?;
+            }
+            _ => {
+                for _ in 0..4 {
+                    cursor.varint()?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn entry(&self, cursor: &mut Cursor<'_>) -> Option<KeyEntry> {
+        let head = cursor.u8()?;
+        if head & !KNOWN != 0 {
+            return None;
+        }
+        let seq = cursor.varint()?;
+        let expire_ms = if head & EXPIRES != 0 { cursor.varint()? } else { 0 };
+        let tag = if head & TAGGED != 0 { cursor.u8()? } else { 0 };
+        let large = head & LARGE != 0;
+        let (body, value_len) = match head & BODY_MASK {
+            BODY_TOMBSTONE => (Body::Tombstone, 0),
+            BODY_INLINE => {
+                let len = cursor.len()?;
+                let value_len = if large { cursor.varint()? } else { len as u64 };
+                let at = cursor.at;
+                cursor.take(len)?;
+                (Body::Inline(self.bytes.slice(at..at + len)), value_len)
+            }
+            BODY_RECORD => {
+                let segment = u32::try_from(cursor.varint()?).ok()?;
+                let offset = u32::try_from(cursor.varint()?).ok()?;
+                let len = u32::try_from(cursor.varint()?).ok()?;
+                let addr = Addr(u64::from(segment) << 32 | u64::from(offset));
+                (Body::Record(RecordPtr { addr, len }), cursor.varint()?)
+            }
+            _ => return None,
+        };
+        Some(KeyEntry { seq, expire_ms, tag, large, value_len, body })
+    }
+
+    /// All entries, in key order.
+    pub fn entries(&self) -> Result<Vec<(Bytes, KeyEntry)>, Malformed> {
+        let mut entries: Vec<(Bytes, KeyEntry)> = Vec::with_capacity(self.count.min(65_536) as usize);
+        let mut keys = Vec::with_capacity(self.bytes.len());
+        let mut spans = Vec::with_capacity(entries.capacity());
+        let mut cursor = Cursor::new(&self.bytes, self.entries_at);
+        let mut last = 0..0;
+        while cursor.left() > 0 {
+            let shared = cursor.len().filter(|&shared| shared <= last.len()).ok_or(Malformed)?;
+            let len = cursor.len().ok_or(Malformed)?;
+            let rest = cursor.take(len).ok_or(Malformed)?;
+            let start = keys.len();
+            keys.extend_from_within(last.start..last.start + shared);
+            keys.extend_from_slice(rest);
+            if !spans.is_empty() && keys[last.clone()] >= keys[start..] {
+                return Err(Malformed);
+            }
+            last = start..keys.len();
+            spans.push((last.clone(), self.entry(&mut cursor).ok_or(Malformed)?));
+        }
+        if spans.len() != self.count as usize {
+            return Err(Malformed);
+        }
+        let keys = Bytes::from(keys);
+        entries.extend(spans.into_iter().map(|(span, entry)| (keys.slice(span), entry)));
+        Ok(entries)
+    }
+}
+
+/// Bytes that carry the right checksum and yet no builder wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;

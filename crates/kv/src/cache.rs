@@ -1,0 +1,214 @@
+//! Key tables in memory: heads (filter and block index) first, blocks in what is left of the budget.
+//!
+//! Heads live in their tables and are swept clock-wise when they exceed three quarters of the budget; blocks lie
+//! in one cache per slice, whose capacity is what the heads leave.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use pumice_base::hash::FixedState;
+use quick_cache::Weighter;
+use quick_cache::unsync::Cache;
+
+use crate::block::Block;
+use crate::entry::KeyEntry;
+use crate::errors::StoreError;
+use crate::filter::filter_hash;
+use crate::slice::lock;
+use crate::store::Inner;
+use crate::table::Head;
+use crate::types::{Peek, SliceId};
+use crate::version::{Table, Version};
+
+#[derive(Clone)]
+struct BlockWeight;
+
+/// Memory of a cached block besides its bytes.
+const BLOCK_OVERHEAD_BYTES: u64 = 160;
+
+impl Weighter<(u64, u32), Block> for BlockWeight {
+    fn weight(&self, _: &(u64, u32), block: &Block) -> u64 {
+        block.bytes() as u64 + BLOCK_OVERHEAD_BYTES
+    }
+}
+
+type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
+
+/// See the head of this file.
+pub struct TableCache {
+    budget: u64,
+    head_bytes: AtomicU64,
+    blocks: Box<[Mutex<Blocks>]>,
+}
+
+impl TableCache {
+    /// For `slices` slices, in `budget` bytes.
+    pub fn new(slices: usize, budget: u64) -> Self {
+        let each = budget / slices as u64;
+        let blocks = (0..slices).map(|_| {
+            let items = (each / 4096).max(16) as usize;
+            Mutex::new(Cache::with(items, each, BlockWeight, FixedState::default(), Default::default()))
+        });
+        Self { budget, head_bytes: AtomicU64::new(0), blocks: blocks.collect() }
+    }
+
+    /// Memory of heads, in bytes.
+    pub fn head_bytes(&self) -> u64 {
+        self.head_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Memory of blocks, in bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.blocks.iter().map(|blocks| lock(blocks).weight()).sum()
+    }
+
+    fn get(&self, slice: SliceId, table: u64, offset: u32) -> Option<Block> {
+        lock(&self.blocks[usize::from(slice.0)]).get(&(table, offset)).cloned()
+    }
+
+    fn insert(&self, slice: SliceId, table: u64, offset: u32, block: Block) {
+        lock(&self.blocks[usize::from(slice.0)]).insert((table, offset), block);
+    }
+}
+
+impl Inner {
+    /// Counts heads anew and lets go of cold ones when they exceed their share; gives blocks the rest. Called
+    /// when tables come or go, and when heads were loaded.
+    pub fn sweep_heads(&self) {
+        let cache = &self.cache;
+        let most = cache.budget / 4 * 3;
+        let versions: Vec<Arc<Version>> =
+            self.slices.iter().map(|slice| lock(slice).version.clone()).collect();
+        let mut bytes: u64 = 0;
+        for table in versions.iter().flat_map(|version| version.tables()) {
+            bytes += lock(&table.head).as_ref().map_or(0, |head| head.bytes() as u64);
+        }
+        for _ in 0..2 {
+            for table in versions.iter().flat_map(|version| version.tables()) {
+                if bytes > most && !table.used.swap(false, Ordering::Relaxed) {
+                    bytes -= lock(&table.head).take().map_or(0, |head| head.bytes() as u64);
+                }
+            }
+        }
+        cache.head_bytes.store(bytes, Ordering::Relaxed);
+        let each = cache.budget.saturating_sub(bytes) / cache.blocks.len() as u64;
+        for blocks in &cache.blocks {
+            let mut blocks = lock(blocks);
+            if blocks.capacity().abs_diff(each) > each / 16 {
+                blocks.set_capacity(each);
+            }
+        }
+    }
+
+    /// The newest version of `key` in the tables, if memory knows.
+    pub fn peek_tables(&self, version: &Version, key: &[u8]) -> Peek<KeyEntry> {
+        let hash = filter_hash(key);
+        for table in version.covering(key) {
+            let Some(head) = table.head() else { return Peek::NeedsFlash };
+            if !head.may_contain(hash) {
+                continue;
+            }
+            let Some(block) = head.index.block_of(key) else { continue };
+            let (offset, _) = head.index.place(block);
+            let Some(block) = self.cache.get(table.meta.slice, table.meta.id, offset) else {
+                return Peek::NeedsFlash;
+            };
+            match block.get(key) {
+                Ok(Some(entry)) => {
+                    self.counters.block_hits.add(1);
+                    return Peek::Found(entry);
+                }
+                Ok(None) => self.counters.false_positives.add(1),
+                Err(_) => return Peek::NeedsFlash,
+            }
+        }
+        Peek::Absent
+    }
+
+    /// The newest version of `key` in the tables, tombstones too.
+    pub async fn find_in_tables(
+        &self,
+        version: &Version,
+        key: &[u8],
+    ) -> Result<Option<KeyEntry>, StoreError> {
+        let hash = filter_hash(key);
+        for table in version.covering(key) {
+            let head = self.head(table).await?;
+            if !head.may_contain(hash) {
+                continue;
+            }
+            let Some(at) = head.index.block_of(key) else { continue };
+            let block = self.block(table, &head, at, true).await?;
+            match block.get(key) {
+                Ok(Some(entry)) => return Ok(Some(entry)),
+                Ok(None) => self.counters.false_positives.add(1),
+                Err(_) => return Err(damaged(table, "a block's entries do not parse")),
+            }
+        }
+        Ok(None)
+    }
+
+    /// A table's head, read when it is not in memory.
+    pub async fn head(&self, table: &Table) -> Result<Arc<Head>, StoreError> {
+        if let Some(head) = table.head() {
+            return Ok(head);
+        }
+        self.counters.head_reads.add(1);
+        let meta = &table.meta;
+        let bytes = self.read_of(table, meta.head_at, meta.head_len).await?;
+        let head =
+            Head::verify(meta, &bytes).ok_or_else(|| damaged(table, "the head's checksum does not match"))?;
+        let head = Arc::new(head);
+        *lock(&table.head) = Some(head.clone());
+        table.used.store(true, Ordering::Relaxed);
+        let bytes = self.cache.head_bytes.fetch_add(head.bytes() as u64, Ordering::Relaxed);
+        if bytes > self.cache.budget / 4 * 3 {
+            self.sweep_heads();
+        }
+        Ok(head)
+    }
+
+    /// Block `at` of a table, from the cache or from flash; `keep` puts it into the cache.
+    pub async fn block(
+        &self,
+        table: &Table,
+        head: &Head,
+        at: usize,
+        keep: bool,
+    ) -> Result<Block, StoreError> {
+        let meta = &table.meta;
+        let (offset, len) = head.index.place(at);
+        if let Some(block) = self.cache.get(meta.slice, meta.id, offset) {
+            self.counters.block_hits.add(1);
+            return Ok(block);
+        }
+        self.counters.block_reads.add(1);
+        let bytes = self.read_of(table, offset, len).await?;
+        // A copy of its own: the buffer that was read into is larger, and pooled.
+        let block = Block::verify(meta.id, offset, if keep { Bytes::copy_from_slice(&bytes) } else { bytes })
+            .ok_or_else(|| damaged(table, "a block's checksum does not match"))?;
+        if keep {
+            self.cache.insert(meta.slice, meta.id, offset, block.clone());
+        }
+        Ok(block)
+    }
+
+    /// Bytes of a table's payload, as they lie on flash.
+    pub async fn read_of(&self, table: &Table, offset: u32, len: u32) -> Result<Bytes, StoreError> {
+        let what = || format!("key table {} of slice {}", table.meta.id, table.meta.slice.0);
+        self.heap
+            .read_range(table.meta.ptr, offset, len)
+            .await
+            .map_err(|source| StoreError::Read { what: what(), source })
+    }
+}
+
+/// Damage in a key table.
+pub fn damaged(table: &Table, reason: &str) -> StoreError {
+    StoreError::Damaged {
+        what: format!("key table {} of slice {}", table.meta.id, table.meta.slice.0),
+        ptr: table.meta.ptr,
+        reason: reason.into(),
+    }
+}

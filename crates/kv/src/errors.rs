@@ -1,0 +1,77 @@
+//! What can go wrong, said so that a user knows what to do next.
+
+use pumice_segment::{HeapError, ReadError, RecordPtr, SpaceReport};
+
+use crate::types::{Seq, SliceId};
+
+/// Why a read, a scan or background work failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// What lies on flash is not what was written. Other keys are unharmed.
+    #[error("damaged: {what} at {ptr:?} ({reason}); other data is unharmed, `pumice check` lists all damage")]
+    Damaged {
+        /// What was being read.
+        what: String,
+        /// Where it should be.
+        ptr: RecordPtr,
+        /// How it differs.
+        reason: String,
+    },
+    /// The heap could not read.
+    #[error("reading {what}: {source}")]
+    Read {
+        /// What was being read.
+        what: String,
+        /// Why it failed.
+        source: ReadError,
+    },
+    /// The heap could not write.
+    #[error("writing {what}: {reason}")]
+    Write {
+        /// What was being written.
+        what: String,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The store is being closed.
+    #[error("the store is closing")]
+    Closing,
+}
+
+/// Why a write was refused. Nothing of it is visible.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The drive has no room.
+    #[error("the drive is full: {0}")]
+    Full(Box<SpaceReport>),
+    /// Too much awaits flash: wait for [`crate::Store::ready`] and try again.
+    #[error("busy: too much awaits flash")]
+    Busy,
+    /// A record is longer than the heap's segments take.
+    #[error("too large: {0}")]
+    TooLarge(String),
+    /// The drive takes no writes.
+    #[error("the drive takes no writes: {0}")]
+    ReadOnly(String),
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The heap could not be opened.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
+    /// The manifest is not what this version writes.
+    #[error("the manifest cannot be read: {0}")]
+    Manifest(String),
+    /// The log since the last checkpoint cannot be replayed.
+    #[error("replaying the log at seq {seq}, slice {slice:?}: {reason}")]
+    Replay {
+        /// The record's number.
+        seq: Seq,
+        /// Its slice, when known.
+        slice: Option<SliceId>,
+        /// What is wrong.
+        reason: String,
+    },
+}

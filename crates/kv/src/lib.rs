@@ -1,0 +1,54 @@
+//! The LSM engine of one drive: an ordered map per slice over the record heap, which is write-ahead log and value
+//! log in one.
+//!
+//! 1. A write ([`Store::write`]) appends records to the heap's commit stream and inserts keys with pointers (or
+//!    small values) into memtables. It is visible at once and durable later; callers gate on [`Store::durable_seq`].
+//! 2. Full memtables become sorted key tables; merges keep their number low. User data is written once: tables
+//!    hold keys, pointers and small values only.
+//! 3. Cleaning takes segments with much dead data, asks the index which of their records are alive, moves those
+//!    and points the index at the new places.
+//! 4. A checkpoint names the tables and the number up to which they are complete; the log above it is replayed
+//!    after a crash.
+//!
+//! Formats: `docs/format/kv-record.md`, `key-table.md`, `kv-manifest.md`. What is absent: compression, merge
+//! operators, column families; slices are independent maps that share one log.
+
+mod background;
+mod batch;
+pub mod block;
+mod cache;
+mod check;
+pub mod codec;
+pub mod entry;
+mod errors;
+pub mod filter;
+mod large;
+pub mod manifest;
+pub mod memtable;
+mod open;
+mod options;
+mod pick;
+pub mod record;
+mod relocate;
+pub mod retired;
+mod scan;
+mod slice;
+mod snapshot;
+mod stats;
+mod store;
+pub mod table;
+mod types;
+pub mod version;
+
+pub use batch::Batch;
+pub use check::CheckReport;
+pub use errors::{OpenError, StoreError, WriteError};
+pub use large::{LargeReader, LargeRef, LargeWriter, PIECE_BYTES_MAX};
+pub use open::{Opened, Progress};
+pub use options::{MEMORY_BYTES_MIN, StoreFormat, StoreOptions};
+pub use pumice_segment::{Durability, SpaceReport};
+pub use scan::{Direction, Scan, SliceSet, Want};
+pub use snapshot::Snapshot;
+pub use stats::{CounterValues, StoreStats};
+pub use store::Store;
+pub use types::{Entry, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX};

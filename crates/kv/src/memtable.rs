@@ -1,0 +1,362 @@
+//! A memtable: the newest versions of the keys written since the last flush.
+//!
+//! Rows lie in one vector, keys and inline values in an arena; a hash index finds a row in one probe, so that a
+//! write costs no comparison of neighbours. Order is made late: rows that a scan has not yet seen are put into
+//! a two-level sorted list when one comes, once each, and a flush sorts what is left. (Rejected: a skip list or
+//! B-tree, which charges every write for scans that may never come.)
+//!
+//! A row keeps older versions only while a live snapshot may need them. Rows never move, so a memtable that is
+//! no longer written is read like one that is.
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use hashbrown::HashTable;
+use pumice_segment::{Addr, RecordPtr};
+
+use crate::entry::{Body, KeyEntry};
+use crate::types::Seq;
+
+const CHUNK_BYTES: usize = 128 * 1024;
+/// Rows in one chunk of the sorted list: insertion moves 2 KiB at most, and a million rows make 2,000 chunks.
+const ORDER_CHUNK: usize = 512;
+const NONE: u32 = u32::MAX;
+
+/// The value part of a version to insert.
+#[derive(Clone, Copy, Debug)]
+pub enum NewBody<'a> {
+    /// The key is gone.
+    Tombstone,
+    /// Bytes to copy in.
+    Inline(&'a [u8]),
+    /// A record of the heap.
+    Record(RecordPtr),
+}
+
+/// A version to insert.
+#[derive(Clone, Copy, Debug)]
+pub struct NewVersion<'a> {
+    /// The version's number.
+    pub seq: Seq,
+    /// Unix milliseconds; 0 = never.
+    pub expire_ms: u64,
+    /// The writer's byte.
+    pub tag: u8,
+    /// Whether the value is a list of pieces.
+    pub large: bool,
+    /// The user's value, in bytes.
+    pub value_len: u64,
+    /// The value.
+    pub body: NewBody<'a>,
+}
+
+/// What an insert did to the version that was there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Replaced {
+    /// The key was new here.
+    Nothing,
+    /// A version went; its record, if it had one, is dead.
+    Version(Option<RecordPtr>),
+    /// A newer version was there: nothing changed.
+    Newer,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Tombstone,
+    Inline,
+    Record,
+}
+
+#[derive(Clone, Copy)]
+struct Version {
+    seq: Seq,
+    expire_ms: u64,
+    value_len: u64,
+    /// The record's address, or the arena's chunk << 32 | offset.
+    at: u64,
+    len: u32,
+    older: u32,
+    tag: u8,
+    large: bool,
+    place: Place,
+}
+
+struct Row {
+    version: Version,
+    key_at: u64,
+    key_len: u32,
+    hash: u32,
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub struct Memtable {
+    rows: Vec<Row>,
+    olds: Vec<Version>,
+    index: HashTable<u32>,
+    arena: Vec<Vec<u8>>,
+    arena_bytes: usize,
+    order: Vec<Vec<u32>>,
+    ordered: usize,
+    with_expiry: usize,
+}
+
+impl Memtable {
+    /// Memory in use, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.rows.len() * size_of::<Row>()
+            + self.olds.len() * size_of::<Version>()
+            + self.index.capacity() * 5
+            + self.ordered * 4
+            + self.arena_bytes
+    }
+
+    /// How many keys it speaks of.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether it speaks of none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Whether any version ever written here expires.
+    pub fn any_expiry(&self) -> bool {
+        self.with_expiry > 0
+    }
+
+    fn store(&mut self, bytes: &[u8]) -> u64 {
+        let fits = self.arena.last().is_some_and(|chunk| chunk.capacity() - chunk.len() >= bytes.len());
+        if !fits {
+            let capacity = if self.arena.is_empty() { 4096 } else { CHUNK_BYTES }.max(bytes.len());
+            self.arena.push(Vec::with_capacity(capacity));
+            self.arena_bytes += capacity;
+        }
+        let chunk = self.arena.len() - 1;
+        let offset = self.arena[chunk].len();
+        self.arena[chunk].extend_from_slice(bytes);
+        (chunk as u64) << 32 | offset as u64
+    }
+
+    fn bytes_at(&self, at: u64, len: u32) -> &[u8] {
+        let offset = at as u32 as usize;
+        &self.arena[(at >> 32) as usize][offset..offset + len as usize]
+    }
+
+    /// The key of row `row`.
+    pub fn key(&self, row: u32) -> &[u8] {
+        let row = &self.rows[row as usize];
+        self.bytes_at(row.key_at, row.key_len)
+    }
+
+    fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        let short = hash as u32;
+        self.index.find(hash, |&row| self.rows[row as usize].hash == short && self.key(row) == key).copied()
+    }
+
+    /// Inserts a version of `key`, whose hash is `hash`. The version it shadows is kept when a snapshot at or
+    /// above it may be live (`newest_snapshot`), else it goes.
+    pub fn insert(&mut self, hash: u64, key: &[u8], new: &NewVersion<'_>, newest_snapshot: Seq) -> Replaced {
+        let hash = spread(hash);
+        self.with_expiry += usize::from(new.expire_ms != 0);
+        let Some(row) = self.find(hash, key) else {
+            let version = self.version(new, None);
+            let key_at = self.store(key);
+            let row = self.rows.len() as u32;
+            self.rows.push(Row { version, key_at, key_len: key.len() as u32, hash: hash as u32 });
+            let rows = &self.rows;
+            self.index.insert_unique(hash, row, |&row| respread(rows[row as usize].hash));
+            return Replaced::Nothing;
+        };
+        let old = self.rows[row as usize].version;
+        if old.seq >= new.seq {
+            return Replaced::Newer;
+        }
+        if old.seq <= newest_snapshot {
+            self.olds.push(old);
+            let mut version = self.version(new, None);
+            version.older = self.olds.len() as u32 - 1;
+            self.rows[row as usize].version = version;
+            return Replaced::Version(old.record());
+        }
+        let mut version = self.version(new, Some(old));
+        version.older = old.older;
+        self.rows[row as usize].version = version;
+        Replaced::Version(old.record())
+    }
+
+    /// Makes a version; `reuse` is one that goes, whose bytes in the arena may be written over.
+    fn version(&mut self, new: &NewVersion<'_>, reuse: Option<Version>) -> Version {
+        let (at, len, place) = match new.body {
+            NewBody::Tombstone => (0, 0, Place::Tombstone),
+            NewBody::Record(ptr) => (ptr.addr.0, ptr.len, Place::Record),
+            NewBody::Inline(bytes) => {
+                let at = match reuse {
+                    Some(old) if matches!(old.place, Place::Inline) && old.len as usize >= bytes.len() => {
+                        let offset = old.at as u32 as usize;
+                        self.arena[(old.at >> 32) as usize][offset..offset + bytes.len()]
+                            .copy_from_slice(bytes);
+                        old.at
+                    }
+                    _ => self.store(bytes),
+                };
+                (at, bytes.len() as u32, Place::Inline)
+            }
+        };
+        Version {
+            seq: new.seq,
+            expire_ms: new.expire_ms,
+            value_len: new.value_len,
+            at,
+            len,
+            older: NONE,
+            tag: new.tag,
+            large: new.large,
+            place,
+        }
+    }
+
+    /// The newest version of `key`.
+    pub fn get(&self, hash: u64, key: &[u8]) -> Option<KeyEntry> {
+        let row = self.find(spread(hash), key)?;
+        Some(self.entry(&self.rows[row as usize].version))
+    }
+
+    /// The sequence number of the newest version of `key`.
+    pub fn seq_of(&self, hash: u64, key: &[u8]) -> Option<Seq> {
+        self.find(spread(hash), key).map(|row| self.rows[row as usize].version.seq)
+    }
+
+    /// The newest version of row `row` that is not above `max_seq`.
+    pub fn row(&self, row: u32, max_seq: Seq) -> Option<KeyEntry> {
+        let mut version = &self.rows[row as usize].version;
+        while version.seq > max_seq {
+            version = self.olds.get(version.older as usize)?;
+        }
+        Some(self.entry(version))
+    }
+
+    fn entry(&self, version: &Version) -> KeyEntry {
+        let body = match version.place {
+            Place::Tombstone => Body::Tombstone,
+            Place::Inline => Body::Inline(Bytes::copy_from_slice(self.bytes_at(version.at, version.len))),
+            Place::Record => Body::Record(RecordPtr { addr: Addr(version.at), len: version.len }),
+        };
+        KeyEntry {
+            seq: version.seq,
+            expire_ms: version.expire_ms,
+            tag: version.tag,
+            large: version.large,
+            value_len: version.value_len,
+            body,
+        }
+    }
+
+    /// Puts every row that is not yet there into the sorted list.
+    fn put_in_order(&mut self) {
+        if self.ordered == self.rows.len() {
+            return;
+        }
+        let mut order = std::mem::take(&mut self.order);
+        if self.rows.len() - self.ordered > self.ordered / 4 {
+            let mut all: Vec<u32> = (0..self.rows.len() as u32).collect();
+            all.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));
+            order = all.chunks(ORDER_CHUNK / 2).map(<[u32]>::to_vec).collect();
+        } else {
+            for row in self.ordered as u32..self.rows.len() as u32 {
+                self.put_one(&mut order, row);
+            }
+        }
+        self.order = order;
+        self.ordered = self.rows.len();
+    }
+
+    fn put_one(&self, order: &mut Vec<Vec<u32>>, row: u32) {
+        let key = self.key(row);
+        let chunk = order.partition_point(|chunk| self.key(chunk[0]) <= key).saturating_sub(1);
+        let at = order[chunk].partition_point(|&other| self.key(other) < key);
+        order[chunk].insert(at, row);
+        if order[chunk].len() >= ORDER_CHUNK {
+            let upper = order[chunk].split_off(ORDER_CHUNK / 2);
+            order.insert(chunk + 1, upper);
+        }
+    }
+
+    /// All rows by key. For a memtable that is no longer written.
+    pub fn rows_in_order(&mut self) -> Vec<u32> {
+        self.put_in_order();
+        self.order.concat()
+    }
+
+    /// Appends up to `limit` keys from `from` on to `out`, in ascending or (`backward`) descending order, each
+    /// with its newest version that is not above `max_seq`; tombstones too. Answers whether there may be more.
+    pub fn collect(
+        &mut self,
+        from: Bound<&[u8]>,
+        backward: bool,
+        max_seq: Seq,
+        limit: usize,
+        out: &mut impl Extend<(Bytes, KeyEntry)>,
+    ) -> bool {
+        self.put_in_order();
+        let mut taken = 0;
+        let mut visit = |row: u32| {
+            if taken == limit {
+                return false;
+            }
+            if let Some(entry) = self.row(row, max_seq) {
+                out.extend([(Bytes::copy_from_slice(self.key(row)), entry)]);
+                taken += 1;
+            }
+            true
+        };
+        // Rows before `at` in chunk `chunk`, and in all chunks before it, lie below the bound.
+        let below = |row: u32| match from {
+            Bound::Unbounded => backward,
+            Bound::Included(key) => match self.key(row).cmp(key) {
+                Ordering::Less => true,
+                Ordering::Equal => backward,
+                Ordering::Greater => false,
+            },
+            Bound::Excluded(key) => match self.key(row).cmp(key) {
+                Ordering::Less => true,
+                Ordering::Equal => !backward,
+                Ordering::Greater => false,
+            },
+        };
+        let chunk = self.order.partition_point(|chunk| below(chunk[0])).saturating_sub(1);
+        let Some(first) = self.order.get(chunk) else { return false };
+        let at = first.partition_point(|&row| below(row));
+        if backward {
+            let mut rows =
+                first[..at].iter().rev().chain(self.order[..chunk].iter().rev().flat_map(|c| c.iter().rev()));
+            !rows.all(|&row| visit(row))
+        } else {
+            let mut rows = first[at..].iter().chain(self.order[chunk + 1..].iter().flatten());
+            !rows.all(|&row| visit(row))
+        }
+    }
+
+    /// Any row, by a number drawn by the caller.
+    pub fn random_row(&self, draw: u64) -> Option<u32> {
+        (!self.rows.is_empty()).then(|| (draw % self.rows.len() as u64) as u32)
+    }
+}
+
+impl Version {
+    fn record(&self) -> Option<RecordPtr> {
+        matches!(self.place, Place::Record).then_some(RecordPtr { addr: Addr(self.at), len: self.len })
+    }
+}
+
+/// Rows remember 32 bits of the hash, so the index is built on those alone.
+fn spread(hash: u64) -> u64 {
+    respread(hash as u32)
+}
+
+fn respread(short: u32) -> u64 {
+    u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(short)
+}

@@ -1,0 +1,244 @@
+//! Making, opening and closing a store.
+//!
+//! Opening: the manifest's changes give the tables; what the log holds above the checkpoint goes into the
+//! memtables again. After a clean close there is nothing to replay.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+use pumice_flash::Device;
+use pumice_reactor::sync::{Notify, Semaphore};
+use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed};
+
+use crate::cache::TableCache;
+use crate::errors::{OpenError, StoreError};
+use crate::large::LargeRef;
+use crate::manifest::{self, Manifest};
+use crate::memtable::{NewBody, NewVersion};
+use crate::options::{Budget, StoreFormat, StoreOptions};
+use crate::record;
+use crate::slice::{Slice, lock};
+use crate::snapshot::Snapshots;
+use crate::stats::Counters;
+use crate::store::{Inner, Store};
+
+const CONFIG_VERSION: u32 = 1;
+const CONFIG_HEAD_BYTES: usize = 8;
+
+/// Bytes done and bytes to do.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// A store that was opened.
+pub struct Opened {
+    /// The store; start its background work with [`Store::start_background`].
+    pub store: Store,
+    /// Whether it had been closed cleanly.
+    pub clean: bool,
+    /// Records replayed from the log.
+    pub replayed: u64,
+    /// What was once durable and does not verify any more.
+    pub damage: Vec<Damage>,
+}
+
+impl Store {
+    /// Makes `device` an empty store.
+    ///
+    /// # Errors
+    /// When it is a drive already and `force` is not set, or too small.
+    pub async fn format(device: &Device, format: &StoreFormat) -> Result<(), OpenError> {
+        if format.slices == 0 || format.slices > 1024 {
+            return Err(OpenError::Manifest(format!("{} slices: choose 1 to 1,024", format.slices)));
+        }
+        let mut config = Vec::with_capacity(CONFIG_HEAD_BYTES + format.config.len());
+        config.extend_from_slice(&CONFIG_VERSION.to_le_bytes());
+        config.extend_from_slice(&format.slices.to_le_bytes());
+        config.extend_from_slice(&[0; 2]);
+        config.extend_from_slice(&format.config);
+        let options = FormatOptions {
+            segment_bytes: format.segment_bytes,
+            channels: format.channels,
+            drive_id: format.drive_id,
+            config: Bytes::from(config),
+            force: format.force,
+        };
+        Ok(Heap::format(device, &options).await?)
+    }
+
+    /// Opens a store and replays what the log holds above its checkpoint.
+    ///
+    /// # Errors
+    /// When the device holds no store, or one of a newer version, or its metadata are damaged.
+    pub async fn open(
+        device: Device,
+        options: StoreOptions,
+        progress: Progress<'_>,
+    ) -> Result<Opened, OpenError> {
+        let budget = Budget::of(&options);
+        let heap_options = HeapOptions {
+            durability: options.durability,
+            reserve_segments: options.reserve_segments,
+            tail_bytes: budget.tail as usize,
+            undurable_max_bytes: budget.undurable as usize,
+            ..HeapOptions::default()
+        };
+        let opened = Heap::open(device, heap_options, progress).await?;
+        let (heap, mut replay) = (opened.heap, opened.replay);
+        let (slices, config) = read_config(&heap.config())?;
+        let mut manifest = Manifest::new(usize::from(slices));
+        for record in &opened.client_state {
+            let changes = manifest::decode(record).map_err(OpenError::Manifest)?;
+            manifest.apply(&changes, &HashMap::default()).map_err(OpenError::Manifest)?;
+        }
+        let checkpoint = manifest.checkpoint;
+        let states = manifest.versions.iter().map(|version| {
+            let mut slice = Slice::new(budget.rows / u64::from(slices));
+            slice.version = version.clone();
+            Mutex::new(slice)
+        });
+        let inner = Arc::new(Inner {
+            slices: states.collect(),
+            cache: TableCache::new(usize::from(slices), budget.tables),
+            heap,
+            options,
+            budget,
+            config,
+            snapshots: Snapshots::default(),
+            tallies: Mutex::new(manifest.tallies.clone()),
+            manifest: Mutex::new(manifest),
+            commit_turn: Semaphore::new(1),
+            seal_turn: Semaphore::new(1),
+            active_bytes: AtomicU64::new(0),
+            sealed_bytes: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(0),
+            flush_wanted: Notify::default(),
+            merge_wanted: Notify::default(),
+            clean_wanted: Notify::default(),
+            flushed: Notify::default(),
+            closing: AtomicBool::new(false),
+            running: Mutex::new(0),
+            stopped: Notify::default(),
+            large_writers: Mutex::default(),
+            relocated: Mutex::default(),
+            any_relocated: AtomicBool::new(false),
+            counters: Counters::default(),
+        });
+        inner.follow_relocations();
+        let (mut replayed, mut damage) = (0, Vec::new());
+        while let Some(batch) = replay.next().await? {
+            damage.extend(batch.damage);
+            for record in batch.records.iter().filter(|record| record.seq > checkpoint) {
+                inner.replay(record)?;
+                replayed += 1;
+            }
+        }
+        Ok(Opened { store: Self { inner }, clean: opened.clean, replayed, damage })
+    }
+
+    /// Stops background work, puts everything into key tables and closes the drive cleanly, so that the next open
+    /// replays nothing.
+    ///
+    /// # Errors
+    /// When the drive fails; what was acknowledged is safe all the same.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        inner.stop_background().await;
+        let failed = |what: &str, reason: String| StoreError::Write { what: what.into(), reason };
+        if inner.heap.read_only().is_none() {
+            inner.flush_all().await?;
+        }
+        inner.heap.close().await.map_err(|error| failed("the closing mark", error.to_string()))
+    }
+}
+
+fn read_config(config: &Bytes) -> Result<(u16, Bytes), OpenError> {
+    let head = config
+        .get(..CONFIG_HEAD_BYTES)
+        .ok_or_else(|| OpenError::Manifest("no store on this drive".into()))?;
+    let version = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+    if version != CONFIG_VERSION {
+        return Err(OpenError::Manifest(format!(
+            "store version {version}; this build knows {CONFIG_VERSION}: use a newer Pumice"
+        )));
+    }
+    let slices = u16::from_le_bytes([head[4], head[5]]);
+    if slices == 0 || slices > 1024 {
+        return Err(OpenError::Manifest(format!("{slices} slices")));
+    }
+    Ok((slices, config.slice(CONFIG_HEAD_BYTES..)))
+}
+
+impl Inner {
+    /// Applies one record of the log.
+    fn replay(&self, record: &Replayed) -> Result<(), OpenError> {
+        let payload = &record.payload;
+        let bad = |slice, reason: &str| OpenError::Replay { seq: record.seq, slice, reason: reason.into() };
+        self.log_bytes.fetch_add(u64::from(record.ptr.len), Ordering::Relaxed);
+        if record.kind == record::TALLY {
+            let (space, delta) =
+                record::decode_tally(payload).ok_or_else(|| bad(None, "a tally does not parse"))?;
+            *lock(&self.tallies).entry(space).or_insert(0) += delta;
+            self.heap.mark_dead(record.ptr);
+            return Ok(());
+        }
+        let owner = record::decode_key(payload).ok_or_else(|| bad(None, "a record does not parse"))?;
+        if usize::from(owner.slice.0) >= self.slices.len() {
+            return Err(bad(Some(owner.slice), "there is no such slice"));
+        }
+        let key = &payload[owner.key.clone()];
+        let value = &payload[owner.rest.clone()];
+        let large = record.kind == record::PUT_LARGE;
+        let value_len = if large {
+            LargeRef::decode(value)
+                .ok_or_else(|| bad(Some(owner.slice), "a list of pieces does not parse"))?
+                .len()
+        } else {
+            value.len() as u64
+        };
+        let body = match record.kind {
+            record::PUT | record::PUT_LARGE if value.len() <= self.options.inline_max => {
+                NewBody::Inline(value)
+            }
+            record::PUT | record::PUT_LARGE => NewBody::Record(record.ptr),
+            record::DELETE => NewBody::Tombstone,
+            record::RETIRE => {
+                lock(&self.manifest).retired.add(owner.slice, key, record.seq);
+                self.heap.mark_dead(record.ptr);
+                return Ok(());
+            }
+            kind => return Err(bad(Some(owner.slice), &format!("kind {kind} is unknown"))),
+        };
+        let new = NewVersion {
+            seq: record.seq,
+            expire_ms: owner.expire_ms,
+            tag: owner.tag,
+            large,
+            value_len,
+            body,
+        };
+        let grown = self.insert(&mut self.slice(owner.slice), key, &new, record.ptr, 0);
+        self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes changes of the manifest, durable on return, and applies them.
+    pub async fn commit(
+        &self,
+        changes: &[manifest::Change],
+        heads: &HashMap<u64, Arc<crate::table::Head>>,
+    ) -> Result<(), StoreError> {
+        let failed = |reason: String| StoreError::Write { what: "the manifest".into(), reason };
+        let (edit, checkpoint) = {
+            let mut next = lock(&self.manifest);
+            next.apply(changes, heads).map_err(failed)?;
+            let edit = if self.heap.wants_snapshot() {
+                MetaEdit::Snapshot(manifest::encode(&next.snapshot()))
+            } else {
+                MetaEdit::Edit(manifest::encode(changes))
+            };
+            (edit, next.checkpoint)
+        };
+        self.heap.commit_meta(edit, checkpoint).await.map_err(|error| failed(error.to_string()))
+    }
+}

@@ -1,0 +1,94 @@
+//! What can be chosen when a store is formatted and when it is opened, and how memory is split.
+
+use pumice_segment::Durability;
+
+/// Choices that a store keeps for life.
+#[derive(Clone, Debug)]
+pub struct StoreFormat {
+    /// Hash partitions of the keys, each with its own LSM; 1 to 1,024.
+    pub slices: u16,
+    /// The drive's unique identity; zeros are refused.
+    pub drive_id: [u8; 16],
+    /// Segment size on files and block devices, in bytes.
+    pub segment_bytes: u32,
+    /// Channels on files and block devices.
+    pub channels: u16,
+    /// What the layer above wants to find again with [`crate::Store::config`]; at most 1 KiB.
+    pub config: bytes::Bytes,
+    /// Format over an existing drive.
+    pub force: bool,
+}
+
+impl Default for StoreFormat {
+    fn default() -> Self {
+        Self {
+            slices: 4,
+            drive_id: [0; 16],
+            segment_bytes: 8 << 20,
+            channels: 1,
+            config: bytes::Bytes::new(),
+            force: false,
+        }
+    }
+}
+
+/// Choices for as long as a store is open.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Memory of the store: memtables, caches, buffers, the heap's tail. From 64 MiB up; less is taken for 64 MiB.
+    pub memory_bytes: u64,
+    /// When a write counts as durable.
+    pub durability: Durability,
+    /// Values up to this many bytes lie in key tables beside their keys.
+    pub inline_max: usize,
+    /// Log since the last checkpoint before memtables are flushed, in bytes: bounds the replay after a crash.
+    pub log_max_bytes: u64,
+    /// Memtable bytes before a flush; `None` takes a share of `memory_bytes`.
+    pub memtable_bytes: Option<u64>,
+    /// Segments kept back by the heap; `None` takes its default.
+    pub reserve_segments: Option<u32>,
+}
+
+/// The least memory a store works in.
+pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 256 << 20,
+            durability: Durability::Always,
+            inline_max: 128,
+            log_max_bytes: 512 << 20,
+            memtable_bytes: None,
+            reserve_segments: None,
+        }
+    }
+}
+
+/// How the memory is split; the parts add up to less than the whole, the rest is for reads under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Active memtables; as much again may wait for their flush.
+    pub memtable: u64,
+    /// Heads and blocks of key tables.
+    pub tables: u64,
+    /// Row caches.
+    pub rows: u64,
+    /// The heap's tail of recent commits.
+    pub tail: u64,
+    /// Written and not yet on flash.
+    pub undurable: u64,
+}
+
+impl Budget {
+    pub fn of(options: &StoreOptions) -> Self {
+        let all = options.memory_bytes.max(MEMORY_BYTES_MIN);
+        let memtable = options.memtable_bytes.unwrap_or((all / 10).clamp(6 << 20, 128 << 20));
+        let tail = (all / 16).clamp(2 << 20, 64 << 20);
+        let undurable = (all / 16).clamp(4 << 20, 8 << 20);
+        // Merging, cleaning and pieces of large values under way.
+        let working = (all / 8).clamp(12 << 20, 64 << 20);
+        let rest = all.saturating_sub(2 * memtable + tail + undurable + working);
+        Self { memtable, tables: rest / 2, rows: rest / 2, tail, undurable }
+    }
+}

@@ -1,0 +1,400 @@
+//! Range scans over a snapshot: memtables and runs of one or all slices merged in key order, values read ahead.
+//!
+//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable, or a block of a run.
+//! 2. A heap orders the sources by their next key, and of equal keys by age; only the newest version counts.
+//! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
+//!    handed out in order.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+use std::future::poll_fn;
+use std::ops::Bound;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use pumice_reactor::LocalBoxFuture;
+
+use crate::cache::damaged;
+use crate::entry::{Body, KeyEntry};
+use crate::errors::StoreError;
+use crate::large::LargeRef;
+use crate::slice::{SharedMemtable, lock};
+use crate::snapshot::{Snapshot, SnapshotInner};
+use crate::store::Store;
+use crate::types::{Entry, SliceId};
+use crate::version::Run;
+
+/// Which slices a scan goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceSet {
+    /// One.
+    One(SliceId),
+    /// All, merged in key order.
+    All,
+}
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Keys rise.
+    Forward,
+    /// Keys fall.
+    Backward,
+}
+
+/// What a scan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Keys, tags and expiry; values are empty, and large values have no list of pieces.
+    Keys,
+    /// Values too.
+    Values,
+}
+
+const ROWS_AT_ONCE: usize = 256;
+const READS_AHEAD_MAX: usize = 32;
+const BYTES_AHEAD_MAX: u64 = 2 << 20;
+
+/// A scan under way.
+pub struct Scan {
+    snapshot: Arc<SnapshotInner>,
+    backward: bool,
+    want: Want,
+    /// Where it ends.
+    end: Bound<Bytes>,
+    sources: Vec<Source>,
+    heads: BinaryHeap<HeadKey>,
+    /// Sources whose next piece must be fetched before the merge can go on.
+    hungry: Vec<usize>,
+    ahead: VecDeque<Ahead>,
+    bytes_ahead: u64,
+    reads_ahead: usize,
+    ended: bool,
+}
+
+struct Source {
+    slice: SliceId,
+    buffer: VecDeque<(Bytes, KeyEntry)>,
+    from: From,
+}
+
+enum From {
+    Memtable {
+        memtable: SharedMemtable,
+        after: Bound<Bytes>,
+    },
+    /// Tables still to come are before (backward) or after `table`; `block` is the next one of it.
+    Run {
+        run: Run,
+        table: usize,
+        block: Option<usize>,
+        start: Bound<Bytes>,
+    },
+    Exhausted,
+}
+
+/// A source's next key. The greatest in a heap is the next to come.
+struct HeadKey {
+    key: Bytes,
+    source: usize,
+    backward: bool,
+}
+
+impl PartialEq for HeadKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for HeadKey {}
+impl PartialOrd for HeadKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for HeadKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let keys = self.key.cmp(&other.key);
+        // Sources are numbered from the newest on.
+        (if self.backward { keys } else { keys.reverse() }).then(other.source.cmp(&self.source))
+    }
+}
+
+enum Ahead {
+    Ready(Bytes, Result<Entry, StoreError>),
+    Reading(Bytes, u64, LocalBoxFuture<'static, Result<Entry, StoreError>>),
+}
+
+impl Store {
+    /// Goes over the keys between the bounds, as the snapshot has them, expired entries alike.
+    pub fn scan(
+        &self,
+        snapshot: &Snapshot,
+        slices: SliceSet,
+        lower: Bound<Bytes>,
+        upper: Bound<Bytes>,
+        direction: Direction,
+        want: Want,
+    ) -> Scan {
+        let snapshot = snapshot.inner.clone();
+        let backward = direction == Direction::Backward;
+        let (start, end) = if backward { (upper, lower) } else { (lower, upper) };
+        let mut sources = Vec::new();
+        for (id, view) in snapshot.slices.iter().enumerate() {
+            let slice = SliceId(id as u16);
+            if slices != SliceSet::All && slices != SliceSet::One(slice) {
+                continue;
+            }
+            let memtables = view
+                .memtables
+                .iter()
+                .map(|memtable| From::Memtable { memtable: memtable.clone(), after: start.clone() });
+            let runs = view.version.runs.iter().filter_map(|run| run_from(run, &start, backward));
+            sources.extend(memtables.chain(runs).map(|from| Source { slice, buffer: VecDeque::new(), from }));
+        }
+        let hungry = (0..sources.len()).collect();
+        Scan {
+            snapshot,
+            backward,
+            want,
+            end,
+            sources,
+            heads: BinaryHeap::new(),
+            hungry,
+            ahead: VecDeque::new(),
+            bytes_ahead: 0,
+            reads_ahead: 2,
+            ended: false,
+        }
+    }
+}
+
+/// A run as a source, from its first table that may hold keys from `start` on.
+fn run_from(run: &Run, start: &Bound<Bytes>, backward: bool) -> Option<From> {
+    let tables = &run.tables;
+    let table = match (start, backward) {
+        (Bound::Unbounded, false) => 0,
+        (Bound::Unbounded, true) => tables.len().checked_sub(1)?,
+        (Bound::Included(key) | Bound::Excluded(key), false) => {
+            tables.partition_point(|table| table.meta.max_key < key)
+        }
+        (Bound::Included(key) | Bound::Excluded(key), true) => {
+            tables.partition_point(|table| table.meta.min_key <= key).checked_sub(1)?
+        }
+    };
+    (table < tables.len()).then(|| From::Run { run: run.clone(), table, block: None, start: start.clone() })
+}
+
+impl Scan {
+    /// The next key with its newest version; `None` at the end.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when what lies on flash is not what was written; the scan may go on after it when
+    /// a value is damaged, and not when keys are.
+    pub async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, StoreError> {
+        let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
+        while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
+            if self.ahead.len() > 0
+                && !self.hungry.is_empty()
+                && matches!(self.ahead.front(), Some(Ahead::Ready(..)))
+            {
+                break;
+            }
+            match self.next_key().await? {
+                Some((slice, key, entry)) => self.read_ahead(slice, key, entry),
+                None => self.ended = true,
+            }
+        }
+        if self.ahead.is_empty() {
+            return Ok(None);
+        }
+        self.reads_ahead = (self.reads_ahead * 2).min(READS_AHEAD_MAX);
+        let ahead = &mut self.ahead;
+        poll_fn(|cx| {
+            for slot in ahead.iter_mut() {
+                if let Ahead::Reading(key, _, future) = slot
+                    && let Poll::Ready(result) = Pin::new(future).poll(cx)
+                {
+                    *slot = Ahead::Ready(key.clone(), result);
+                }
+            }
+            if matches!(ahead.front(), Some(Ahead::Ready(..))) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let Some(Ahead::Ready(key, entry)) = self.ahead.pop_front() else {
+            unreachable!("the poll above ends when the front is ready")
+        };
+        let entry = entry?;
+        self.bytes_ahead = self.bytes_ahead.saturating_sub(entry.value.len() as u64);
+        Ok(Some((key, entry)))
+    }
+
+    fn read_ahead(&mut self, slice: SliceId, key: Bytes, found: KeyEntry) {
+        let plain = |value: Bytes| Entry {
+            tag: found.tag,
+            expire_ms: found.expire_ms,
+            seq: found.seq,
+            value,
+            large: None,
+        };
+        let slot = match (&found.body, self.want) {
+            (_, Want::Keys) => Ahead::Ready(key, Ok(plain(Bytes::new()))),
+            (Body::Inline(value), _) if !found.large => {
+                self.bytes_ahead += value.len() as u64;
+                Ahead::Ready(key, Ok(plain(value.clone())))
+            }
+            _ => {
+                let bytes = if found.large { 0 } else { found.value_len };
+                self.bytes_ahead += bytes;
+                let (snapshot, own) = (self.snapshot.clone(), key.clone());
+                let future = Box::pin(async move {
+                    let mut entry = snapshot.store.value_of(slice, &own, &found).await?;
+                    if let Some(large) = entry.large.take() {
+                        let mut pinned = LargeRef::clone(&large);
+                        pinned.pin = Some(Arc::new(snapshot.store.heap.pin()));
+                        entry.large = Some(Arc::new(pinned));
+                    }
+                    Ok(entry)
+                });
+                Ahead::Reading(key, bytes, future)
+            }
+        };
+        self.ahead.push_back(slot);
+    }
+
+    /// The next key that is there.
+    async fn next_key(&mut self) -> Result<Option<(SliceId, Bytes, KeyEntry)>, StoreError> {
+        loop {
+            while let Some(source) = self.hungry.pop() {
+                if let Err(error) = self.feed(source).await {
+                    self.hungry.push(source);
+                    self.ended = true;
+                    return Err(error);
+                }
+            }
+            let Some(head) = self.heads.pop() else { return Ok(None) };
+            if self.is_past_end(&head.key) {
+                self.heads.clear();
+                return Ok(None);
+            }
+            let entry = self.take(head.source);
+            while let Some(same) = self.heads.peek()
+                && same.key == head.key
+            {
+                let source = same.source;
+                self.heads.pop();
+                self.take(source);
+            }
+            if !entry.is_tombstone() {
+                return Ok(Some((self.sources[head.source].slice, head.key, entry)));
+            }
+        }
+    }
+
+    fn is_past_end(&self, key: &Bytes) -> bool {
+        match (&self.end, self.backward) {
+            (Bound::Unbounded, _) => false,
+            (Bound::Included(end), false) => key > end,
+            (Bound::Excluded(end), false) => key >= end,
+            (Bound::Included(end), true) => key < end,
+            (Bound::Excluded(end), true) => key <= end,
+        }
+    }
+
+    /// Takes a source's next entry and queues its next key.
+    fn take(&mut self, source: usize) -> KeyEntry {
+        let (_, entry) = self.sources[source].buffer.pop_front().expect("a queued source has an entry");
+        self.queue(source);
+        entry
+    }
+
+    fn queue(&mut self, source: usize) {
+        match self.sources[source].buffer.front() {
+            Some((key, _)) => self.heads.push(HeadKey { key: key.clone(), source, backward: self.backward }),
+            None => self.hungry.push(source),
+        }
+    }
+
+    /// Fetches a source's next piece.
+    async fn feed(&mut self, at: usize) -> Result<(), StoreError> {
+        let backward = self.backward;
+        let source = &mut self.sources[at];
+        while source.buffer.is_empty() {
+            match &mut source.from {
+                From::Exhausted => return Ok(()),
+                From::Memtable { memtable, after } => {
+                    let bound = as_slice(after);
+                    let seq = self.snapshot.seq;
+                    let more = lock(memtable).collect(bound, backward, seq, ROWS_AT_ONCE, &mut source.buffer);
+                    match source.buffer.back() {
+                        Some((key, _)) if more => *after = Bound::Excluded(key.clone()),
+                        _ => source.from = From::Exhausted,
+                    }
+                }
+                From::Run { run, table, block, start } => {
+                    let current = &run.tables[*table];
+                    let store = &self.snapshot.store;
+                    let head = store.head(current).await?;
+                    if head.index.len() == 0 {
+                        return Err(damaged(current, "it has no blocks"));
+                    }
+                    let last = head.index.len() - 1;
+                    let number = block.unwrap_or_else(|| {
+                        let from: &[u8] = match &*start {
+                            Bound::Unbounded if backward => current.meta.max_key.as_ref(),
+                            Bound::Unbounded => current.meta.min_key.as_ref(),
+                            Bound::Included(key) | Bound::Excluded(key) => key.as_ref(),
+                        };
+                        let from = from.max(current.meta.min_key.as_ref());
+                        head.index.block_of(from).unwrap_or(last)
+                    });
+                    let entries = store.block(current, &head, number, false).await?.entries();
+                    let entries = entries.map_err(|_| damaged(current, "a block's entries do not parse"))?;
+                    let min_key = &current.meta.min_key;
+                    let wanted = entries
+                        .into_iter()
+                        .filter(|(key, _)| key >= min_key && is_from(start, key, backward));
+                    if backward {
+                        source.buffer.extend(wanted.rev());
+                    } else {
+                        source.buffer.extend(wanted);
+                    }
+                    let next = if backward {
+                        number.checked_sub(1)
+                    } else {
+                        Some(number + 1).filter(|&n| n <= last)
+                    };
+                    *block = next;
+                    if next.is_none() {
+                        let next_table = if backward { table.checked_sub(1) } else { Some(*table + 1) };
+                        match next_table.filter(|&next| next < run.tables.len()) {
+                            Some(next) => *table = next,
+                            None => source.from = From::Exhausted,
+                        }
+                    }
+                }
+            }
+        }
+        self.queue(at);
+        Ok(())
+    }
+}
+
+fn as_slice(bound: &Bound<Bytes>) -> Bound<&[u8]> {
+    match bound {
+        Bound::Included(key) => Bound::Included(key),
+        Bound::Excluded(key) => Bound::Excluded(key),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+fn is_from(start: &Bound<Bytes>, key: &Bytes, backward: bool) -> bool {
+    match (start, backward) {
+        (Bound::Unbounded, _) => true,
+        (Bound::Included(start), false) => key >= start,
+        (Bound::Excluded(start), false) => key > start,
+        (Bound::Included(start), true) => key <= start,
+        (Bound::Excluded(start), true) => key < start,
+    }
+}

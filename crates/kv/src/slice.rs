@@ -1,0 +1,110 @@
+//! One slice's state in memory. Any core may take its lock; nobody holds it across I/O.
+//!
+//! A look-up asks, in this order: the row cache (coherent: every write takes its key out), the active memtable,
+//! sealed memtables from the newest on, and then, without the lock, the key tables.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pumice_base::hash::FixedState;
+use quick_cache::Weighter;
+use quick_cache::unsync::Cache;
+use std::hash::BuildHasher;
+
+use crate::entry::KeyEntry;
+use crate::memtable::{Memtable, NewVersion, Replaced};
+use crate::types::{Entry, Seq};
+use crate::version::Version;
+
+/// Takes a leaf or slice lock. A panic while it was held leaves state that its own assertions reject, so the
+/// poison adds nothing.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The hash that memtables take of a key.
+pub fn key_hash(key: &[u8]) -> u64 {
+    FixedState::default().hash_one(key)
+}
+
+/// Weighs rows: what they hold and what holding them costs.
+#[derive(Clone)]
+pub struct RowWeight;
+
+/// Memory of a cached row besides its bytes: the slab entry, the key's and the value's own allocations.
+const ROW_OVERHEAD_BYTES: u64 = 208;
+
+impl Weighter<Box<[u8]>, Entry> for RowWeight {
+    fn weight(&self, key: &Box<[u8]>, row: &Entry) -> u64 {
+        let pieces = row.large.as_ref().map_or(0, |large| large.piece_count() * 16);
+        key.len() as u64 + row.value.len() as u64 + pieces as u64 + ROW_OVERHEAD_BYTES
+    }
+}
+
+/// Hot rows with their values.
+pub type RowCache = Cache<Box<[u8]>, Entry, RowWeight, FixedState>;
+
+/// A memtable that may be shared with snapshots and with its flush.
+pub type SharedMemtable = Arc<Mutex<Memtable>>;
+
+/// See the head of this file.
+pub struct Slice {
+    /// Takes the writes.
+    pub active: SharedMemtable,
+    /// No longer written, not yet in key tables; the newest first.
+    pub sealed: Vec<SharedMemtable>,
+    /// The key tables.
+    pub version: Arc<Version>,
+    /// Hot rows.
+    pub rows: RowCache,
+    /// Rises when the active memtable is sealed.
+    pub epoch: u64,
+}
+
+impl Slice {
+    /// An empty slice whose row cache holds `row_bytes`.
+    pub fn new(row_bytes: u64) -> Self {
+        let rows = Cache::with(
+            (row_bytes / 512).max(16) as usize,
+            row_bytes,
+            RowWeight,
+            FixedState::default(),
+            Default::default(),
+        );
+        Self { active: Arc::default(), sealed: Vec::new(), version: Arc::default(), rows, epoch: 0 }
+    }
+
+    /// The newest version that a memtable holds.
+    pub fn in_memtables(&self, hash: u64, key: &[u8]) -> Option<KeyEntry> {
+        let found = lock(&self.active).get(hash, key);
+        found.or_else(|| self.sealed.iter().find_map(|sealed| lock(sealed).get(hash, key)))
+    }
+
+    /// The number of the newest version that a memtable holds.
+    pub fn seq_in_memtables(&self, hash: u64, key: &[u8]) -> Option<Seq> {
+        let found = lock(&self.active).seq_of(hash, key);
+        found.or_else(|| self.sealed.iter().find_map(|sealed| lock(sealed).seq_of(hash, key)))
+    }
+
+    /// Inserts a version into the active memtable and takes the row out of the cache. Answers what went, and by
+    /// how many bytes the memtable grew.
+    pub fn insert(&mut self, key: &[u8], new: &NewVersion<'_>, newest_snapshot: Seq) -> (Replaced, usize) {
+        let mut active = lock(&self.active);
+        let before = active.bytes();
+        let replaced = active.insert(key_hash(key), key, new, newest_snapshot);
+        let grown = active.bytes() - before;
+        drop(active);
+        if !self.rows.is_empty() {
+            self.rows.remove(key);
+        }
+        (replaced, grown)
+    }
+
+    /// Caches a row that was read while the slice was in `epoch`, unless the key was written since.
+    pub fn fill(&mut self, epoch: u64, key: &[u8], entry: Entry) {
+        let hash = key_hash(key);
+        if self.epoch != epoch || self.seq_in_memtables(hash, key).is_some_and(|seq| seq > entry.seq) {
+            return;
+        }
+        self.rows.insert(key.into(), entry);
+    }
+}

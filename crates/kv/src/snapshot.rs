@@ -1,0 +1,109 @@
+//! Snapshots: the store at one time, for scans.
+//!
+//! Taking one holds all slice locks for a moment and keeps handles on every memtable and table list of that
+//! time; a pin keeps the heap from reusing what they point at. So flushes and merges need not know of
+//! snapshots; only memtables keep the versions that a live snapshot may ask for.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pumice_segment::Pin;
+
+use crate::slice::{SharedMemtable, lock};
+use crate::store::{Inner, Store};
+use crate::types::Seq;
+use crate::version::Version;
+
+/// The live snapshots' numbers.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    live: Mutex<BTreeMap<Seq, u32>>,
+    newest: AtomicU64,
+}
+
+impl Snapshots {
+    /// The newest live snapshot's number, 0 when there is none. Exact for holders of a slice lock.
+    pub fn newest(&self) -> Seq {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    /// How many are live.
+    pub fn count(&self) -> usize {
+        lock(&self.live).values().map(|&n| n as usize).sum()
+    }
+
+    fn add(&self, seq: Seq) {
+        let mut live = lock(&self.live);
+        *live.entry(seq).or_insert(0) += 1;
+        self.newest.store(*live.keys().next_back().expect("one was added"), Ordering::Release);
+    }
+
+    fn remove(&self, seq: Seq) {
+        let mut live = lock(&self.live);
+        let count = live.get_mut(&seq).expect("a live snapshot is counted");
+        *count -= 1;
+        if *count == 0 {
+            live.remove(&seq);
+        }
+        self.newest.store(live.keys().next_back().copied().unwrap_or(0), Ordering::Release);
+    }
+}
+
+/// The store as it was when [`Store::snapshot`] was called. Keep it briefly: while it is held, memory of its
+/// memtables and the space of everything cleaned or merged since stay in use.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) inner: Arc<SnapshotInner>,
+}
+
+pub(crate) struct SnapshotInner {
+    pub store: Arc<Inner>,
+    pub seq: Seq,
+    pub slices: Vec<SliceView>,
+    _pin: Pin,
+}
+
+/// A slice as a snapshot sees it.
+#[derive(Clone)]
+pub(crate) struct SliceView {
+    /// Newest first.
+    pub memtables: Vec<SharedMemtable>,
+    pub version: Arc<Version>,
+}
+
+impl Store {
+    /// The store as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        let store = self.inner.clone();
+        // Before the tables are looked up, so that none of them is reused.
+        let pin = store.heap.pin();
+        let slices = store.all_slices();
+        let seq = store.heap.last_seq();
+        store.snapshots.add(seq);
+        let views = slices.iter().map(|slice| SliceView {
+            memtables: std::iter::once(&slice.active)
+                .chain(&slice.sealed)
+                .filter(|memtable| !lock(memtable).is_empty())
+                .cloned()
+                .collect(),
+            version: slice.version.clone(),
+        });
+        let views = views.collect();
+        drop(slices);
+        Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices: views, _pin: pin }) }
+    }
+}
+
+impl Snapshot {
+    /// The last write that it sees.
+    pub fn seq(&self) -> Seq {
+        self.inner.seq
+    }
+}
+
+impl Drop for SnapshotInner {
+    fn drop(&mut self) {
+        self.store.snapshots.remove(self.seq);
+    }
+}

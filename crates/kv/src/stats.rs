@@ -1,0 +1,155 @@
+//! Counters, and what they say together with the heap's.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pumice_segment::{HeapStats, SpaceReport};
+
+use crate::slice::lock;
+use crate::store::Store;
+use crate::types::SliceId;
+
+/// A counter that any core may raise.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Raises it.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What a store counts.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $($(#[$doc])* pub $name: Counter),* }
+
+        /// A store's counters since it was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct CounterValues { $($(#[$doc])* pub $name: u64),* }
+
+        impl Counters {
+            pub fn values(&self) -> CounterValues {
+                CounterValues { $($name: self.$name.get()),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// GETs that went past [`Store::peek`].
+    gets,
+    /// GETs and peeks answered by the row cache.
+    row_hits,
+    /// Values read from flash.
+    value_reads,
+    /// Key blocks found in memory.
+    block_hits,
+    /// Key blocks read from flash.
+    block_reads,
+    /// Filters and block indexes read from flash.
+    head_reads,
+    /// Key tables asked because their filter let an absent key pass.
+    false_positives,
+    /// Records written.
+    writes,
+    /// Bytes of their payloads.
+    user_bytes,
+    /// Checkpoints.
+    flushes,
+    /// Bytes of key tables written by flushes.
+    flush_bytes,
+    /// Merge steps.
+    merges,
+    /// Bytes of key tables written by merges.
+    merge_bytes,
+    /// Segments cleaned.
+    cleaned_segments,
+    /// Records that cleaning moved.
+    moved_records,
+    /// Their bytes.
+    moved_bytes,
+    /// Bytes of records that the victims held when they were chosen.
+    victim_bytes,
+}
+
+/// A store at one time.
+#[derive(Clone, Debug, Default)]
+pub struct StoreStats {
+    /// Counters since it was opened.
+    pub counters: CounterValues,
+    /// The heap's counters.
+    pub heap: HeapStats,
+    /// Where the drive's bytes are.
+    pub space: SpaceReport,
+    /// Entries in key tables, tombstones and shadowed versions too.
+    pub table_entries: u64,
+    /// Bytes of key tables.
+    pub table_bytes: u64,
+    /// Key tables.
+    pub tables: u64,
+    /// Runs of the slice that has most.
+    pub runs_max: u64,
+    /// Keys in memtables.
+    pub memtable_entries: u64,
+    /// Memory of memtables, in bytes.
+    pub memtable_bytes: u64,
+    /// Memory of filters and block indexes, in bytes.
+    pub head_bytes: u64,
+    /// Memory of cached key blocks, in bytes.
+    pub block_bytes: u64,
+    /// Memory of cached rows, in bytes.
+    pub row_bytes: u64,
+    /// Live snapshots.
+    pub snapshots: u64,
+}
+
+impl StoreStats {
+    /// Flash bytes written per byte of users' records, 0 when none was written.
+    pub fn write_amplification(&self) -> f64 {
+        let heap = &self.heap;
+        let written =
+            heap.commit_bytes + heap.moved_bytes + heap.table_bytes + heap.large_bytes + heap.meta_bytes;
+        written as f64 / (self.counters.user_bytes.max(1)) as f64
+    }
+}
+
+impl Store {
+    /// Counters and sizes.
+    pub fn stats(&self) -> StoreStats {
+        let inner = &*self.inner;
+        let mut stats = StoreStats {
+            counters: inner.counters.values(),
+            heap: inner.heap.stats(),
+            space: inner.heap.space(),
+            head_bytes: inner.cache.head_bytes(),
+            block_bytes: inner.cache.block_bytes(),
+            snapshots: inner.snapshots.count() as u64,
+            ..StoreStats::default()
+        };
+        for id in 0..inner.slices.len() as u16 {
+            let slice = inner.slice(SliceId(id));
+            for memtable in std::iter::once(&slice.active).chain(&slice.sealed) {
+                let memtable = lock(memtable);
+                stats.memtable_entries += memtable.len() as u64;
+                stats.memtable_bytes += memtable.bytes() as u64;
+            }
+            stats.row_bytes += slice.rows.weight();
+            let version = slice.version.clone();
+            drop(slice);
+            stats.runs_max = stats.runs_max.max(version.runs.len() as u64);
+            for table in version.tables() {
+                stats.tables += 1;
+                stats.table_entries += table.meta.entries;
+                stats.table_bytes += u64::from(table.meta.ptr.len);
+            }
+        }
+        stats
+    }
+}

@@ -1,0 +1,532 @@
+//! The store of one drive: reads and writes. Opening is in `open`, background work in `flush`, `compact` and
+//! `clean`.
+//!
+//! A write appends its records to the heap's commit stream and inserts them into the memtables of its slices,
+//! all under those slices' locks, taken in ascending order. So it is visible when [`Store::write`] returns, each
+//! memtable sees its versions in order, and whoever holds all slice locks sees no write half done: that is how
+//! snapshots and checkpoints get an exact cut.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+use pumice_reactor::sync::{Notify, Semaphore};
+use pumice_segment::{Addr, AppendClass, AppendError, Heap, ReadError, RecordIn, RecordPtr, SpaceReport};
+use smallvec::SmallVec;
+
+use crate::batch::{Batch, Op};
+use crate::cache::TableCache;
+use crate::entry::{Body, KeyEntry};
+use crate::errors::{StoreError, WriteError};
+use crate::large::LargeRef;
+use crate::manifest::Manifest;
+use crate::memtable::{NewBody, NewVersion, Replaced};
+use crate::options::{Budget, StoreOptions};
+use crate::record;
+use crate::slice::{Slice, key_hash, lock};
+use crate::snapshot::Snapshots;
+use crate::stats::Counters;
+use crate::types::{Entry, Meta, Peek, Seq, SliceId};
+use crate::version::Version;
+
+/// The store of one drive. Clones are handles on the same store; any core may use them.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub heap: Heap,
+    pub options: StoreOptions,
+    pub budget: Budget,
+    pub config: Bytes,
+    pub slices: Box<[Mutex<Slice>]>,
+    pub cache: TableCache,
+    pub snapshots: Snapshots,
+    /// Leaf lock. Changed only by holders of a slice lock.
+    pub tallies: Mutex<HashMap<u32, i64>>,
+    /// What is durable of the key tables; leaf lock. Changed only by holders of `commit_turn`.
+    pub manifest: Mutex<Manifest>,
+    /// One metadata commit at a time.
+    pub commit_turn: Semaphore,
+    /// Held from the reservation of a moved record's number to its redirection, and while memtables are sealed:
+    /// a moved record must not be older than the checkpoint that could have held it.
+    pub seal_turn: Semaphore,
+    /// Memory of the active memtables, in bytes.
+    pub active_bytes: AtomicU64,
+    /// Memory of sealed memtables, in bytes.
+    pub sealed_bytes: AtomicU64,
+    /// Log appended since the last seal, in bytes.
+    pub log_bytes: AtomicU64,
+    /// There is work for the flush.
+    pub flush_wanted: Notify,
+    /// There is work for merging.
+    pub merge_wanted: Notify,
+    /// There is work for cleaning.
+    pub clean_wanted: Notify,
+    /// A flush made room.
+    pub flushed: Notify,
+    pub closing: AtomicBool,
+    /// Background tasks that run.
+    pub running: Mutex<u32>,
+    pub stopped: Notify,
+    /// Large values being written: their pieces are not yet named by an entry.
+    pub large_writers: Mutex<BTreeSet<u64>>,
+    /// Records that moved because their program failed: by their old address.
+    pub relocated: Mutex<HashMap<Addr, RecordPtr>>,
+    pub any_relocated: AtomicBool,
+    pub counters: Counters,
+}
+
+impl Store {
+    /// Slices of this store.
+    pub fn slice_count(&self) -> u16 {
+        self.inner.slices.len() as u16
+    }
+
+    /// What the layer above stored when the drive was formatted.
+    pub fn config(&self) -> Bytes {
+        self.inner.config.clone()
+    }
+
+    /// The key's newest version, if memory knows it.
+    pub fn peek(&self, slice: SliceId, key: &[u8]) -> Peek<Entry> {
+        let inner = &*self.inner;
+        let state = inner.slice(slice);
+        if let Some(row) = state.rows.get(key) {
+            let row = row.clone();
+            drop(state);
+            inner.counters.row_hits.add(1);
+            return Peek::Found(row);
+        }
+        let found = state.in_memtables(key_hash(key), key);
+        let version = state.version.clone();
+        drop(state);
+        let found = match found {
+            Some(entry) => Peek::Found(entry),
+            None => inner.peek_tables(&version, key),
+        };
+        match found {
+            Peek::Found(entry) => inner.peek_value(key, &entry),
+            Peek::Absent => Peek::Absent,
+            Peek::NeedsFlash => Peek::NeedsFlash,
+        }
+    }
+
+    /// [`Store::peek`] without the value.
+    pub fn peek_meta(&self, slice: SliceId, key: &[u8]) -> Peek<Meta> {
+        let inner = &*self.inner;
+        let state = inner.slice(slice);
+        if let Some(row) = state.rows.get(key) {
+            let value_len = row.value_len();
+            return Peek::Found(Meta { tag: row.tag, expire_ms: row.expire_ms, value_len, seq: row.seq });
+        }
+        let found = state.in_memtables(key_hash(key), key);
+        let version = state.version.clone();
+        drop(state);
+        let found = match found {
+            Some(entry) => Peek::Found(entry),
+            None => inner.peek_tables(&version, key),
+        };
+        match found {
+            Peek::Found(entry) if entry.is_tombstone() => Peek::Absent,
+            found => found.map(|entry| entry.meta()),
+        }
+    }
+
+    /// The key's newest version.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when what lies on flash is not what was written.
+    pub async fn get(&self, slice: SliceId, key: &[u8]) -> Result<Option<Entry>, StoreError> {
+        let inner = &self.inner;
+        inner.counters.gets.add(1);
+        let mut last_stale = None;
+        loop {
+            let (epoch, found, version) = {
+                let state = inner.slice(slice);
+                if let Some(row) = state.rows.get(key) {
+                    inner.counters.row_hits.add(1);
+                    return Ok(Some(row.clone()));
+                }
+                (state.epoch, state.in_memtables(key_hash(key), key), state.version.clone())
+            };
+            let found = match found {
+                Some(entry) => Some(entry),
+                None => match inner.find_in_tables(&version, key).await {
+                    Err(error) if inner.version_changed(slice, &version) && error.is_stale() => continue,
+                    found => found?,
+                },
+            };
+            let Some(found) = found.filter(|entry| !entry.is_tombstone()) else { return Ok(None) };
+            // The pin comes before the look-up that the pieces are taken from, so that none is reused.
+            let pin = if found.large { Some(Arc::new(inner.heap.pin())) } else { None };
+            if found.large && inner.newest_seq(slice, key, &version).is_some_and(|seq| seq != found.seq) {
+                continue;
+            }
+            match inner.value_of(slice, key, &found).await {
+                Ok(mut entry) => {
+                    if let (Some(pin), Some(large)) = (pin, entry.large.take()) {
+                        let mut pinned = LargeRef::clone(&large);
+                        pinned.pin = Some(pin);
+                        entry.large = Some(Arc::new(pinned));
+                    } else {
+                        inner.slice(slice).fill(epoch, key, entry.clone());
+                    }
+                    return Ok(Some(entry));
+                }
+                Err(error) if error.is_stale() && last_stale != Some(found.seq) => {
+                    last_stale = Some(found.seq);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// [`Store::get`] without reading the value.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get_meta(&self, slice: SliceId, key: &[u8]) -> Result<Option<Meta>, StoreError> {
+        let found = self.inner.find(slice, key).await?;
+        Ok(found.filter(|entry| !entry.is_tombstone()).map(|entry| entry.meta()))
+    }
+
+    /// Writes a batch: visible at once, all of it, and durable once [`Store::is_durable`] says so of the number
+    /// answered.
+    ///
+    /// # Errors
+    /// [`WriteError::Busy`]: wait for [`Store::ready`]. [`WriteError::Full`]: the drive has no room for it.
+    pub fn write(&self, batch: &Batch) -> Result<Seq, WriteError> {
+        self.inner.write(batch, if batch.only_frees() { AppendClass::Delete } else { AppendClass::User })
+    }
+
+    /// Waits until a write that was answered Busy may be tried again.
+    pub async fn ready(&self) {
+        let inner = &*self.inner;
+        while inner.memtables_full() && !inner.closing.load(Ordering::Relaxed) {
+            inner.flush_wanted.notify_one();
+            let _ =
+                pumice_reactor::timeout(std::time::Duration::from_millis(20), inner.flushed.notified()).await;
+        }
+        inner.heap.room().await;
+    }
+
+    /// The number of the last write.
+    pub fn last_seq(&self) -> Seq {
+        self.inner.heap.last_seq()
+    }
+
+    /// All writes up to this number are durable.
+    pub fn durable_seq(&self) -> Seq {
+        self.inner.heap.durable().current()
+    }
+
+    /// Whether the write with this number is durable.
+    pub fn is_durable(&self, seq: Seq) -> bool {
+        self.inner.heap.durable().is_open(seq)
+    }
+
+    /// Waits until the write with this number is durable.
+    ///
+    /// # Errors
+    /// When it will never be: the drive failed, and takes no more writes.
+    pub async fn wait_durable(&self, seq: Seq) -> Result<(), StoreError> {
+        self.inner.heap.wait_durable(seq).await.map_err(|failed| StoreError::Write {
+            what: format!("the log up to {seq}"),
+            reason: failed.to_string(),
+        })
+    }
+
+    /// A number that nothing on this drive had before, nor will have again.
+    pub fn allocate_id(&self) -> u64 {
+        self.inner.heap.next_seq(1)
+    }
+
+    /// The tally of `space`: the sum of what batches added to it.
+    pub fn tally(&self, space: u32) -> i64 {
+        lock(&self.inner.tallies).get(&space).copied().unwrap_or(0)
+    }
+
+    /// Where the drive's bytes are.
+    pub fn space(&self) -> SpaceReport {
+        self.inner.heap.space()
+    }
+
+    /// The heap below, for its statistics.
+    pub fn heap(&self) -> &Heap {
+        &self.inner.heap
+    }
+}
+
+impl Inner {
+    pub fn slice(&self, slice: SliceId) -> MutexGuard<'_, Slice> {
+        lock(&self.slices[usize::from(slice.0)])
+    }
+
+    /// All slices' locks, in order.
+    pub fn all_slices(&self) -> Vec<MutexGuard<'_, Slice>> {
+        self.slices.iter().map(lock).collect()
+    }
+
+    /// Twice the budget: the flush is a whole memtable behind.
+    pub fn memtables_full(&self) -> bool {
+        let bytes = self.active_bytes.load(Ordering::Relaxed) + self.sealed_bytes.load(Ordering::Relaxed);
+        bytes >= 2 * self.budget.memtable
+    }
+
+    pub fn write(&self, batch: &Batch, class: AppendClass) -> Result<Seq, WriteError> {
+        if batch.is_empty() {
+            return Ok(self.heap.last_seq());
+        }
+        if class != AppendClass::System && self.memtables_full() {
+            self.flush_wanted.notify_one();
+            return Err(WriteError::Busy);
+        }
+        let mut ids: SmallVec<[u16; 4]> = batch.ops.iter().map(|op| op.slice.0).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut guards: SmallVec<[MutexGuard<'_, Slice>; 4]> =
+            ids.iter().map(|&id| self.slice(SliceId(id))).collect();
+        let seq = self.write_locked(
+            batch,
+            class,
+            |slice| ids.binary_search(&slice.0).expect("the batch's slices are locked"),
+            &mut guards,
+        )?;
+        drop(guards);
+        self.wake_flush();
+        Ok(seq)
+    }
+
+    /// Writes a batch whose slices' locks are held; `place` finds a slice's guard.
+    fn write_locked(
+        &self,
+        batch: &Batch,
+        class: AppendClass,
+        place: impl Fn(SliceId) -> usize,
+        guards: &mut [MutexGuard<'_, Slice>],
+    ) -> Result<Seq, WriteError> {
+        let parts: SmallVec<[[&[u8]; 2]; 2]> = batch
+            .ops
+            .iter()
+            .map(|op| {
+                let head = &batch.buf[op.start as usize..op.end as usize];
+                [head, op.tail.as_deref().unwrap_or(&[])]
+            })
+            .collect();
+        let records: SmallVec<[RecordIn<'_>; 2]> =
+            batch.ops.iter().zip(&parts).map(|(op, parts)| RecordIn { kind: op.kind, parts }).collect();
+        let appended = self.heap.append(&records, class).map_err(write_error)?;
+        let newest_snapshot = self.snapshots.newest();
+        let (mut grown, mut log) = (0, 0);
+        for (i, (op, ptr)) in batch.ops.iter().zip(&appended.ptrs).enumerate() {
+            log += u64::from(ptr.len);
+            let seq = appended.first_seq + i as u64;
+            grown += self.apply(&mut guards[place(op.slice)], &batch.buf, op, seq, *ptr, newest_snapshot);
+        }
+        self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
+        self.log_bytes.fetch_add(log, Ordering::Relaxed);
+        self.counters.writes.add(batch.ops.len() as u64);
+        self.counters.user_bytes.add(batch.bytes() as u64);
+        Ok(appended.first_seq + batch.ops.len() as u64 - 1)
+    }
+
+    /// Makes one record visible. Answers by how many bytes the memtable grew.
+    fn apply(
+        &self,
+        slice: &mut Slice,
+        buf: &[u8],
+        op: &Op,
+        seq: Seq,
+        ptr: RecordPtr,
+        newest_snapshot: Seq,
+    ) -> usize {
+        let value = op.value(buf);
+        let body = match op.kind {
+            record::PUT | record::PUT_LARGE if value.len() <= self.options.inline_max => {
+                NewBody::Inline(value)
+            }
+            record::PUT | record::PUT_LARGE => NewBody::Record(ptr),
+            record::DELETE => NewBody::Tombstone,
+            record::RETIRE => {
+                lock(&self.manifest).retired.add(op.slice, op.key(buf), seq);
+                self.heap.mark_dead(ptr);
+                return 0;
+            }
+            record::TALLY => {
+                let (space, delta) = record::decode_tally(&buf[op.start as usize..op.end as usize])
+                    .expect("the batch encoded it");
+                *lock(&self.tallies).entry(space).or_insert(0) += delta;
+                self.heap.mark_dead(ptr);
+                return 0;
+            }
+            kind => unreachable!("batches hold no records of kind {kind}"),
+        };
+        let new = NewVersion {
+            seq,
+            expire_ms: op.expire_ms,
+            tag: op.tag,
+            large: op.kind == record::PUT_LARGE,
+            value_len: op.value_len,
+            body,
+        };
+        self.insert(slice, op.key(buf), &new, ptr, newest_snapshot)
+    }
+
+    /// Inserts a version, telling the heap what died by it. Answers by how many bytes the memtable grew.
+    pub fn insert(
+        &self,
+        slice: &mut Slice,
+        key: &[u8],
+        new: &NewVersion<'_>,
+        ptr: RecordPtr,
+        newest_snapshot: Seq,
+    ) -> usize {
+        let (replaced, grown) = slice.insert(key, new, newest_snapshot);
+        match replaced {
+            Replaced::Newer => self.heap.mark_dead(ptr),
+            Replaced::Version(Some(old)) => self.heap.mark_dead(old),
+            Replaced::Version(None) | Replaced::Nothing => {}
+        }
+        // Replay needs the record until the next checkpoint, which is why cleaning waits for it; after that its
+        // bytes are of no use when the value lies in a key table.
+        if !matches!(new.body, NewBody::Record(_)) {
+            self.heap.mark_dead(ptr);
+        }
+        grown
+    }
+
+    pub fn wake_flush(&self) {
+        if self.active_bytes.load(Ordering::Relaxed) >= self.budget.memtable
+            || self.log_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes
+        {
+            self.flush_wanted.notify_one();
+        }
+    }
+
+    /// What memory knows of a version's value.
+    fn peek_value(&self, key: &[u8], found: &KeyEntry) -> Peek<Entry> {
+        match &found.body {
+            Body::Tombstone => Peek::Absent,
+            _ if found.large => Peek::NeedsFlash,
+            Body::Inline(value) => Peek::Found(entry_of(found, Bytes::copy_from_slice(value))),
+            Body::Record(ptr) => match self.heap.peek(self.place_of(*ptr)) {
+                Some(record) => match value_in(&record.payload, key) {
+                    Some(value) => Peek::Found(entry_of(found, value)),
+                    None => Peek::NeedsFlash,
+                },
+                None => Peek::NeedsFlash,
+            },
+        }
+    }
+
+    /// A version with its value.
+    pub async fn value_of(&self, slice: SliceId, key: &[u8], found: &KeyEntry) -> Result<Entry, StoreError> {
+        let value = match &found.body {
+            Body::Tombstone => Bytes::new(),
+            Body::Inline(value) => Bytes::copy_from_slice(value),
+            Body::Record(ptr) => self.read_value(slice, key, *ptr).await?,
+        };
+        if !found.large {
+            return Ok(entry_of(found, value));
+        }
+        let large = LargeRef::decode(&value).ok_or_else(|| StoreError::Damaged {
+            what: format!("the list of pieces of {}", show_key(key)),
+            ptr: found.record().unwrap_or_default(),
+            reason: "lengths do not add up".into(),
+        })?;
+        let mut entry = entry_of(found, Bytes::new());
+        entry.large = Some(Arc::new(large));
+        Ok(entry)
+    }
+
+    async fn read_value(&self, slice: SliceId, key: &[u8], ptr: RecordPtr) -> Result<Bytes, StoreError> {
+        let ptr = self.place_of(ptr);
+        let record = match self.heap.peek(ptr) {
+            Some(record) => record,
+            None => {
+                self.counters.value_reads.add(1);
+                let read = self.heap.read(ptr).await;
+                read.map_err(|source| StoreError::Read { what: show_key(key), source })?
+            }
+        };
+        let owner = record::decode_key(&record.payload);
+        let matches = owner
+            .as_ref()
+            .is_some_and(|owner| owner.slice == slice && record.payload[owner.key.clone()] == *key);
+        match value_in(&record.payload, key) {
+            Some(value) if matches => Ok(value),
+            _ => Err(StoreError::Damaged {
+                what: show_key(key),
+                ptr,
+                reason: "the record there belongs to another key".into(),
+            }),
+        }
+    }
+
+    /// The newest version of a key, from memtables or tables, tombstones too.
+    pub async fn find(&self, slice: SliceId, key: &[u8]) -> Result<Option<KeyEntry>, StoreError> {
+        loop {
+            let (found, version) = {
+                let state = self.slice(slice);
+                (state.in_memtables(key_hash(key), key), state.version.clone())
+            };
+            if found.is_some() {
+                return Ok(found);
+            }
+            match self.find_in_tables(&version, key).await {
+                Err(error) if error.is_stale() && self.version_changed(slice, &version) => {}
+                found => return found,
+            }
+        }
+    }
+
+    pub fn version_changed(&self, slice: SliceId, version: &Arc<Version>) -> bool {
+        !Arc::ptr_eq(&self.slice(slice).version, version)
+    }
+
+    /// The newest number of the key in the memtables, or one that matches nothing when the tables changed.
+    fn newest_seq(&self, slice: SliceId, key: &[u8], version: &Arc<Version>) -> Option<Seq> {
+        let state = self.slice(slice);
+        let changed = !Arc::ptr_eq(&state.version, version);
+        state.seq_in_memtables(key_hash(key), key).or(changed.then_some(Seq::MAX))
+    }
+}
+
+/// A short, printable form of a key for error texts.
+pub(crate) fn show_key(key: &[u8]) -> String {
+    let shown = key.get(..64).unwrap_or(key);
+    format!("key \"{}\"{}", shown.escape_ascii(), if key.len() > 64 { "…" } else { "" })
+}
+
+/// The value in a record of `key`: bytes of its own when short, so that a small value holds no large buffer.
+fn value_in(payload: &Bytes, key: &[u8]) -> Option<Bytes> {
+    let owner = record::decode_key(payload)?;
+    if payload[owner.key] != *key {
+        return None;
+    }
+    Some(payload.slice(owner.rest))
+}
+
+fn entry_of(found: &KeyEntry, value: Bytes) -> Entry {
+    Entry { tag: found.tag, expire_ms: found.expire_ms, seq: found.seq, value, large: None }
+}
+
+pub(crate) fn write_error(error: AppendError) -> WriteError {
+    match error {
+        AppendError::Full(space) => WriteError::Full(Box::new(space)),
+        AppendError::Busy => WriteError::Busy,
+        AppendError::ReadOnly(reason) => WriteError::ReadOnly(reason.to_string()),
+        error @ AppendError::Oversize { .. } => WriteError::TooLarge(error.to_string()),
+    }
+}
+
+impl StoreError {
+    /// Whether looking up again may help: what was looked up lay in a segment that was reused since.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self, Self::Read { source: ReadError::Stale { .. }, .. })
+    }
+}

@@ -1,0 +1,77 @@
+//! The words of the engine: slices, sequence numbers, entries and what can go wrong.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::large::LargeRef;
+
+/// One hash partition of a drive's keys, `0..slices`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceId(pub u16);
+
+/// A drive's sequence number: one per record, in the order of the commit stream, never reused.
+pub type Seq = u64;
+
+/// The longest key, in bytes: 64 KiB of the user's and 32 of encoding.
+pub const KEY_BYTES_MAX: usize = 64 * 1024 + 32;
+
+/// The longest value kept in one record, in bytes. Longer ones go through [`crate::Store::large_writer`].
+pub const VALUE_BYTES_MAX: usize = 256 * 1024;
+
+/// A key's newest version, with its value.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The writer's own byte: Redis types, here.
+    pub tag: u8,
+    /// When the entry expires, in Unix milliseconds; 0 = never. The engine returns expired entries alike.
+    pub expire_ms: u64,
+    /// The version. It rises when cleaning moves the record, too.
+    pub seq: Seq,
+    /// The value; empty when `large` is there.
+    pub value: Bytes,
+    /// Where the pieces of a value above [`VALUE_BYTES_MAX`] lie; read with [`crate::Store::read_large`].
+    pub large: Option<Arc<LargeRef>>,
+}
+
+impl Entry {
+    /// The value's length in bytes, large or not.
+    pub fn value_len(&self) -> u64 {
+        self.large.as_ref().map_or(self.value.len() as u64, |large| large.len())
+    }
+}
+
+/// A key's newest version, without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// The writer's own byte.
+    pub tag: u8,
+    /// When the entry expires, in Unix milliseconds; 0 = never.
+    pub expire_ms: u64,
+    /// The value's length in bytes.
+    pub value_len: u64,
+    /// The version.
+    pub seq: Seq,
+}
+
+/// What memory alone knows of a key.
+#[derive(Clone, Debug)]
+pub enum Peek<T> {
+    /// The key is there.
+    Found(T),
+    /// The key is not there.
+    Absent,
+    /// Only flash knows: call the asynchronous variant.
+    NeedsFlash,
+}
+
+impl<T> Peek<T> {
+    /// Turns what was found into something else.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Peek<U> {
+        match self {
+            Self::Found(found) => Peek::Found(f(found)),
+            Self::Absent => Peek::Absent,
+            Self::NeedsFlash => Peek::NeedsFlash,
+        }
+    }
+}

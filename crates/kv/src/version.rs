@@ -1,0 +1,147 @@
+//! Which key tables a slice has, in which order they are asked.
+//!
+//! A *run* is a list of tables with disjoint, rising key ranges. A slice has any number of upper runs, the newer
+//! first, and at most one bottom run under them. A [`Version`] never changes; a flush or a merge makes the next
+//! one, and readers keep theirs as long as they need it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+
+use crate::table::{Head, TableMeta};
+
+/// The place of a run: higher is newer. The bottom run has 0.
+pub type RunOrder = u64;
+
+/// A table and what of it is in memory.
+#[derive(Debug)]
+pub struct Table {
+    /// What the manifest says.
+    pub meta: TableMeta,
+    /// Filter and block index, when in memory.
+    pub head: Mutex<Option<Arc<Head>>>,
+    /// Whether the head was asked for since the sweep last came by.
+    pub used: AtomicBool,
+}
+
+impl Table {
+    /// A table whose head is not in memory, or is `head`.
+    pub fn new(meta: TableMeta, head: Option<Arc<Head>>) -> Self {
+        Self { meta, head: Mutex::new(head), used: AtomicBool::new(true) }
+    }
+
+    /// The head, if in memory.
+    pub fn head(&self) -> Option<Arc<Head>> {
+        let head = self.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        Some(head)
+    }
+}
+
+/// Tables with disjoint, rising key ranges.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// The run's place.
+    pub order: RunOrder,
+    /// Its tables by key.
+    pub tables: Vec<Arc<Table>>,
+}
+
+impl Run {
+    /// The table whose range covers `key`.
+    pub fn find(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        let at = self.tables.partition_point(|table| table.meta.max_key.as_ref() < key);
+        self.tables.get(at).filter(|table| table.meta.min_key.as_ref() <= key)
+    }
+
+    /// Bytes of its tables.
+    pub fn bytes(&self) -> u64 {
+        self.tables.iter().map(|table| u64::from(table.meta.ptr.len)).sum()
+    }
+
+    /// Entries in its tables.
+    pub fn entries(&self) -> u64 {
+        self.tables.iter().map(|table| table.meta.entries).sum()
+    }
+}
+
+/// All runs of a slice at one time, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Version {
+    /// The runs; the bottom run, if there, is the last.
+    pub runs: Vec<Run>,
+}
+
+impl Version {
+    /// The tables that cover `key`, newest first.
+    pub fn covering<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = &'a Arc<Table>> {
+        self.runs.iter().filter_map(move |run| run.find(key))
+    }
+
+    /// All tables.
+    pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.runs.iter().flat_map(|run| &run.tables)
+    }
+
+    /// Puts a table into its run.
+    pub fn add(&mut self, order: RunOrder, table: Arc<Table>) {
+        let at = self.runs.partition_point(|run| run.order > order);
+        if self.runs.get(at).is_none_or(|run| run.order != order) {
+            self.runs.insert(at, Run { order, tables: Vec::new() });
+        }
+        let tables = &mut self.runs[at].tables;
+        let place = tables.partition_point(|other| other.meta.min_key < table.meta.min_key);
+        assert!(
+            place == 0 || tables[place - 1].meta.max_key < table.meta.min_key,
+            "tables {} and {} of run {order} overlap",
+            tables[place - 1].meta.id,
+            table.meta.id
+        );
+        assert!(
+            tables.get(place).is_none_or(|next| table.meta.max_key < next.meta.min_key),
+            "table {} of run {order} overlaps its successor",
+            table.meta.id
+        );
+        tables.insert(place, table);
+    }
+
+    /// Takes a table out; `None` when it is not there.
+    pub fn remove(&mut self, id: u64) -> Option<Arc<Table>> {
+        let (run, at) = self.locate(id)?;
+        let table = self.runs[run].tables.remove(at);
+        if self.runs[run].tables.is_empty() {
+            self.runs.remove(run);
+        }
+        Some(table)
+    }
+
+    /// Replaces what is known of a table; `None` when it is not there.
+    pub fn alter(&mut self, id: u64, change: impl FnOnce(&mut TableMeta)) -> Option<()> {
+        let (run, at) = self.locate(id)?;
+        let old = &self.runs[run].tables[at];
+        let mut meta = old.meta.clone();
+        change(&mut meta);
+        let head = old.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        self.runs[run].tables[at] = Arc::new(Table::new(meta, head));
+        Some(())
+    }
+
+    fn locate(&self, id: u64) -> Option<(usize, usize)> {
+        self.runs.iter().enumerate().find_map(|(run, r)| {
+            r.tables.iter().position(|table| table.meta.id == id).map(|table| (run, table))
+        })
+    }
+
+    /// The order of the newest run, 0 when there is none above the bottom.
+    pub fn newest_order(&self) -> RunOrder {
+        self.runs.first().map_or(0, |run| run.order)
+    }
+
+    /// Where the entries of table `id` start that count.
+    pub fn min_key(&self, id: u64) -> Option<Bytes> {
+        self.locate(id).map(|(run, at)| self.runs[run].tables[at].meta.min_key.clone())
+    }
+}
