@@ -9,6 +9,7 @@
 //! how fast the code is.
 
 pub mod linear;
+pub mod oracle;
 mod report;
 mod worlds;
 
