@@ -1,0 +1,445 @@
+//! The node: the drives of one server behind one handle.
+//!
+//! 1. [`Node::open`] opens every drive, sorts them by their membership (`set.rs`) and splits the memory budget.
+//! 2. [`Node::place`] says where a user key lives. Reads go to that drive's engine; a [`NodeBatch`] is written
+//!    drive by drive, each part atomic, and comes back as the [`Gate`] that its reply waits for.
+//! 3. The core that calls [`Node::start_background`] (the cold one) runs flush, compaction and cleaning.
+
+use std::cell::Cell;
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_base::rng::Rng;
+use pumice_flash::Device;
+use pumice_kv::{
+    Direction, Entry, LargeReader, LargeRef, LargeWriter, Meta, Opened, Peek, Seq, SliceId, SliceSet, Store,
+    StoreError, StoreOptions, Want,
+};
+
+use crate::batch::NodeBatch;
+use crate::error::{CloseError, OpenError, WaitError, WriteError};
+use crate::gate::Gate;
+use crate::latch::{KeyHash, LatchSet, Latches, Latching};
+use crate::options::NodeOptions;
+use crate::place::{Place, Placement};
+use crate::scan::{NodeScan, NodeSnapshot};
+use crate::set::{self, Found, MEMBER_KEY, Member};
+use crate::stats::NodeStats;
+use crate::watch::Watches;
+
+/// One server's drives. Cheap to clone, usable from any core.
+#[derive(Clone)]
+pub struct Node {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    stores: Vec<Store>,
+    names: Vec<String>,
+    placement: Placement,
+    latches: Latches,
+    watches: Watches,
+    set: [u8; 16],
+    recovered: Vec<Recovered>,
+}
+
+/// How one drive was found when it was opened.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// The drive, as it was named.
+    pub drive: String,
+    /// It had been closed cleanly: nothing had to be replayed.
+    pub clean: bool,
+    /// Records replayed from the log.
+    pub replayed_records: u64,
+    /// What was durable once and no longer verifies.
+    pub damage: Vec<String>,
+}
+
+async fn is_empty(store: &Store) -> bool {
+    let snapshot = store.snapshot();
+    let mut scan = store.scan(
+        &snapshot,
+        SliceSet::All,
+        Bound::Unbounded,
+        Bound::Unbounded,
+        Direction::Forward,
+        Want::Keys,
+    );
+    matches!(scan.next().await, Ok(None))
+}
+
+impl Node {
+    /// Opens `devices` (each with the name to call it by in messages) as one set. `progress` hears how far
+    /// recovery has come, summed over the drives.
+    pub async fn open(
+        devices: Vec<(String, Device)>,
+        options: &NodeOptions,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Self, OpenError> {
+        if devices.is_empty() {
+            return Err(OpenError::NoDrives);
+        }
+        let share = options.memory_bytes / devices.len() as u64;
+        let mut stores = Vec::with_capacity(devices.len());
+        let mut found = Vec::with_capacity(devices.len());
+        let mut recovered = Vec::with_capacity(devices.len());
+        // Bytes of the drives before the one being opened; the total grows as drives say what they have.
+        let before = Cell::new((0, 0));
+        for (name, device) in devices {
+            let store_options = StoreOptions {
+                memory_bytes: share,
+                durability: options.durability,
+                ..StoreOptions::default()
+            };
+            let last = Cell::new((0, 0));
+            let heard = |done, total| {
+                last.set((done, total));
+                progress(before.get().0 + done, before.get().1 + total);
+            };
+            let opened = Store::open(device, store_options, &heard).await;
+            before.set((before.get().0 + last.get().1, before.get().1 + last.get().1));
+            let Opened { store, clean, replayed, damage } =
+                opened.map_err(|source| OpenError::Drive { drive: name.clone(), source })?;
+            let entry = store.get(SliceId(0), MEMBER_KEY).await;
+            let entry =
+                entry.map_err(|e| OpenError::Membership { drive: name.clone(), why: e.to_string() })?;
+            let member = match entry {
+                Some(entry) => Some(
+                    Member::decode(&entry.value)
+                        .map_err(|why| OpenError::WrongSet { why: format!("{name}: {why}") })?,
+                ),
+                None => None,
+            };
+            // A formatted drive may have used up a few numbers, but has no entry in any slice.
+            let is_empty = member.is_none() && is_empty(&store).await;
+            recovered.push(Recovered {
+                drive: name.clone(),
+                clean,
+                replayed_records: replayed,
+                damage: damage.iter().map(ToString::to_string).collect(),
+            });
+            found.push(Found { name, member, is_empty });
+            stores.push(store);
+        }
+        let set = set::arrange(&found, options.set_id)?;
+        let mut slots: Vec<Option<Store>> = stores.into_iter().map(Some).collect();
+        let stores: Vec<Store> =
+            set.order.iter().map(|&at| slots[at].take().expect("each drive has one place")).collect();
+        let names = set.order.iter().map(|&at| found[at].name.clone()).collect();
+        let slices = stores[0].slice_count();
+        if let Some(odd) = stores.iter().position(|s| s.slice_count() != slices) {
+            let (name, has) = (&found[set.order[odd]].name, stores[odd].slice_count());
+            return Err(OpenError::WrongSet {
+                why: format!("{name} has {has} slices, others have {slices}"),
+            });
+        }
+        let count = stores.len() as u16;
+        let node = Self {
+            inner: Arc::new(Inner {
+                stores,
+                names,
+                placement: Placement { drives: count, slices },
+                latches: Latches::default(),
+                watches: Watches::default(),
+                set: set.set,
+                recovered,
+            }),
+        };
+        for index in set.unwritten {
+            node.write_member(Member { set: set.set, index, count }).await?;
+        }
+        Ok(node)
+    }
+
+    async fn write_member(&self, member: Member) -> Result<(), OpenError> {
+        let drive = self.inner.names[usize::from(member.index)].clone();
+        let mut batch = NodeBatch::new();
+        let place = Place { drive: member.index, slice: SliceId(0) };
+        batch.put(place, MEMBER_KEY, 0, 0, &member.encode());
+        let gate = self
+            .write_ready(&batch)
+            .await
+            .map_err(|e| OpenError::Membership { drive: drive.clone(), why: e.to_string() })?;
+        self.wait(&gate).await.map_err(|e| OpenError::Membership { drive, why: e.to_string() })
+    }
+
+    /// Drives in the set.
+    pub fn drive_count(&self) -> u16 {
+        self.inner.placement.drives
+    }
+
+    /// Slices of each drive.
+    pub fn slice_count(&self) -> u16 {
+        self.inner.placement.slices
+    }
+
+    /// The engine of drive `drive`.
+    pub fn store(&self, drive: u16) -> &Store {
+        &self.inner.stores[usize::from(drive)]
+    }
+
+    /// How the drives were named when they were opened, in set order.
+    pub fn drive_names(&self) -> &[String] {
+        &self.inner.names
+    }
+
+    /// How each drive was found when it was opened, in the order they were given.
+    pub fn recovered(&self) -> &[Recovered] {
+        &self.inner.recovered
+    }
+
+    /// The id of this set of drives.
+    pub fn set_id(&self) -> [u8; 16] {
+        self.inner.set
+    }
+
+    /// Where `user_key` lives: by its Redis Cluster slot, so that keys with one `{tag}` live together.
+    pub fn place(&self, user_key: &[u8]) -> Place {
+        self.inner.placement.of_key(user_key)
+    }
+
+    /// Where the keys of `slot` live.
+    pub fn place_of_slot(&self, slot: u16) -> Place {
+        self.inner.placement.of_slot(slot)
+    }
+
+    /// Every place, for changes that concern all of them (a flush).
+    pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        let Placement { drives, slices } = self.inner.placement;
+        (0..drives)
+            .flat_map(move |drive| (0..slices).map(move |slice| Place { drive, slice: SliceId(slice) }))
+    }
+
+    // Reading. Keys here are encoded keys, not user keys.
+
+    /// The entry of `key` if memory alone can tell.
+    pub fn peek(&self, place: Place, key: &[u8]) -> Peek<Entry> {
+        self.store(place.drive).peek(place.slice, key)
+    }
+
+    /// The entry of `key`: at most one flash read when its key table is cached.
+    pub async fn get(&self, place: Place, key: &[u8]) -> Result<Option<Entry>, StoreError> {
+        self.store(place.drive).get(place.slice, key).await
+    }
+
+    /// Type, expiry and length of `key` if memory alone can tell.
+    pub fn peek_meta(&self, place: Place, key: &[u8]) -> Peek<Meta> {
+        self.store(place.drive).peek_meta(place.slice, key)
+    }
+
+    /// Type, expiry and length of `key`, without its value.
+    pub async fn get_meta(&self, place: Place, key: &[u8]) -> Result<Option<Meta>, StoreError> {
+        self.store(place.drive).get_meta(place.slice, key).await
+    }
+
+    /// A snapshot of every drive. Drives are pinned one after the other: hold the latches of whatever must be
+    /// seen in one state.
+    pub fn snapshot(&self) -> NodeSnapshot {
+        NodeSnapshot { drives: self.inner.stores.iter().map(Store::snapshot).collect() }
+    }
+
+    /// Keys (and values, if wanted) of all drives and slices from `lower` to `upper`, in key order.
+    pub fn scan(
+        &self,
+        snapshot: &NodeSnapshot,
+        lower: Bound<Bytes>,
+        upper: Bound<Bytes>,
+        direction: Direction,
+        want: Want,
+    ) -> NodeScan {
+        NodeScan::new(&self.inner.stores, snapshot, lower, upper, direction, want)
+    }
+
+    // Large values.
+
+    /// Starts a value too long for one record; see the engine's `large_writer`.
+    pub fn large_writer(&self, place: Place, key: &[u8]) -> LargeWriter {
+        self.store(place.drive).large_writer(place.slice, key)
+    }
+
+    /// Reads a part of a large value piece by piece.
+    pub fn read_large(&self, place: Place, value: &LargeRef, range: Range<u64>) -> LargeReader {
+        self.store(place.drive).read_large(value, range)
+    }
+
+    // Writing.
+
+    /// Applies `batch`: visible on return, durable when the gate opens. Never waits.
+    ///
+    /// Over several drives the parts are applied one by one; on an error [`WriteError::applied`] of them are in.
+    /// The caller holds the latches of the keys, so that nobody sees the space between.
+    pub fn write(&self, batch: &NodeBatch) -> Result<Gate, WriteError> {
+        let mut gate = Gate::open();
+        self.write_from(batch, 0, &mut gate).map(|()| gate)
+    }
+
+    fn write_from(&self, batch: &NodeBatch, skip: usize, gate: &mut Gate) -> Result<(), WriteError> {
+        for (applied, (drive, part)) in batch.parts().iter().enumerate().skip(skip) {
+            if part.is_empty() {
+                continue;
+            }
+            match self.store(*drive).write(part) {
+                Ok(seq) => gate.add(*drive, seq),
+                Err(source) => return Err(WriteError { drive: *drive, applied, source }),
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Node::write`] that waits while a drive is behind with its commits.
+    pub async fn write_ready(&self, batch: &NodeBatch) -> Result<Gate, WriteError> {
+        let mut gate = Gate::open();
+        let mut skip = 0;
+        loop {
+            match self.write_from(batch, skip, &mut gate) {
+                Ok(()) => return Ok(gate),
+                Err(WriteError { drive, applied, source: pumice_kv::WriteError::Busy }) => {
+                    skip = applied;
+                    self.store(drive).ready().await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until drive `drive` takes writes again, after `Busy`.
+    pub async fn ready(&self, drive: u16) {
+        self.store(drive).ready().await;
+    }
+
+    /// An id never used before on the drive of `place`, across crashes too.
+    pub fn allocate_id(&self, place: Place) -> u64 {
+        self.store(place.drive).allocate_id()
+    }
+
+    // Durability.
+
+    /// True when all that `gate` depends on is durable. Never waits.
+    pub fn is_open(&self, gate: &Gate) -> bool {
+        gate.needs().iter().all(|&(drive, seq)| self.store(drive).is_durable(seq))
+    }
+
+    /// Drops from `gate` what is durable already: later checks are cheaper.
+    pub fn prune(&self, gate: &mut Gate) {
+        gate.retain(|drive, seq| !self.store(drive).is_durable(seq));
+    }
+
+    /// Waits until all that `gate` depends on is durable.
+    pub async fn wait(&self, gate: &Gate) -> Result<(), WaitError> {
+        for &(drive, seq) in gate.needs() {
+            self.store(drive).wait_durable(seq).await.map_err(|source| WaitError { drive, source })?;
+        }
+        Ok(())
+    }
+
+    /// Makes `gate` depend on the version of an entry just read from `place`, unless that is durable already.
+    pub fn depend(&self, gate: &mut Gate, place: Place, seq: Seq) {
+        if !self.store(place.drive).is_durable(seq) {
+            gate.add(place.drive, seq);
+        }
+    }
+
+    /// Makes `gate` depend on everything written so far: for replies over whole key spaces.
+    pub fn depend_on_all(&self, gate: &mut Gate) {
+        for drive in 0..self.drive_count() {
+            let seq = self.store(drive).last_seq();
+            if !self.store(drive).is_durable(seq) {
+                gate.add(drive, seq);
+            }
+        }
+    }
+
+    // Ordering of commands on the same key.
+
+    /// The key latches.
+    pub fn latches(&self) -> &Latches {
+        &self.inner.latches
+    }
+
+    /// Takes the latches of `keys`, or none when one is held.
+    pub fn try_latch(&self, keys: &[KeyHash]) -> Option<LatchSet> {
+        self.inner.latches.try_latch(keys)
+    }
+
+    /// Takes the latches of `keys`, waiting in turn.
+    pub fn latch(&self, keys: &[KeyHash]) -> Latching {
+        self.inner.latches.latch(keys)
+    }
+
+    /// The watched keys.
+    pub fn watches(&self) -> &Watches {
+        &self.inner.watches
+    }
+
+    // Whole spaces.
+
+    /// The sum of all tallies of `space` over the drives.
+    pub fn tally(&self, space: u32) -> i64 {
+        self.inner.stores.iter().map(|store| store.tally(space)).sum()
+    }
+
+    /// Up to `limit` encoded keys (with their places) whose time is over at `now_ms`, for the caller to delete.
+    pub async fn expired(&self, now_ms: u64, limit: usize) -> Result<Vec<(Place, Bytes)>, StoreError> {
+        let mut found = Vec::new();
+        for (drive, store) in (0u16..).zip(&self.inner.stores) {
+            if found.len() >= limit {
+                break;
+            }
+            let keys = store.expired(now_ms, limit - found.len()).await?;
+            found.extend(keys.into_iter().map(|(slice, key)| (Place { drive, slice }, key)));
+        }
+        Ok(found)
+    }
+
+    /// A random encoded key under `prefix`, from a random place that has one.
+    pub async fn random_key(
+        &self,
+        prefix: &[u8],
+        rng: &mut Rng,
+    ) -> Result<Option<(Place, Bytes)>, StoreError> {
+        let mut places: Vec<Place> = self.places().collect();
+        rng.shuffle(&mut places);
+        for place in places {
+            if let Some(key) = self.store(place.drive).random_key(place.slice, prefix, rng).await? {
+                return Ok(Some((place, key)));
+            }
+        }
+        Ok(None)
+    }
+
+    // Running.
+
+    /// Starts flush, compaction and cleaning of every drive on the current core: call it on the cold one.
+    pub fn start_background(&self) {
+        self.inner.stores.iter().for_each(Store::start_background);
+    }
+
+    /// What every drive has done and holds.
+    pub fn stats(&self) -> NodeStats {
+        NodeStats {
+            drives: self.inner.stores.iter().map(Store::stats).collect(),
+            names: self.inner.names.clone(),
+            latch_waits: self.inner.latches.waits(),
+            watched: self.inner.watches.len(),
+        }
+    }
+
+    /// What is wrong with a drive that still reads but no longer takes writes; `None` when all is well.
+    pub fn trouble(&self) -> Option<String> {
+        (self.inner.stores.iter().zip(&self.inner.names))
+            .find_map(|(store, name)| store.heap().read_only().map(|why| format!("drive {name}: {why}")))
+    }
+
+    /// Writes everything back and closes every drive cleanly. Nothing may be in flight any more.
+    pub async fn close(&self) -> Result<(), CloseError> {
+        let mut outcome = Ok(());
+        for (store, name) in self.inner.stores.iter().zip(&self.inner.names) {
+            if let Err(source) = store.close().await {
+                outcome = Err(CloseError { drive: name.clone(), source });
+            }
+        }
+        outcome
+    }
+}

@@ -1,0 +1,134 @@
+//! Which drives belong together.
+//!
+//! Keys are spread over drives by a rule that counts them, so a server must find exactly the drives that were
+//! there when the keys were written. Each drive therefore keeps one small entry, "member i of n of set s", under
+//! [`MEMBER_KEY`] in its slice 0 (`docs/format/node.md`). Opening sorts the drives by it and refuses any other
+//! company. A drive without one has never been served: a set of such drives is made on the spot, and a set whose
+//! making was cut short (some members written, the others untouched) is completed.
+
+use crate::error::OpenError;
+
+/// The key of the member entry: the reserved space `0xFFFF_FFFF`, which no database uses.
+pub const MEMBER_KEY: &[u8] = b"\xFF\xFF\xFF\xFF\x00member";
+
+/// Version byte of the member entry.
+const VERSION: u8 = 1;
+const LEN: usize = 1 + 3 + 2 + 2 + 16;
+
+/// A drive's place in its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The set's id: random bits, drawn when the set is made.
+    pub set: [u8; 16],
+    /// This drive's index, `0..count`.
+    pub index: u16,
+    /// Drives in the set.
+    pub count: u16,
+}
+
+impl Member {
+    /// The stored form (`docs/format/node.md`).
+    pub fn encode(&self) -> [u8; LEN] {
+        let mut out = [0; LEN];
+        out[0] = VERSION;
+        out[4..6].copy_from_slice(&self.index.to_le_bytes());
+        out[6..8].copy_from_slice(&self.count.to_le_bytes());
+        out[8..].copy_from_slice(&self.set);
+        out
+    }
+
+    /// Reads the stored form; `Err` says what is wrong with it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        match bytes.first() {
+            Some(&VERSION) => {}
+            Some(version) => {
+                return Err(format!(
+                    "its member entry has version {version}, this build reads version {VERSION}: use a newer pumice"
+                ));
+            }
+            None => return Err("its member entry is empty".into()),
+        }
+        let bytes: &[u8; LEN] =
+            bytes.try_into().map_err(|_| format!("its member entry has {} bytes, not {LEN}", bytes.len()))?;
+        let member = Self {
+            set: bytes[8..].try_into().expect("the length was checked"),
+            index: u16::from_le_bytes([bytes[4], bytes[5]]),
+            count: u16::from_le_bytes([bytes[6], bytes[7]]),
+        };
+        if member.index >= member.count {
+            return Err(format!("its member entry says drive {} of {}", member.index, member.count));
+        }
+        Ok(member)
+    }
+}
+
+/// What [`arrange`] decided: for each place in the set the index of the drive as given, and the places whose
+/// member entry is still to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriveSet {
+    /// The set's id.
+    pub set: [u8; 16],
+    /// `order[place]` = index of that drive among those given.
+    pub order: Vec<usize>,
+    /// Places whose drive does not know its membership yet.
+    pub unwritten: Vec<u16>,
+}
+
+/// A drive as found: how to call it, its member entry if any, and whether anything was ever written to it.
+pub(crate) struct Found {
+    pub name: String,
+    pub member: Option<Member>,
+    pub is_empty: bool,
+}
+
+/// Decides which drive takes which place, or says why these drives cannot be served together.
+pub(crate) fn arrange(found: &[Found], new_set: [u8; 16]) -> Result<DriveSet, OpenError> {
+    let refuse = |why: String| Err(OpenError::WrongSet { why });
+    let count = u16::try_from(found.len())
+        .map_err(|_| OpenError::WrongSet { why: "more than 65,535 drives".into() })?;
+    let Some((first, member)) = found.iter().find_map(|f| f.member.map(|m| (f, m))) else {
+        return Ok(DriveSet {
+            set: new_set,
+            order: (0..found.len()).collect(),
+            unwritten: (0..count).collect(),
+        });
+    };
+    let mut order: Vec<Option<usize>> = vec![None; usize::from(member.count)];
+    if member.count != count {
+        return refuse(format!(
+            "{} belongs to a set of {} drive(s), but {} given: name all drives of the set, or format them anew",
+            first.name,
+            member.count,
+            if count == 1 { "1 was".to_string() } else { format!("{count} were") },
+        ));
+    }
+    for (at, drive) in found.iter().enumerate() {
+        let Some(m) = drive.member else { continue };
+        if m.set != member.set || m.count != member.count {
+            return refuse(format!(
+                "{} and {} belong to different sets of drives: serve each set by itself",
+                first.name, drive.name
+            ));
+        }
+        if let Some(twin) = order[usize::from(m.index)].replace(at) {
+            return refuse(format!(
+                "{} and {} both are drive {} of their set: one is a copy of the other, give only one of them",
+                found[twin].name, drive.name, m.index
+            ));
+        }
+    }
+    let mut unwritten = Vec::new();
+    for (at, drive) in found.iter().enumerate().filter(|(_, d)| d.member.is_none()) {
+        if !drive.is_empty {
+            return refuse(format!(
+                "{} holds data but does not belong to the set of {}",
+                drive.name, first.name
+            ));
+        }
+        let place = order.iter().position(Option::is_none).expect("as many places as drives");
+        order[place] = Some(at);
+        unwritten.push(place as u16);
+    }
+    let order = order.into_iter().map(|at| at.expect("every place was filled")).collect();
+    Ok(DriveSet { set: member.set, order, unwritten })
+}

@@ -1,0 +1,160 @@
+//! Watched keys: which clients asked to be told when a key changes (WATCH).
+//!
+//! A write to a key raises the flag of every client that watches it; EXEC looks at its own flag and never at
+//! the registry. While nobody watches anything, a write pays one relaxed load.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+
+use crate::latch::KeyHash;
+
+const SHARDS: usize = 64;
+
+/// One client's flag: raised once any key it watches has changed.
+#[derive(Debug, Default)]
+pub struct WatchFlag {
+    touched: AtomicBool,
+}
+
+impl WatchFlag {
+    /// True when a watched key has changed since [`WatchFlag::reset`].
+    pub fn is_touched(&self) -> bool {
+        self.touched.load(Ordering::Acquire)
+    }
+
+    /// Lowers the flag; call it before watching anew.
+    pub fn reset(&self) {
+        self.touched.store(false, Ordering::Release);
+    }
+
+    /// Raises the flag.
+    pub fn touch(&self) {
+        self.touched.store(true, Ordering::Release);
+    }
+}
+
+struct Watched {
+    space: u32,
+    key: Bytes,
+    flags: Vec<Arc<WatchFlag>>,
+}
+
+/// Every watched key of one server. Cheap to clone; any core may use it.
+#[derive(Clone)]
+pub struct Watches {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Watched (key, client) pairs over all shards: zero means that writes need not look.
+    count: AtomicU64,
+    shards: Box<[Mutex<HashMap<KeyHash, Vec<Watched>>>]>,
+}
+
+impl Default for Watches {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::default())).collect();
+        Self { inner: Arc::new(Inner { count: AtomicU64::new(0), shards }) }
+    }
+}
+
+impl Watches {
+    fn shard(&self, hash: KeyHash) -> MutexGuard<'_, HashMap<KeyHash, Vec<Watched>>> {
+        // Nothing under this lock panics half-way: a poisoned map is still whole.
+        self.inner.shards[hash.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts to watch `key` of `space` for the client that owns `flag`. Watching twice changes nothing.
+    ///
+    /// Hold the key's latch: a change is then either seen by the read that follows or raises the flag.
+    pub fn watch(&self, space: u32, key: &[u8], flag: &Arc<WatchFlag>) {
+        let hash = KeyHash::of(space, key);
+        let mut shard = self.shard(hash);
+        let entries = shard.entry(hash).or_default();
+        let place = match entries.iter().position(|e| e.space == space && e.key == key) {
+            Some(place) => place,
+            None => {
+                entries.push(Watched { space, key: Bytes::copy_from_slice(key), flags: Vec::new() });
+                entries.len() - 1
+            }
+        };
+        let flags = &mut entries[place].flags;
+        if !flags.iter().any(|known| Arc::ptr_eq(known, flag)) {
+            flags.push(flag.clone());
+            self.inner.count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Stops watching `key` of `space` for the client that owns `flag`.
+    pub fn unwatch(&self, space: u32, key: &[u8], flag: &Arc<WatchFlag>) {
+        let hash = KeyHash::of(space, key);
+        let mut shard = self.shard(hash);
+        let Some(entries) = shard.get_mut(&hash) else { return };
+        for entry in entries.iter_mut().filter(|e| e.space == space && e.key == key) {
+            let before = entry.flags.len();
+            entry.flags.retain(|known| !Arc::ptr_eq(known, flag));
+            self.inner.count.fetch_sub((before - entry.flags.len()) as u64, Ordering::SeqCst);
+        }
+        entries.retain(|e| !e.flags.is_empty());
+        if entries.is_empty() {
+            shard.remove(&hash);
+        }
+    }
+
+    /// Tells the watchers of `key` that it changed. Call it with the key's latch held, beside the write.
+    pub fn touch(&self, space: u32, key: &[u8]) {
+        if self.is_empty() {
+            return;
+        }
+        let hash = KeyHash::of(space, key);
+        let shard = self.shard(hash);
+        for entry in shard.get(&hash).into_iter().flatten() {
+            if entry.space == space && entry.key == key {
+                entry.flags.iter().for_each(|flag| flag.touch());
+            }
+        }
+    }
+
+    /// Tells every watcher of any key in `space` (or in every space, with `None`) for which `existed` holds:
+    /// what a flush does.
+    pub fn touch_space(&self, space: Option<u32>, mut existed: impl FnMut(u32, &[u8]) -> bool) {
+        if self.is_empty() {
+            return;
+        }
+        for shard in &self.inner.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for entry in shard.values().flatten() {
+                if space.is_none_or(|s| s == entry.space) && existed(entry.space, &entry.key) {
+                    entry.flags.iter().for_each(|flag| flag.touch());
+                }
+            }
+        }
+    }
+
+    /// The watched keys of `space`, each once.
+    pub fn watched_in(&self, space: u32) -> Vec<Bytes> {
+        let mut keys = Vec::new();
+        if self.is_empty() {
+            return keys;
+        }
+        for shard in &self.inner.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.extend(shard.values().flatten().filter(|e| e.space == space).map(|e| e.key.clone()));
+        }
+        keys.sort_unstable();
+        keys
+    }
+
+    /// True while nobody watches anything.
+    pub fn is_empty(&self) -> bool {
+        self.inner.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Watched (key, client) pairs.
+    pub fn len(&self) -> u64 {
+        self.inner.count.load(Ordering::SeqCst)
+    }
+}
