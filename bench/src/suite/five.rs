@@ -1,0 +1,173 @@
+//! LightStore's five workloads at 8 KiB, one drive, in process, each beside fio on the same file with the matching
+//! pattern.
+//!
+//! 1. fio writes the drive's whole file (fresh blocks commit at half the speed of old ones) and measures its write
+//!    limits there.
+//! 2. Pumice formats that file and loads it to 70% (S-SET), is closed, the page cache emptied, opened, and reads in key
+//!    order, at random, Zipfian, and mixed; fio reads the same file with the same size and depth after each.
+//! 3. R-SET overwrites the data three times over. What it writes beyond the user's bytes is held against a perfect
+//!    greedy cleaner's.
+//! 4. fio measures its write limits again: the disk may have changed under the run.
+
+use super::{Context, Data, UNTIL_TIME, limit, limit_phase, phase, remove, run_limit, run_worker};
+use crate::bound::{GreedyRun, greedy_limit, greedy_simulated};
+use crate::fio::{self, Limit, Pattern};
+use crate::phase::{EngineKind, PhaseResult, Work, WorkerResult, ratio};
+use crate::report::{self, Report, Table, count, micros, percent};
+use crate::{Result, keys::KEY_BYTES};
+
+const VALUE_BYTES: usize = 8192;
+/// Live share of the drive after loading.
+const FILL: f64 = 0.70;
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// SETs and GETs in flight.
+const DEPTH: u32 = 32;
+
+pub fn run(context: &Context, report: &mut Report) -> Result<()> {
+    let data = Data::filling(context.pick(4 << 30, 96 << 20), context.pick(256 << 20, 64 << 20), FILL);
+    let seconds = context.pick(12.0, 0.4);
+    let dir = context.fresh_dir("five")?;
+    let file = dir.join("drive0");
+    eprintln!("  fio: writing {} MiB", data.space_bytes >> 20);
+    fio::prewrite(&file, data.space_bytes)?;
+    let before = write_limits(&file, seconds / 2.0)?;
+
+    let mut spec = context.worker(EngineKind::Pumice, &dir, VALUE_BYTES, data);
+    let block = VALUE_BYTES as u64;
+    spec.phases = vec![
+        phase("S-SET", Work::SequentialSet, spec.keys, 600.0, DEPTH).durable(),
+        phase("settle", Work::Settle, 0, 60.0, 1),
+        phase("reopen", Work::Reopen { cold: true }, 0, 60.0, 1),
+        phase("S-GET", Work::SequentialGet, spec.keys, seconds, DEPTH),
+        limit_phase("fio S-GET", Pattern::Read, block, DEPTH, seconds / 2.0),
+        phase("scan", Work::Scan, spec.keys, seconds, 1),
+        limit_phase("fio scan", Pattern::Read, 1 << 20, 4, seconds / 2.0),
+        phase("R-GET", Work::RandomGet, UNTIL_TIME, seconds, DEPTH),
+        limit_phase("fio R-GET", Pattern::RandomRead, block, DEPTH, seconds / 2.0),
+        phase("R-GET zipfian", Work::RandomGet, UNTIL_TIME, seconds, DEPTH).zipfian(),
+        phase("R-Mixed", Work::Mixed, UNTIL_TIME, seconds, DEPTH).durable(),
+        phase("R-SET", Work::RandomSet, 3 * spec.keys, 1200.0, DEPTH).durable(),
+        phase("settle after", Work::Settle, 0, 60.0, 1),
+    ];
+    let mut notes = Vec::new();
+    let result = run_worker(&spec, &mut notes);
+    let after = write_limits(&file, seconds / 2.0)?;
+    remove(&dir);
+
+    report.tables.push(shares(&result, &before, &after, notes));
+    report.tables.push(cleaning(&result, spec.keys, data, &after));
+    report.raw = serde_json::json!({ "pumice": result, "fio_before": before, "fio_after": after });
+    Ok(())
+}
+
+/// fio's write limits on `file`, which it spoils.
+fn write_limits(file: &std::path::Path, seconds: f64) -> Result<Vec<PhaseResult>> {
+    let block = VALUE_BYTES as u64;
+    let durable = |l: Limit| Limit { durable: true, ..l };
+    let jobs = [
+        (
+            "durable write, one group of 32 values",
+            durable(limit(Pattern::Write, block * u64::from(DEPTH), 1, seconds)),
+        ),
+        ("durable write, 1 MiB", durable(limit(Pattern::Write, 1 << 20, 1, seconds))),
+        ("durable write, 8 KiB, depth 32", durable(limit(Pattern::RandomWrite, block, DEPTH, seconds))),
+        ("write, 8 MiB, depth 2", limit(Pattern::Write, SEGMENT_BYTES, 2, seconds)),
+        ("9:1 mix, 8 KiB, depth 32", limit(Pattern::RandomMixed, block, DEPTH, seconds)),
+    ];
+    jobs.iter().map(|(name, job)| run_limit(name, job, file)).collect()
+}
+
+fn shares(result: &WorkerResult, before: &[PhaseResult], after: &[PhaseResult], notes: Vec<String>) -> Table {
+    let mut table = Table::new(
+        "8 KiB values, one drive, 32 in flight",
+        &[
+            "workload",
+            "ops/s",
+            "bytes/s",
+            "fio",
+            "share",
+            "CPU s/M",
+            "p50",
+            "p99",
+            "p99.9",
+            "max",
+            "reads/GET",
+        ],
+    );
+    let write_limit = |name: &str| {
+        let of = |list: &[PhaseResult]| {
+            list.iter().find(|p| p.name == name).map_or(0.0, PhaseResult::bytes_per_second)
+        };
+        (of(before) + of(after)) / 2.0
+    };
+    let read_limit = |name: &str| result.phase(name).map_or(0.0, PhaseResult::bytes_per_second);
+    let group = write_limit("durable write, one group of 32 values");
+    let rows = [
+        ("S-SET", group),
+        ("S-GET", read_limit("fio S-GET")),
+        ("scan", read_limit("fio scan")),
+        ("R-GET", read_limit("fio R-GET")),
+        ("R-GET zipfian", read_limit("fio R-GET")),
+        ("R-Mixed", write_limit("9:1 mix, 8 KiB, depth 32")),
+        ("R-SET", group),
+    ];
+    for (name, fio) in rows {
+        let Some(p) = result.phase(name) else { continue };
+        table.row(vec![
+            name.into(),
+            count(p.ops_per_second()),
+            report::bytes(p.bytes_per_second()),
+            report::bytes(fio),
+            percent(ratio(p.bytes_per_second(), fio)),
+            format!("{:.1}", p.cpu_per_million()),
+            micros(p.p50_us),
+            micros(p.p99_us),
+            micros(p.p999_us),
+            micros(p.max_us),
+            format!("{:.2}", p.reads_per_op()),
+        ]);
+    }
+    table.note("SETs are durable when acknowledged. fio's pattern: S-SET and R-SET, one durable sequential write of what is in flight (256 KiB) at a time, the mean of before and after the run; S-GET, sequential 8 KiB reads at depth 32; scan, 1 MiB reads at depth 4; R-GET, random 8 KiB reads at depth 32, all on the drive's own file, right after; R-Mixed, fio's 9:1 mix, whose writes are *not* durable.");
+    for p in before.iter().zip(after) {
+        table.note(format!(
+            "fio {}: {} before, {} after",
+            p.0.name,
+            report::bytes(p.0.bytes_per_second()),
+            report::bytes(p.1.bytes_per_second())
+        ));
+    }
+    table.notes.extend(notes);
+    table
+}
+
+fn cleaning(result: &WorkerResult, keys: u64, data: Data, after: &[PhaseResult]) -> Table {
+    let mut table =
+        Table::new("R-SET in its steady state: three overwrites of a drive 70% full", &["figure", "value"]);
+    let Some(set) = result.phase("R-SET") else { return table };
+    let record_bytes = (KEY_BYTES + VALUE_BYTES) as u64;
+    let fill = (keys * record_bytes) as f64 / data.space_bytes as f64;
+    let simulated = greedy_simulated(GreedyRun {
+        segments: (data.space_bytes / SEGMENT_BYTES) as usize,
+        records_per_segment: (SEGMENT_BYTES / record_bytes) as usize,
+        keys: keys as usize,
+        reserve: 2,
+        overwrites: set.ops as f64 / keys as f64,
+    });
+    let settle_bytes = result.phase("settle after").map_or(0, |p| p.written_bytes);
+    let amplification = ratio((set.written_bytes + settle_bytes) as f64, set.user_bytes as f64);
+    let best_write = after.iter().filter(|p| p.name.contains("write")).map(PhaseResult::bytes_per_second);
+    let best_write = best_write.fold(0.0, f64::max);
+    let written_rate = ratio(set.written_bytes as f64, set.seconds);
+    let mut line = |name: &str, value: String| table.row(vec![name.into(), value]);
+    line("live share of the drive", percent(fill));
+    line("overwrites", format!("{:.2}", set.ops as f64 / keys as f64));
+    line("write amplification", format!("{amplification:.3}"));
+    line("greedy, for ever (mean field)", format!("{:.3}", greedy_limit(fill)));
+    line("greedy, this run (simulated)", format!("{simulated:.3}"));
+    line("above greedy in this run", format!("{:+.1}%", (amplification / simulated - 1.0) * 100.0));
+    line("user and cleaning bytes written a second", report::bytes(written_rate));
+    line("fio's best write bandwidth after the run", report::bytes(best_write));
+    line("share", percent(ratio(written_rate, best_write)));
+    table.note("The bound: u = exp(-(1 - u)/fill), write amplification 1/(1 - u), uniform overwrites for ever; and the same by simulation of a perfect greedy cleaner with this run's segments, start and length (`bench/src/bound.rs`). Ours counts every byte sent to the device: records, headers, padding, key tables, metadata, cleaning, and the settling afterwards.");
+    table
+}

@@ -1,0 +1,152 @@
+//! redis-benchmark, the tool that users reach for first, on the same servers.
+
+use std::process::Command;
+
+use super::network::options;
+use super::{Context, remove};
+use crate::Result;
+use crate::net::server::{Server, ServerKind};
+use crate::phase::ratio;
+use crate::report::{Report, Table, count, size, times};
+use crate::usage;
+
+/// One line of redis-benchmark's CSV.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Line {
+    server: String,
+    test: String,
+    value_bytes: usize,
+    connections: usize,
+    depth: usize,
+    ops_per_second: f64,
+    ops_per_cpu_second: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    max_ms: f64,
+}
+
+pub fn run(context: &Context, report: &mut Report) -> Result<()> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut notes = Vec::new();
+    for kind in
+        [ServerKind::Pumice, ServerKind::RedisMemory, ServerKind::RedisEverysec, ServerKind::RedisAlways]
+    {
+        if kind == ServerKind::Pumice && context.pumice.is_none() {
+            notes.push("**Pumice was not measured**: no `pumice` binary".to_string());
+            continue;
+        }
+        for value_bytes in context.pick(vec![100, 1 << 10, 8 << 10], vec![1 << 10]) {
+            let dir = context.fresh_dir("redis-benchmark")?;
+            let server = Server::start(kind, &dir, &options(context, 512 << 20))?;
+            eprintln!("  {kind}, values of {}", size(value_bytes as u64));
+            for (connections, depth) in
+                context.pick(vec![(50, 1), (50, 16), (500, 1), (500, 16)], vec![(50, 16)])
+            {
+                for test in ["set", "get"] {
+                    let requests = requests(context, kind, test, value_bytes, depth);
+                    lines.push(one(&server, kind, test, value_bytes, connections, depth, requests)?);
+                }
+            }
+            server.stop()?;
+            remove(&dir);
+        }
+    }
+    let mut table = Table::new(
+        "redis-benchmark, 20,000 random keys",
+        &[
+            "server",
+            "test",
+            "value",
+            "connections",
+            "deep",
+            "ops/s",
+            "per CPU s",
+            "Pumice's ops/s",
+            "per CPU s ×",
+            "p50",
+            "p99",
+            "max",
+        ],
+    );
+    for l in &lines {
+        let ours = lines.iter().find(|o| {
+            o.server == ServerKind::Pumice.to_string()
+                && (&o.test, o.value_bytes, o.connections, o.depth)
+                    == (&l.test, l.value_bytes, l.connections, l.depth)
+        });
+        let over = |f: fn(&Line) -> f64| times(ours.map_or(0.0, |o| ratio(f(o), f(l))));
+        table.row(vec![
+            l.server.clone(),
+            l.test.to_uppercase(),
+            size(l.value_bytes as u64),
+            l.connections.to_string(),
+            l.depth.to_string(),
+            count(l.ops_per_second),
+            count(l.ops_per_cpu_second),
+            over(|x| x.ops_per_second),
+            over(|x| x.ops_per_cpu_second),
+            format!("{:.2} ms", l.p50_ms),
+            format!("{:.2} ms", l.p99_ms),
+            format!("{:.1} ms", l.max_ms),
+        ]);
+    }
+    table.note("`redis-benchmark -t TEST -n N -r 20000 -d SIZE -c CONNECTIONS -P DEEP --csv`; the server's CPU from /proc. \"×\" is Pumice over that server.");
+    table.notes.extend(notes);
+    report.raw = serde_json::to_value(&lines)?;
+    report.tables.push(table);
+    Ok(())
+}
+
+/// About three seconds' worth.
+fn requests(context: &Context, kind: ServerKind, test: &str, value_bytes: usize, depth: usize) -> u64 {
+    if context.quick {
+        return 2_000;
+    }
+    let slow = test == "set" && kind != ServerKind::RedisMemory;
+    match (depth, slow, value_bytes >= 8 << 10) {
+        (1, false, _) => 200_000,
+        (1, true, false) => 120_000,
+        (1, true, true) => 40_000,
+        (_, false, false) => 1_500_000,
+        (_, false, true) | (_, true, false) => 500_000,
+        (_, true, true) => 80_000,
+    }
+}
+
+fn one(
+    server: &Server,
+    kind: ServerKind,
+    test: &str,
+    value_bytes: usize,
+    connections: usize,
+    depth: usize,
+    requests: u64,
+) -> Result<Line> {
+    let before = usage::process_cpu_seconds(server.pid());
+    let output = Command::new("redis-benchmark")
+        .args(["-p", &server.addr.port().to_string(), "-t", test, "-n", &requests.to_string()])
+        .args(["-r", "20000", "-d", &value_bytes.to_string(), "-c", &connections.to_string()])
+        .args(["-P", &depth.to_string(), "--csv"])
+        .output()?;
+    let cpu = usage::process_cpu_seconds(server.pid()) - before;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text
+        .lines()
+        .find(|l| l.to_lowercase().starts_with(&format!("\"{test}\"")))
+        .ok_or_else(|| format!("redis-benchmark: {} {text}", String::from_utf8_lossy(&output.stderr)))?;
+    // "test","rps","avg","min","p50","p95","p99","max"
+    let cells: Vec<f64> = line.split(',').map(|c| c.trim_matches('"').parse().unwrap_or(0.0)).collect();
+    let cell = |i: usize| cells.get(i).copied().unwrap_or(0.0);
+    Ok(Line {
+        server: kind.to_string(),
+        test: test.into(),
+        value_bytes,
+        connections,
+        depth,
+        ops_per_second: cell(1),
+        ops_per_cpu_second: ratio(requests as f64, cpu),
+        p50_ms: cell(4),
+        p99_ms: cell(6),
+        max_ms: cell(7),
+    })
+}
