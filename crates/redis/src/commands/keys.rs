@@ -1,0 +1,67 @@
+//! Keys of any type: DEL, EXISTS, TYPE, TOUCH. Expiry is in `expire.rs`, moving in `rename.rs`, walking in `scan.rs`.
+
+use crate::args::Args;
+use crate::command::Row;
+use crate::context::Ctx;
+use crate::errors::CommandResult;
+use crate::handler;
+use crate::keyspace::{HeadKey, Type, is_expired};
+
+/// The commands of this module.
+pub static ROWS: &[Row] = &[
+    ("del", handler!(del)),
+    ("unlink", handler!(del)),
+    ("exists", handler!(exists)),
+    ("touch", handler!(exists)),
+    ("type", handler!(kind)),
+];
+
+impl Ctx {
+    /// Whether a live key is there, of any type; reads no value.
+    pub(crate) async fn exists(&mut self, key: &HeadKey) -> Result<bool, crate::errors::Failure> {
+        let meta = self.meta(key.place, key.raw()).await?;
+        Ok(meta.is_some_and(|meta| !is_expired(meta.expire_ms, self.now_ms)))
+    }
+}
+
+async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let _held = ctx.latch(args.iter_from(1)).await;
+    let mut change = ctx.change();
+    let mut removed = 0;
+    let mut seen = pumice_base::hash::HashSet::<&[u8]>::default();
+    for user_key in args.iter_from(1) {
+        if args.len() > 2 && !seen.insert(user_key) {
+            continue;
+        }
+        let key = ctx.key(user_key);
+        let Some(meta) = ctx.meta(key.place, key.raw()).await? else { continue };
+        removed += u64::from(!is_expired(meta.expire_ms, ctx.now_ms));
+        if meta.tag != Type::String.tag() {
+            let entry = ctx.entry(key.place, key.raw()).await?;
+            ctx.erase_stored(&mut change, &key, entry).await?;
+        }
+        change.delete_head(&key);
+    }
+    ctx.commit(change).await?;
+    ctx.reply.count(removed);
+    Ok(())
+}
+
+async fn exists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let held = if args.len() > 2 { Some(ctx.latch(args.iter_from(1)).await) } else { None };
+    let mut count = 0;
+    for key in args.iter_from(1) {
+        let key = ctx.key(key);
+        count += u64::from(ctx.exists(&key).await?);
+    }
+    drop(held);
+    ctx.reply.count(count);
+    Ok(())
+}
+
+async fn kind(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let key = ctx.key(&args[1]);
+    let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
+    ctx.reply.simple(meta.and_then(|meta| Type::from_tag(meta.tag)).map_or("none", Type::name));
+    Ok(())
+}

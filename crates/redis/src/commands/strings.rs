@@ -1,0 +1,490 @@
+//! Strings: reading and setting whole values. Counters and parts of values are in `string_parts.rs`.
+
+use std::sync::atomic::Ordering;
+
+use pumice_kv::{Entry, Peek, VALUE_BYTES_MAX};
+use pumice_node::Place;
+
+use crate::args::Args;
+use crate::command::{Fast, FastHandler, Row};
+use crate::context::Ctx;
+use crate::errors::{self, CommandResult, Failure};
+use crate::handler;
+use crate::keyspace::{HeadKey, RawKey, StringHead, StringValue, Type, is_expired};
+use crate::value::{Source, Value};
+
+/// The commands of this module.
+pub static ROWS: &[Row] = &[
+    ("get", handler!(get)),
+    ("set", handler!(set)),
+    ("setnx", handler!(setnx)),
+    ("setex", handler!(setex)),
+    ("psetex", handler!(psetex)),
+    ("getset", handler!(getset)),
+    ("getdel", handler!(getdel)),
+    ("getex", handler!(getex)),
+    ("mget", handler!(mget)),
+    ("mset", handler!(mset)),
+    ("msetnx", handler!(msetnx)),
+    ("strlen", handler!(strlen)),
+];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] = &[("get", get_fast), ("set", set_fast)];
+
+impl Ctx {
+    /// The string at `key`; `None` when absent or expired; WRONGTYPE when it is a collection.
+    pub(crate) async fn string(&mut self, key: &HeadKey) -> Result<Option<StringHead>, Failure> {
+        let entry = self.entry(key.place, key.raw()).await?;
+        self.string_of(entry)
+    }
+
+    /// What the stored `entry` means to a command on strings.
+    pub(crate) fn string_of(&self, entry: Option<Entry>) -> Result<Option<StringHead>, Failure> {
+        match entry.filter(|entry| !is_expired(entry.expire_ms, self.now_ms)) {
+            None => Ok(None),
+            Some(entry) if entry.tag == Type::String.tag() => {
+                Ok(Some(StringHead { expire_ms: entry.expire_ms, entry }))
+            }
+            Some(_) => Err(errors::WRONG_TYPE.into()),
+        }
+    }
+
+    /// Writes a value as a bulk string; a large one piece by piece.
+    pub(crate) async fn reply_entry(&mut self, place: Place, entry: Entry) -> CommandResult {
+        let Some(large) = entry.large else {
+            self.reply.bulk_bytes(entry.value);
+            return Ok(());
+        };
+        let mut pieces = self.server.node.read_large(place, &large, 0..large.len());
+        self.reply.bulk_header(large.len());
+        while let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? {
+            self.reply.raw_bytes(piece);
+            self.drain().await?;
+        }
+        self.reply.bulk_end();
+        Ok(())
+    }
+
+    pub(crate) fn count_look_up(&self, found: bool) {
+        let stats = &self.server.stats;
+        let counter = if found { &stats.hits } else { &stats.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn get_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    let key = ctx.key(&args[1]);
+    let entry = match ctx.server.node.peek(key.place, key.raw()) {
+        Peek::NeedsFlash => return Fast::Slow,
+        Peek::Found(entry) if entry.large.is_some() => return Fast::Slow,
+        Peek::Found(entry) => Some(entry),
+        Peek::Absent => None,
+    };
+    ctx.depend_on(key.place, entry.as_ref().map(|entry| entry.seq));
+    match ctx.string_of(entry) {
+        Err(failure) => Fast::Fail(failure),
+        Ok(found) => {
+            ctx.count_look_up(found.is_some());
+            match found {
+                Some(string) => ctx.reply.bulk_bytes(string.entry.value),
+                None => ctx.reply.null(),
+            }
+            Fast::Done
+        }
+    }
+}
+
+async fn get(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let key = ctx.key(&args[1]);
+    let found = ctx.string(&key).await?;
+    reply_string(ctx, key.place, found).await
+}
+
+async fn reply_string(ctx: &mut Ctx, place: Place, found: Option<StringHead>) -> CommandResult {
+    ctx.count_look_up(found.is_some());
+    match found {
+        Some(string) => ctx.reply_entry(place, string.entry).await,
+        None => {
+            ctx.reply.null();
+            Ok(())
+        }
+    }
+}
+
+/// Answers GETs whose entries were read side by side.
+pub(crate) async fn answer_cold_gets(
+    ctx: &mut Ctx,
+    keys: &[(Place, RawKey)],
+    results: Vec<Result<Option<Entry>, Failure>>,
+    nanos: u64,
+) {
+    let table = crate::command::Table::get();
+    let Some(command) = table.find(b"get") else { return };
+    let each = nanos / results.len().max(1) as u64;
+    for ((place, _), result) in keys.iter().zip(results) {
+        let mark = ctx.reply.mark();
+        let answered = match result.and_then(|entry| ctx.string_of(entry)) {
+            Ok(found) => reply_string(ctx, *place, found).await,
+            Err(failure) => Err(failure),
+        };
+        crate::execute::account(ctx, command, answered, mark, each);
+    }
+}
+
+/// When a SET's key expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expiry {
+    Never,
+    Keep,
+    At(u64),
+}
+
+struct SetOptions {
+    expiry: Expiry,
+    only_absent: bool,
+    only_present: bool,
+    get: bool,
+}
+
+/// Milliseconds or seconds, from now or absolute, as `name`'s argument says; Unix milliseconds.
+pub(super) fn expire_time(
+    ctx: &Ctx,
+    text: &[u8],
+    in_seconds: bool,
+    is_absolute: bool,
+    name: &str,
+) -> Result<u64, Failure> {
+    let value = crate::number::parse_int(text).ok_or(errors::NOT_INTEGER)?;
+    let invalid = || errors::invalid_expire(name);
+    if value <= 0 {
+        return Err(invalid());
+    }
+    let ms = if in_seconds { value.checked_mul(1000).ok_or_else(invalid)? } else { value };
+    let at = if is_absolute { Some(ms) } else { ms.checked_add(ctx.now_ms as i64) };
+    at.map(|at| at as u64).ok_or_else(invalid)
+}
+
+fn set_options(ctx: &Ctx, args: &Args<'_>) -> Result<SetOptions, Failure> {
+    let mut options =
+        SetOptions { expiry: Expiry::Never, only_absent: false, only_present: false, get: false };
+    let mut at = 3;
+    // The expiry is looked at only when all options parse: Redis answers a syntax error first.
+    let mut expiry: Option<(&[u8], bool, bool)> = None;
+    let mut keep = false;
+    while at < args.len() {
+        let is = |word| args.is(at, word);
+        if is("nx") && !options.only_present {
+            options.only_absent = true;
+        } else if is("xx") && !options.only_absent {
+            options.only_present = true;
+        } else if is("get") {
+            options.get = true;
+        } else if is("keepttl") && expiry.is_none() {
+            keep = true;
+        } else if let Some((_, in_seconds, is_absolute)) =
+            [("ex", true, false), ("px", false, false), ("exat", true, true), ("pxat", false, true)]
+                .into_iter()
+                .find(|(word, ..)| is(word))
+            && expiry.is_none()
+            && !keep
+            && let Some(text) = args.get(at + 1)
+        {
+            expiry = Some((text, in_seconds, is_absolute));
+            at += 1;
+        } else {
+            return Err(errors::SYNTAX.into());
+        }
+        at += 1;
+    }
+    if keep {
+        options.expiry = Expiry::Keep;
+    }
+    if let Some((text, in_seconds, is_absolute)) = expiry {
+        options.expiry = Expiry::At(expire_time(ctx, text, in_seconds, is_absolute, "set")?);
+    }
+    Ok(options)
+}
+
+fn set_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    let options = if args.len() == 3 {
+        SetOptions { expiry: Expiry::Never, only_absent: false, only_present: false, get: false }
+    } else {
+        match set_options(ctx, args) {
+            Ok(options) if options.get => return Fast::Slow,
+            Ok(options) => options,
+            Err(failure) => return Fast::Fail(failure),
+        }
+    };
+    if args.large(2).is_some() || args[2].len() > VALUE_BYTES_MAX {
+        return Fast::Slow;
+    }
+    let key = ctx.key(&args[1]);
+    let Some(_held) = ctx.try_latch(&key) else { return Fast::Slow };
+    let stored = match ctx.server.node.peek_meta(key.place, key.raw()) {
+        Peek::NeedsFlash => return Fast::Slow,
+        Peek::Absent => None,
+        // The elements of a collection in the way must be removed.
+        Peek::Found(meta) if meta.tag != Type::String.tag() => return Fast::Slow,
+        Peek::Found(meta) => Some(meta),
+    };
+    let live = stored.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
+    if (options.only_absent && live.is_some()) || (options.only_present && live.is_none()) {
+        ctx.depend_on(key.place, stored.map(|meta| meta.seq));
+        ctx.reply.null();
+        return Fast::Done;
+    }
+    let expire_ms = match options.expiry {
+        Expiry::Never => 0,
+        Expiry::Keep => live.map_or(0, |meta| meta.expire_ms),
+        Expiry::At(at) => at,
+    };
+    let mut change = ctx.change();
+    change.put_string(&key, expire_ms, &StringValue::Bytes(&args[2]), stored.is_some());
+    match ctx.try_commit(change) {
+        Some(Ok(())) => {
+            ctx.reply.ok();
+            Fast::Done
+        }
+        Some(Err(failure)) => Fast::Fail(failure),
+        None => Fast::Slow,
+    }
+}
+
+async fn set(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let options = set_options(ctx, &args)?;
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    let stored = if options.get { ctx.entry(key.place, key.raw()).await? } else { None };
+    let old = if options.get { ctx.string_of(stored)? } else { None };
+    let done = store(ctx, &args, &key, 2, &options).await?;
+    if options.get {
+        return reply_string(ctx, key.place, old).await;
+    }
+    if done {
+        ctx.reply.ok()
+    } else {
+        ctx.reply.null()
+    }
+    Ok(())
+}
+
+/// Sets `key` to argument `value_at` if the options allow; says whether it did. The latch is held.
+async fn store(
+    ctx: &mut Ctx,
+    args: &Args<'_>,
+    key: &HeadKey,
+    value_at: usize,
+    options: &SetOptions,
+) -> Result<bool, Failure> {
+    let stored = ctx.meta(key.place, key.raw()).await?;
+    let live = stored.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
+    if (options.only_absent && live.is_some()) || (options.only_present && live.is_none()) {
+        return Ok(false);
+    }
+    let expire_ms = match options.expiry {
+        Expiry::Never => 0,
+        Expiry::Keep => live.map_or(0, |meta| meta.expire_ms),
+        Expiry::At(at) => at,
+    };
+    let value = argument_value(ctx, args, value_at, key).await?;
+    let mut change = ctx.change();
+    clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
+    change.put_string(key, expire_ms, &value.as_ref(), stored.is_some());
+    ctx.commit(change).await?;
+    Ok(true)
+}
+
+/// Removes the elements of a collection that a string is about to replace. `tag`: that of the stored head.
+pub(super) async fn clear_for_string(
+    ctx: &mut Ctx,
+    change: &mut crate::keyspace::Change,
+    key: &HeadKey,
+    tag: Option<u8>,
+) -> CommandResult {
+    if tag.is_some_and(|tag| tag != Type::String.tag()) {
+        let entry = ctx.entry(key.place, key.raw()).await?;
+        ctx.erase_stored(change, key, entry).await?;
+    }
+    Ok(())
+}
+
+/// The value that argument `at` gives `key`: its bytes, or the pieces that were streamed for this very key.
+pub(super) async fn argument_value<'a>(
+    ctx: &mut Ctx,
+    args: &Args<'a>,
+    at: usize,
+    key: &HeadKey,
+) -> Result<Value<'a>, Failure> {
+    match args.large(at) {
+        None => Ok(Value::Borrowed(args.get(at).unwrap_or_default())),
+        Some(large) if large.key[..] == *key.raw() => Ok(Value::Large(large.value.clone())),
+        // The database was emptied, or another selected, while the value arrived.
+        Some(large) => {
+            ctx.compose(key, &[Source::Large(key.place, large.value.clone(), 0..large.value.len())]).await
+        }
+    }
+}
+
+const PLAIN: SetOptions =
+    SetOptions { expiry: Expiry::Never, only_absent: false, only_present: false, get: false };
+
+async fn setnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    let done = store(ctx, &args, &key, 2, &SetOptions { only_absent: true, ..PLAIN }).await?;
+    ctx.reply.flag(done);
+    Ok(())
+}
+
+async fn setex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    set_for(ctx, args, true, "setex").await
+}
+
+async fn psetex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    set_for(ctx, args, false, "psetex").await
+}
+
+async fn set_for(ctx: &mut Ctx, args: Args<'_>, in_seconds: bool, name: &str) -> CommandResult {
+    let expiry = Expiry::At(expire_time(ctx, &args[2], in_seconds, false, name)?);
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    store(ctx, &args, &key, 3, &SetOptions { expiry, ..PLAIN }).await?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+async fn getset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    let old = ctx.string(&key).await?;
+    store(ctx, &args, &key, 2, &PLAIN).await?;
+    reply_string(ctx, key.place, old).await
+}
+
+async fn getdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    let found = ctx.string(&key).await?;
+    if found.is_some() {
+        let mut change = ctx.change();
+        change.delete_head(&key);
+        ctx.commit(change).await?;
+    }
+    reply_string(ctx, key.place, found).await
+}
+
+async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let expiry = match args.len() {
+        2 => None,
+        3 if args.is(2, "persist") => Some(0),
+        4 => {
+            let option =
+                [("ex", true, false), ("px", false, false), ("exat", true, true), ("pxat", false, true)]
+                    .into_iter()
+                    .find(|(word, ..)| args.is(2, word));
+            let Some((_, in_seconds, is_absolute)) = option else { return Err(errors::SYNTAX.into()) };
+            Some(expire_time(ctx, &args[3], in_seconds, is_absolute, "getex")?)
+        }
+        _ => return Err(errors::SYNTAX.into()),
+    };
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    let found = ctx.string(&key).await?;
+    if let (Some(string), Some(at)) = (&found, expiry) {
+        let mut change = ctx.change();
+        if at != 0 && at <= ctx.now_ms {
+            change.delete_head(&key);
+        } else if at != string.expire_ms {
+            let value = StringValue::of(&string.entry);
+            change.put_string(&key, at, &value, true);
+        }
+        if !change.is_empty() {
+            ctx.commit(change).await?;
+        }
+    }
+    reply_string(ctx, key.place, found).await
+}
+
+async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    // Several keys as of one moment: no other command in between.
+    let keys: Vec<HeadKey> = args.iter_from(1).map(|key| ctx.key(key)).collect();
+    let places: Vec<(Place, RawKey)> =
+        keys.iter().map(|key| (key.place, RawKey::from_slice(key.raw()))).collect();
+    let held = if keys.len() > 1 { Some(ctx.latch(args.iter_from(1)).await) } else { None };
+    let entries = ctx.entries(&places).await?;
+    drop(held);
+    ctx.reply.array(entries.len());
+    for ((place, _), entry) in places.iter().zip(entries) {
+        let found = ctx.string_of(entry).ok().flatten();
+        reply_string(ctx, *place, found).await?;
+        ctx.drain().await?;
+    }
+    Ok(())
+}
+
+/// The pairs of MSET and MSETNX: key and the index of its value, each key once, the last value counting.
+fn pairs<'a>(args: &Args<'a>) -> Vec<(&'a [u8], usize)> {
+    let mut pairs: Vec<(&[u8], usize)> = Vec::with_capacity(args.len() / 2);
+    let mut known = pumice_base::hash::HashMap::<&[u8], usize>::default();
+    for (i, key) in args.iter_from(1).enumerate().step_by(2) {
+        match known.get(key) {
+            Some(&at) => pairs[at].1 = i + 2,
+            None => {
+                known.insert(key, pairs.len());
+                pairs.push((key, i + 2));
+            }
+        }
+    }
+    pairs
+}
+
+async fn set_many(ctx: &mut Ctx, args: &Args<'_>, only_absent: bool) -> Result<bool, Failure> {
+    if args.len().is_multiple_of(2) {
+        return Err(errors::wrong_arity(if only_absent { "msetnx" } else { "mset" }));
+    }
+    let pairs = pairs(args);
+    let _held = ctx.latch(pairs.iter().map(|(key, _)| *key)).await;
+    let mut metas = Vec::with_capacity(pairs.len());
+    for (key, _) in &pairs {
+        let key = ctx.key(key);
+        let meta = ctx.meta(key.place, key.raw()).await?;
+        if only_absent && meta.is_some_and(|meta| !is_expired(meta.expire_ms, ctx.now_ms)) {
+            return Ok(false);
+        }
+        metas.push((key, meta));
+    }
+    let mut change = ctx.change();
+    for ((key, meta), (_, value_at)) in metas.iter().zip(&pairs) {
+        clear_for_string(ctx, &mut change, key, meta.map(|meta| meta.tag)).await?;
+        let value = argument_value(ctx, args, *value_at, key).await?;
+        change.put_string(key, 0, &value.as_ref(), meta.is_some());
+    }
+    ctx.commit(change).await?;
+    Ok(true)
+}
+
+async fn mset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    set_many(ctx, &args, false).await?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+async fn msetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let done = set_many(ctx, &args, true).await?;
+    ctx.reply.flag(done);
+    Ok(())
+}
+
+async fn strlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let key = ctx.key(&args[1]);
+    let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
+    match meta {
+        Some(meta) if meta.tag != Type::String.tag() => Err(errors::WRONG_TYPE.into()),
+        meta => {
+            ctx.count_look_up(meta.is_some());
+            ctx.reply.count(meta.map_or(0, |meta| meta.value_len));
+            Ok(())
+        }
+    }
+}

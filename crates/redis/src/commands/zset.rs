@@ -1,0 +1,6 @@
+//! Commands on zsets.
+
+use crate::command::Row;
+
+/// The commands of this module.
+pub static ROWS: &[Row] = &[];

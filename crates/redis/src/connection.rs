@@ -1,0 +1,521 @@
+//! One client: what it sends is carried out in order, what it gets back leaves in order.
+//!
+//! 1. The *processing half* receives, parses and carries out. All commands of one received piece are one run;
+//!    their replies gather in one buffer, which then becomes one [`Outgoing`] with one gate.
+//! 2. The *sending half* waits for each batch's gate (acknowledged is durable) and sends it. Receiving goes on
+//!    meanwhile, within the limits of `output.rs`.
+//! 3. Both are one task: a wake of either costs one poll, and neither ever waits for another task.
+//!
+//! Two shortcuts: GETs in a row of which some need flash are read side by side, since they could not see each
+//! other's effects anyway; and a long value of SET and its like goes to flash piece by piece while it arrives.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pumice_kv::LargeWriter;
+use pumice_node::{Gate, Place};
+use pumice_reactor::{PeerAddr, Stream};
+
+use crate::args::{Args, LargeArgument, Span};
+use crate::context::Ctx;
+use crate::errors::{self, Failure};
+use crate::execute::{Tried, execute, try_execute};
+use crate::keyspace::RawKey;
+use crate::output::{Outgoing, Output};
+use crate::resp::parser::{Parsed, Parser, Streams};
+use crate::server::Server;
+use crate::session::Session;
+use crate::transport::{Receiver, Sender};
+
+/// Pieces received in a row before other connections of the core get their turn.
+const RUN_PIECES_MAX: u32 = 8;
+/// Replies are handed to the sending half at this size, in the midst of a run.
+const FLUSH_BYTES: usize = 64 << 10;
+/// Replies on their way when the server stops get this long to leave.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+
+/// Serves one client until it leaves, is closed, or the server stops.
+pub async fn serve(server: Arc<Server>, stream: Stream, peer: PeerAddr, local_addr: String) {
+    let now_ms = pumice_reactor::wall_ms();
+    server.stats.connections.fetch_add(1, Ordering::Relaxed);
+    let addr = match &peer {
+        PeerAddr::Tcp(addr) => addr.to_string(),
+        PeerAddr::Unix => format!("{}:0", local_addr.trim_start_matches("unix:")),
+    };
+    let max = server.settings.clients_max.load(Ordering::Relaxed);
+    let core = pumice_reactor::core().0;
+    let Some(client) = server.clients.add(max, addr, local_addr, core, now_ms) else {
+        server.stats.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        let _ = stream.send(vec![Bytes::from_static(b"-ERR max number of clients reached\r\n")]).await;
+        return;
+    };
+    let stranger = !peer.is_local()
+        && server.settings.protected_mode.load(Ordering::Relaxed)
+        && !server.settings.has_password();
+    if stranger {
+        server.stats.rejected_connections.fetch_add(1, Ordering::Relaxed);
+        let _ = stream.send(vec![Bytes::from_static(PROTECTED.as_bytes())]).await;
+    } else {
+        let is_tcp = matches!(peer, PeerAddr::Tcp(_));
+        match crate::transport::open(&server, stream, is_tcp).await {
+            Ok((receiver, sender)) => run(&server, &client, receiver, sender).await,
+            Err(error) => tracing::debug!(client = client.id, %error, "the TLS handshake failed"),
+        }
+    }
+    server.clients.remove(&client);
+}
+
+const PROTECTED: &str = "-DENIED Pumice is running in protected mode because protected mode is enabled and no \
+     password is set. In this mode connections are only accepted from the loopback interface. To let other \
+     machines in, set a password with --redis-password, or, where the network is trusted, disable protected mode \
+     with 'CONFIG SET protected-mode no' from this machine.\r\n";
+
+async fn run(server: &Arc<Server>, client: &Arc<crate::clients::Client>, receiver: Receiver, sender: Sender) {
+    let output = Rc::new(Output::new(server.clone(), client.clone()));
+    let session = Session::new(client.clone(), !server.settings.has_password());
+    let mut ctx = Ctx::new(server.clone(), session);
+    ctx.output = Some(output.clone());
+    let mut connection = Connection {
+        ctx,
+        receiver,
+        parser: Parser::new(),
+        pending: Vec::new(),
+        need: 0,
+        large: Vec::new(),
+        streaming: None,
+        refused: None,
+        cold: Vec::new(),
+        counted_bytes: 0,
+    };
+    let stopped = Cell::new(false);
+    let watched = watch(client, &output);
+    {
+        let mut processing = pin!(connection.run());
+        let mut sending = pin!(send(&output, server, sender));
+        let mut watching = pin!(watched);
+        let mut stopping = pin!(server.stopping.wait());
+        let mut is_processing = true;
+        poll_fn(|context| {
+            if is_processing && processing.as_mut().poll(context).is_ready() {
+                is_processing = false;
+                output.finish();
+            }
+            if sending.as_mut().poll(context).is_ready() || watching.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            if is_processing && stopping.as_mut().poll(context).is_ready() {
+                stopped.set(true);
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+        if stopped.get() {
+            // What was carried out may still be answered; what was not is not begun.
+            output.finish();
+            let _ = pumice_reactor::timeout(LINGER_MAX, sending).await;
+        }
+    }
+    connection.ctx.forget_watches();
+    connection.count_input(0);
+}
+
+/// Looks after a connection from outside: ends when it was killed; passes lines to a monitor.
+async fn watch(client: &Arc<crate::clients::Client>, output: &Rc<Output>) {
+    loop {
+        client.wake.notified().await;
+        if client.is_killed() {
+            return;
+        }
+        let lines: Vec<Bytes> = client.take_monitor_lines().into_iter().map(Bytes::from).collect();
+        let bytes = lines.iter().map(Bytes::len).sum();
+        output.push(Outgoing { parts: lines, bytes, gate: Gate::open() });
+    }
+}
+
+/// The sending half: ends when there is nothing more to send, or it cannot be sent.
+async fn send(output: &Rc<Output>, server: &Arc<Server>, sender: Sender) {
+    while let Some(mut outgoing) = output.next().await {
+        if !outgoing.gate.is_empty() {
+            if !server.node.is_open(&outgoing.gate)
+                && let Err(error) = server.node.wait(&outgoing.gate).await
+            {
+                // What these replies acknowledge will never be durable: the client must not see them.
+                tracing::error!(%error, "closed a client whose writes failed to become durable");
+                output.close();
+                break;
+            }
+            output.merge(&mut outgoing, |gate| gate.is_empty() || server.node.is_open(gate));
+        } else {
+            output.merge(&mut outgoing, Gate::is_empty);
+        }
+        let (result, parts) = sender.send(outgoing.parts).await;
+        output.sent(outgoing.bytes, parts);
+        if result.is_err() {
+            output.close();
+            break;
+        }
+    }
+    sender.finish().await;
+}
+
+/// A GET whose value may lie on flash, waiting for those around it.
+struct Cold {
+    place: Place,
+    key: RawKey,
+}
+
+/// A value on its way to flash while it arrives.
+struct Streaming {
+    writer: Option<LargeWriter>,
+    /// Bytes of the value still to come.
+    left: u64,
+    /// Bytes of the line end still to come.
+    line_end: usize,
+    index: usize,
+    key: RawKey,
+}
+
+/// The processing half.
+struct Connection {
+    ctx: Ctx,
+    receiver: Receiver,
+    parser: Parser,
+    /// The beginning of a command whose rest has not arrived.
+    pending: Vec<u8>,
+    /// How many bytes it lacks at least.
+    need: usize,
+    large: Vec<LargeArgument>,
+    streaming: Option<Streaming>,
+    /// Why the value being streamed could not be stored: the command's answer.
+    refused: Option<Failure>,
+    cold: Vec<Cold>,
+    counted_bytes: usize,
+}
+
+struct StreamRules<'a>(&'a Ctx);
+
+impl Streams for StreamRules<'_> {
+    fn can_stream(&self, buf: &[u8], arguments: &[Span], _len: u64) -> bool {
+        let session = &self.0.session;
+        // A transaction may select another database before it stores the value under its key: such values
+        // wait in memory.
+        if session.multi.is_some() || !session.is_authenticated || !self.0.server.is_loaded() {
+            return false;
+        }
+        let arguments = Args::new(buf, arguments, &[]);
+        streamed_key(&arguments).is_some()
+    }
+
+    fn is_unauthenticated(&self) -> bool {
+        !self.0.session.is_authenticated
+    }
+}
+
+/// The key under which the argument after `arguments` will be stored, if it is a value that can be streamed.
+fn streamed_key<'a>(arguments: &Args<'a>) -> Option<&'a [u8]> {
+    let (name, next) = (arguments.get(0)?, arguments.len());
+    let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    let after_key = next == 2 && (is("set") || is("setnx") || is("getset") || is("append"));
+    let after_option = next == 3 && (is("setex") || is("psetex") || is("setrange"));
+    let at = if after_key || after_option {
+        1
+    } else if next >= 2 && next.is_multiple_of(2) && (is("mset") || is("msetnx")) {
+        next - 1
+    } else {
+        return None;
+    };
+    arguments.get(at).filter(|key| key.len() <= crate::resp::parser::KEY_BYTES_MAX)
+}
+
+enum Flow {
+    Go,
+    Stop,
+}
+
+impl Connection {
+    async fn run(&mut self) {
+        let mut run_pieces = 0;
+        loop {
+            if self.output().is_full() {
+                self.output().drain().await;
+            }
+            let piece = match self.receiver.recv().await {
+                Ok(piece) if !piece.is_empty() => piece,
+                _ => return,
+            };
+            self.ctx.server.stats.input_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            let flow = self.feed(&piece).await;
+            drop(piece);
+            self.settle().await;
+            self.ctx.flush_replies();
+            if matches!(flow, Flow::Stop) || self.output().is_closed() {
+                return;
+            }
+            run_pieces += 1;
+            if run_pieces >= RUN_PIECES_MAX {
+                run_pieces = 0;
+                pumice_reactor::yield_now().await;
+            }
+        }
+    }
+
+    fn output(&self) -> &Output {
+        self.ctx.output.as_ref().expect("a connection has an output")
+    }
+
+    /// Carries out what `piece` completes; keeps what it begins.
+    async fn feed(&mut self, piece: &[u8]) -> Flow {
+        let mut rest = piece;
+        loop {
+            if self.streaming.is_some() {
+                if rest.is_empty() {
+                    return Flow::Go;
+                }
+                rest = self.stream(rest).await;
+                continue;
+            }
+            let from_pending = !self.pending.is_empty();
+            if from_pending && self.need > 0 {
+                if rest.is_empty() {
+                    return Flow::Go;
+                }
+                let take = self.wanted(rest);
+                self.pending.extend_from_slice(&rest[..take]);
+                self.need -= take.min(self.need);
+                rest = &rest[take..];
+                if !self.count_input(self.pending.len()) {
+                    return Flow::Stop;
+                }
+                if self.need > 0 {
+                    continue;
+                }
+            } else if !from_pending && rest.is_empty() {
+                return Flow::Go;
+            }
+            let buf = if from_pending { &self.pending[..] } else { rest };
+            match self.parser.parse(buf, &StreamRules(&self.ctx)) {
+                Parsed::Incomplete(need) => {
+                    self.need = need;
+                    if !from_pending {
+                        self.pending.reserve(rest.len() + need.min(1 << 20));
+                        self.pending.extend_from_slice(rest);
+                        if !self.count_input(self.pending.len()) {
+                            return Flow::Stop;
+                        }
+                        return Flow::Go;
+                    }
+                }
+                Parsed::Command(taken) => {
+                    let flow = if from_pending {
+                        let pending = std::mem::take(&mut self.pending);
+                        let flow = self.dispatch(&pending[..taken]).await;
+                        self.keep_buffer(pending, taken);
+                        flow
+                    } else {
+                        let flow = self.dispatch(&rest[..taken]).await;
+                        rest = &rest[taken..];
+                        flow
+                    };
+                    if matches!(flow, Flow::Stop) {
+                        return Flow::Stop;
+                    }
+                }
+                Parsed::Nothing(taken) => {
+                    self.parser.reset();
+                    if from_pending {
+                        let pending = std::mem::take(&mut self.pending);
+                        self.keep_buffer(pending, taken);
+                    } else {
+                        rest = &rest[taken..];
+                    }
+                }
+                Parsed::Large { at, len } => {
+                    if from_pending {
+                        // Bytes beyond the header are never taken ahead: `need` ends with it.
+                        debug_assert_eq!(at, self.pending.len());
+                    } else {
+                        self.pending.extend_from_slice(&rest[..at]);
+                        rest = &rest[at..];
+                    }
+                    self.begin_streaming(len);
+                }
+                Parsed::Broken(error) => {
+                    self.settle().await;
+                    self.ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+                    self.ctx.reply.error(&error);
+                    return Flow::Stop;
+                }
+            }
+        }
+    }
+
+    /// How much of `rest` to add to the command under way: what it is known to lack; of a line, all of it.
+    fn wanted(&self, rest: &[u8]) -> usize {
+        if self.need > 1 {
+            return self.need.min(rest.len());
+        }
+        rest.iter().position(|b| matches!(b, b'\r' | b'\n')).map_or(rest.len(), |at| at + 1)
+    }
+
+    /// Empties the buffer of a carried out command, for the next; a very large one is given back.
+    fn keep_buffer(&mut self, mut buf: Vec<u8>, taken: usize) {
+        buf.drain(..taken);
+        if buf.capacity() > 64 << 10 {
+            buf = buf[..].to_vec();
+        }
+        self.need = 0;
+        self.pending = buf;
+        self.count_input(self.pending.len());
+    }
+
+    /// Notes how much input waits; false when that is more than a client may send ahead.
+    fn count_input(&mut self, bytes: usize) -> bool {
+        let bytes = if bytes == 0 { 0 } else { bytes + self.parser.memory_bytes() };
+        let stats = &self.ctx.server.stats;
+        let (grown, shrunk) =
+            (bytes.saturating_sub(self.counted_bytes), self.counted_bytes.saturating_sub(bytes));
+        if grown == 0 && shrunk == 0 {
+            return true;
+        }
+        self.counted_bytes = bytes;
+        stats.input_waiting_bytes.fetch_sub(shrunk as u64, Ordering::Relaxed);
+        let total = stats.input_waiting_bytes.fetch_add(grown as u64, Ordering::Relaxed) + grown as u64;
+        self.ctx.session.client.input_bytes.store(bytes as u64, Ordering::Relaxed);
+        let own_max = self.ctx.server.settings.query_buffer_bytes_max.load(Ordering::Relaxed);
+        if grown == 0 || (bytes as u64 <= own_max && total <= self.ctx.server.options.input_bytes_max) {
+            return true;
+        }
+        stats.input_limit_closes.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(client = self.ctx.session.client.id, bytes, total, "closed: too much input");
+        self.ctx
+            .reply
+            .error("ERR Protocol error: what this client, or all clients, sent ahead exceeds the limit");
+        false
+    }
+
+    fn begin_streaming(&mut self, len: u64) {
+        let arguments = Args::new(&self.pending, self.parser.spans(), &[]);
+        let index = arguments.len();
+        let key = streamed_key(&arguments).map(|key| self.ctx.key(key));
+        let key = key.expect("the parser asked whether it can be streamed");
+        let writer = self.ctx.server.node.large_writer(key.place, key.raw());
+        self.streaming = Some(Streaming {
+            writer: Some(writer),
+            left: len,
+            line_end: 2,
+            index,
+            key: RawKey::from_slice(key.raw()),
+        });
+    }
+
+    /// Takes bytes of the value being streamed; gives what follows it.
+    async fn stream<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
+        let Some(streaming) = &mut self.streaming else { return rest };
+        let take = usize::try_from(streaming.left).unwrap_or(usize::MAX).min(rest.len());
+        if take > 0 {
+            streaming.left -= take as u64;
+            if let Some(writer) = &mut streaming.writer
+                && let Err(error) = writer.push(Bytes::copy_from_slice(&rest[..take])).await
+            {
+                // The rest of the value is received and dropped, so that the client hears why.
+                self.refused = Some(crate::keyspace::refused(&error));
+                streaming.writer = None;
+            }
+            return &rest[take..];
+        }
+        let skip = streaming.line_end.min(rest.len());
+        streaming.line_end -= skip;
+        if streaming.line_end > 0 {
+            return &rest[skip..];
+        }
+        if let Some(done) = self.streaming.take() {
+            if let Some(writer) = done.writer {
+                match writer.finish().await {
+                    Ok(value) => {
+                        let (value, key) = (Arc::new(value), done.key);
+                        self.large.push(LargeArgument { index: done.index, value, key });
+                    }
+                    Err(error) => self.refused = Some(crate::keyspace::refused(&error)),
+                }
+            }
+            self.parser.large_taken();
+            self.need = 0;
+        }
+        &rest[skip..]
+    }
+
+    /// Carries out the command at the beginning of `buf`, which the parser has just found.
+    async fn dispatch(&mut self, buf: &[u8]) -> Flow {
+        let args = Args::new(self.parser.buffer(buf), self.parser.spans(), &self.large);
+        let get = (args.len() == 2 && args.is(0, "get")).then(|| &args[1]);
+        if let Some(key) = get
+            && !self.cold.is_empty()
+        {
+            self.cold.push(cold(&self.ctx, key));
+        } else {
+            if !self.cold.is_empty() {
+                settle(&mut self.ctx, &mut self.cold).await;
+            }
+            if self.refused.is_some() {
+                let failure = self.refused.take().unwrap_or_else(|| errors::SYNTAX.into());
+                self.ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+                self.ctx.reply.error(failure.text());
+            } else {
+                match try_execute(&mut self.ctx, &args) {
+                    Tried::Done => {}
+                    Tried::NeedsFlash if get.is_some() => {
+                        self.cold.push(cold(&self.ctx, &args[1]));
+                    }
+                    Tried::NeedsFlash | Tried::Not => execute(&mut self.ctx, args).await,
+                }
+            }
+        }
+        self.parser.reset();
+        self.large.clear();
+        if self.cold.len() >= crate::join::PARALLEL_READS_MAX {
+            settle(&mut self.ctx, &mut self.cold).await;
+        }
+        if self.ctx.session.close_after_reply {
+            return Flow::Stop;
+        }
+        if self.ctx.reply.len() >= FLUSH_BYTES && self.cold.is_empty() {
+            self.ctx.flush_replies();
+            if self.output().is_full() {
+                self.output().drain().await;
+            }
+            if self.output().is_closed() {
+                return Flow::Stop;
+            }
+        }
+        Flow::Go
+    }
+
+    async fn settle(&mut self) {
+        if !self.cold.is_empty() {
+            settle(&mut self.ctx, &mut self.cold).await;
+        }
+    }
+}
+
+fn cold(ctx: &Ctx, key: &[u8]) -> Cold {
+    let key = ctx.key(key);
+    Cold { place: key.place, key: RawKey::from_slice(key.raw()) }
+}
+
+/// Reads the values of a run of GETs side by side and answers them in order.
+async fn settle(ctx: &mut Ctx, cold: &mut Vec<Cold>) {
+    let started = pumice_reactor::now();
+    ctx.now_ms = pumice_reactor::wall_ms();
+    let keys: Vec<(Place, RawKey)> = cold.drain(..).map(|get| (get.place, get.key)).collect();
+    let results = ctx.entries_each(&keys).await;
+    let nanos = pumice_reactor::now().0.saturating_sub(started.0);
+    crate::commands::answer_cold_gets(ctx, &keys, results, nanos).await;
+}

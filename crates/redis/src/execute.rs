@@ -1,0 +1,207 @@
+//! Carries out one command: finds it, checks that it may run, queues it for MULTI or runs it, and keeps the
+//! statistics. The order of the checks is that of Redis's processCommand, because it decides which error a
+//! client sees.
+
+use std::sync::atomic::Ordering;
+
+use crate::args::{Args, OwnedArgs};
+use crate::command::{Command, Fast, Table};
+use crate::context::Ctx;
+use crate::errors::{self, CommandResult, Failure};
+use crate::session::ReplyMode;
+
+/// Bytes that one client may queue between MULTI and EXEC.
+const QUEUE_BYTES_MAX: usize = 256 << 20;
+
+/// What became of a command tried without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// It is done; its reply, error or not, is in `ctx.reply`.
+    Done,
+    /// Nothing was done, it may run at once, but memory alone cannot answer it.
+    NeedsFlash,
+    /// Nothing was done.
+    Not,
+}
+
+/// Carries out one command if that needs no waiting; if not, [`execute`] must be awaited for the same command.
+pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
+    let session = &ctx.session;
+    if session.multi.is_some() || session.reply_mode != ReplyMode::On || ctx.server.clients.has_monitors() {
+        return Tried::Not;
+    }
+    let Some(command) = Table::get().find(&args[0]) else { return Tried::Not };
+    let Some(fast) = command.fast else { return Tried::Not };
+    if !command.arity_fits(args.len()) || !session.is_authenticated || !ctx.server.is_loaded() {
+        return Tried::Not;
+    }
+    ctx.now_ms = pumice_reactor::wall_ms();
+    let started = pumice_reactor::now();
+    match fast(ctx, args) {
+        Fast::Slow => return Tried::NeedsFlash,
+        Fast::Done => {}
+        Fast::Fail(failure) => fail(ctx, command, &failure),
+    }
+    let nanos = pumice_reactor::now().0.saturating_sub(started.0);
+    count(ctx, command, nanos);
+    note_slow(ctx, command, args, nanos);
+    Tried::Done
+}
+
+/// Carries out one command; its reply, error or not, is in `ctx.reply` afterwards.
+pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
+    let mark = ctx.reply.mark();
+    let mode = ctx.session.reply_mode;
+    ctx.now_ms = pumice_reactor::wall_ms();
+    match admit(ctx, &args) {
+        Ok(Some(command)) => run(ctx, command, args).await,
+        Ok(None) => ctx.reply.simple("QUEUED"),
+        Err(failure) => {
+            if let Some(multi) = &mut ctx.session.multi {
+                multi.is_broken = true;
+            }
+            ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+            if let Some(command) = Table::get().find(&args[0]) {
+                let stats = &ctx.server.stats.commands[command.index];
+                stats.rejected.fetch_add(1, Ordering::Relaxed);
+            }
+            ctx.reply.error(failure.text());
+        }
+    }
+    // CLIENT REPLY: what it says itself when switching on is sent.
+    match (mode, ctx.session.reply_mode) {
+        (ReplyMode::On, ReplyMode::On) | (ReplyMode::Off | ReplyMode::SkipNext, ReplyMode::On) => {}
+        (ReplyMode::SkipNext, ReplyMode::SkipNext) => {
+            ctx.reply.rollback(mark);
+            ctx.session.reply_mode = ReplyMode::On;
+        }
+        _ => ctx.reply.rollback(mark),
+    }
+}
+
+/// Checks that the command may run now. `None`: it was queued.
+fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Failure> {
+    let Some(command) = Table::get().find(&args[0]) else {
+        return Err(errors::unknown_command(&args[0], args.iter_from(1)));
+    };
+    let facts = command.facts;
+    if !facts.subcommands.is_empty() && args.len() > 1 {
+        let Some(sub) = crate::command::subcommand(facts, &args[1]) else {
+            return Err(errors::unknown_subcommand(facts.name, &args[1]));
+        };
+        if !crate::command::arity_fits(sub.arity, args.len()) {
+            return Err(errors::wrong_arity(sub.name));
+        }
+    }
+    if !command.arity_fits(args.len()) {
+        return Err(errors::wrong_arity(facts.name));
+    }
+    if !ctx.session.is_authenticated && !command.no_auth {
+        return Err(errors::NO_AUTH.into());
+    }
+    if ctx.session.multi.is_some() && facts.flags.contains(&"no_multi") {
+        return Err("ERR Command not allowed inside a transaction".into());
+    }
+    if !ctx.server.is_loaded() && !command.while_loading {
+        return Err("LOADING Pumice is opening its drives".into());
+    }
+    if let Some(multi) = &mut ctx.session.multi {
+        let runs_at_once = matches!(facts.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset");
+        if !runs_at_once {
+            let owned = OwnedArgs::from_args(args);
+            multi.bytes += owned.bytes();
+            if multi.bytes > QUEUE_BYTES_MAX {
+                multi.bytes -= owned.bytes();
+                return Err(Failure::new(format!(
+                    "OOM a transaction may queue {} MiB of commands, this one would be longer",
+                    QUEUE_BYTES_MAX >> 20
+                )));
+            }
+            multi.queue.push((command.index, owned));
+            ctx.session.client.queued.store(multi.queue.len() as i64, Ordering::Relaxed);
+            return Ok(None);
+        }
+    }
+    Ok(Some(command))
+}
+
+/// Runs a command of EXEC's queue. Boxed: EXEC is itself run by [`run`].
+pub(crate) fn run_queued<'a>(
+    ctx: &'a mut Ctx,
+    command: &'static Command,
+    args: Args<'a>,
+) -> pumice_reactor::LocalBoxFuture<'a, ()> {
+    Box::pin(run(ctx, command, args))
+}
+
+/// Runs a command that may run, and keeps the statistics.
+pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>) {
+    if ctx.server.clients.has_monitors() && !command.facts.flags.contains(&"admin") {
+        crate::commands::monitor::tell(ctx, &args);
+    }
+    let started = pumice_reactor::now();
+    let mark = ctx.reply.mark();
+    let fast = command.fast.filter(|_| !ctx.in_exec());
+    let result: CommandResult = match fast.map(|fast| fast(ctx, &args)) {
+        Some(Fast::Done) => Ok(()),
+        Some(Fast::Fail(failure)) => Err(failure),
+        Some(Fast::Slow) | None => (command.run)(ctx, args).await,
+    };
+    let nanos = pumice_reactor::now().0.saturating_sub(started.0);
+    account(ctx, command, result, mark, nanos);
+    note_slow(ctx, command, &args, nanos);
+}
+
+/// Turns a handler's result into the reply and counts the run. `mark`: where its reply began.
+pub(crate) fn account(
+    ctx: &mut Ctx,
+    command: &'static Command,
+    result: CommandResult,
+    mark: crate::resp::reply::Mark,
+    nanos: u64,
+) {
+    if let Err(failure) = result {
+        if ctx.is_streaming {
+            // Half a reply has left: no error can follow it.
+            tracing::error!(
+                command = command.facts.name,
+                why = failure.text(),
+                "closed in the midst of a reply"
+            );
+            ctx.session.close_after_reply = true;
+        } else {
+            ctx.reply.rollback(mark);
+            fail(ctx, command, &failure);
+        }
+    }
+    ctx.is_streaming = false;
+    count(ctx, command, nanos);
+}
+
+fn fail(ctx: &mut Ctx, command: &Command, failure: &Failure) {
+    ctx.reply.error(failure.text());
+    ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+    ctx.server.stats.commands[command.index].failed.fetch_add(1, Ordering::Relaxed);
+}
+
+fn count(ctx: &mut Ctx, command: &Command, nanos: u64) {
+    let stats = &ctx.server.stats.commands[command.index];
+    stats.calls.fetch_add(1, Ordering::Relaxed);
+    stats.nanos.fetch_add(nanos, Ordering::Relaxed);
+    let client = &ctx.session.client;
+    client.last_command.store(command.index, Ordering::Relaxed);
+    client.last_ms.store(ctx.now_ms, Ordering::Relaxed);
+}
+
+fn note_slow(ctx: &mut Ctx, command: &Command, args: &Args<'_>, nanos: u64) {
+    let slower_than_us = ctx.server.settings.slowlog_slower_than_us.load(Ordering::Relaxed);
+    if slower_than_us >= 0
+        && nanos >= slower_than_us as u64 * 1000
+        && !command.facts.flags.contains(&"skip_slowlog")
+    {
+        let client = &ctx.session.client;
+        let max = ctx.server.settings.slowlog_entries_max.load(Ordering::Relaxed) as usize;
+        let (time, took_us) = (ctx.now_ms / 1000, nanos / 1000);
+        ctx.server.stats.slowlog().push(max, args, time, took_us, &client.addr, &client.name());
+    }
+}

@@ -1,0 +1,488 @@
+//! Reads and writes of one command: [`Ctx`]'s methods over the node.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_kv::{Entry, LargeRef, Meta, Peek, VALUE_BYTES_MAX};
+use pumice_node::{KeyHash, LatchSet, Place};
+use smallvec::SmallVec;
+
+use super::change::{Change, Op, Value};
+use super::head::{Collection, Head, StringHead, Type, is_expired};
+use super::key::{HeadKey, RawKey, collection_prefix, element_key, latch_hash};
+use crate::context::Ctx;
+use crate::errors::{self, CommandResult, Failure};
+
+/// Held latches of some keys; dropping it lets others at them. Empty within EXEC, which holds all it needs.
+#[must_use = "dropping it at once protects nothing"]
+pub struct Latched(#[allow(dead_code)] Option<LatchSet>);
+
+/// Collections up to this many elements are removed element by element, larger ones by retiring their prefix:
+/// a retired prefix costs the engine memory and a look-up until compaction has dropped its last element.
+const ERASE_ONE_BY_ONE_MAX: u64 = 128;
+
+impl Ctx {
+    /// The user's `key` in the selected database.
+    pub fn key(&self, key: &[u8]) -> HeadKey {
+        self.key_in(self.session.database, key)
+    }
+
+    /// The user's `key` in a database.
+    pub fn key_in(&self, database: usize, key: &[u8]) -> HeadKey {
+        HeadKey::new(database, self.space_of(database), key, &self.server.node)
+    }
+
+    /// Waits until nobody else is between reading and writing any of `keys`, and keeps it so until the result is
+    /// dropped. Not to be called again while the first is held: give all keys at once.
+    pub async fn latch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Latched {
+        if self.transaction.is_some() {
+            return Latched(None);
+        }
+        let database = self.session.database;
+        let hashes: SmallVec<[KeyHash; 4]> = keys.into_iter().map(|key| latch_hash(database, key)).collect();
+        self.latch_hashes(&hashes).await
+    }
+
+    /// [`Ctx::latch`] by hash: for keys of other databases.
+    pub async fn latch_hashes(&self, hashes: &[KeyHash]) -> Latched {
+        if self.transaction.is_some() {
+            return Latched(None);
+        }
+        match self.server.node.latches().try_latch(hashes) {
+            Some(set) => Latched(Some(set)),
+            None => Latched(Some(self.server.node.latches().latch(hashes).await)),
+        }
+    }
+
+    /// Waits until no command is between reading and writing anything: for commands over whole databases.
+    pub async fn latch_all(&self) -> Latched {
+        if self.transaction.is_some() {
+            return Latched(None);
+        }
+        Latched(Some(self.server.node.latches().latch_all().await))
+    }
+
+    /// The latch of one key if it is free.
+    pub fn try_latch(&self, key: &HeadKey) -> Option<Latched> {
+        if self.transaction.is_some() {
+            return Some(Latched(None));
+        }
+        self.server.node.latches().try_latch(&[key.hash]).map(|set| Latched(Some(set)))
+    }
+
+    /// What `key` holds; `None` when absent or expired.
+    pub async fn head(&mut self, key: &HeadKey) -> Result<Option<Head>, Failure> {
+        let entry = self.entry(key.place, key.raw()).await?;
+        self.head_of(key, entry)
+    }
+
+    /// What the stored `entry` of `key` means; `None` when absent or expired.
+    pub fn head_of(&self, key: &HeadKey, entry: Option<Entry>) -> Result<Option<Head>, Failure> {
+        let Some(entry) = entry.filter(|entry| !is_expired(entry.expire_ms, self.now_ms)) else {
+            return Ok(None);
+        };
+        match Type::from_tag(entry.tag) {
+            Some(Type::String) => Ok(Some(Head::String(StringHead { expire_ms: entry.expire_ms, entry }))),
+            Some(kind) => {
+                let node = &self.server.node;
+                let place = |slot| node.place_of_slot(slot);
+                let (expire_ms, seq) = (entry.expire_ms, entry.seq);
+                match Collection::decode(key.clone(), kind, expire_ms, seq, &entry.value, place) {
+                    Some(collection) => Ok(Some(Head::Collection(collection))),
+                    None => Err(unreadable(key, "its head does not decode")),
+                }
+            }
+            None => Err(unreadable(key, "it has a type of a newer version")),
+        }
+    }
+
+    /// The collection at `key`; `None` when absent or expired; WRONGTYPE when it is another type.
+    pub async fn collection(&mut self, key: &[u8], kind: Type) -> Result<Option<Collection>, Failure> {
+        let key = self.key(key);
+        match self.head(&key).await? {
+            None => Ok(None),
+            Some(Head::Collection(collection)) if collection.kind == kind => Ok(Some(collection)),
+            Some(_) => Err(errors::WRONG_TYPE.into()),
+        }
+    }
+
+    /// The collection at `key`, or a new empty one that is stored when something was put into it. An expired
+    /// head in the way is removed by `change`.
+    pub async fn collection_or_new(
+        &mut self,
+        change: &mut Change,
+        key: &[u8],
+        kind: Type,
+    ) -> Result<Collection, Failure> {
+        let key = self.key(key);
+        let entry = self.entry(key.place, key.raw()).await?;
+        let was_there = entry.is_some();
+        match self.head_of(&key, entry.clone())? {
+            Some(Head::Collection(collection)) if collection.kind == kind => Ok(collection),
+            Some(_) => Err(errors::WRONG_TYPE.into()),
+            None => {
+                if was_there {
+                    self.erase_stored(change, &key, entry).await?;
+                    change.delete_head(&key);
+                }
+                Ok(self.new_collection(key, kind))
+            }
+        }
+    }
+
+    /// A new empty collection, to be stored under `key`. Whatever is there now is the caller's to remove
+    /// ([`Ctx::erase`]) in the same change.
+    pub fn new_collection(&self, key: HeadKey, kind: Type) -> Collection {
+        Collection {
+            kind,
+            expire_ms: 0,
+            id: self.server.node.allocate_id(key.place),
+            home: key.slot,
+            elements: key.place,
+            count: 0,
+            hints: 0,
+            stored_hints: 0,
+            first: 0,
+            end: 0,
+            is_new: true,
+            seq: 0,
+            key,
+        }
+    }
+
+    /// One element; `None` when absent. Hold the latch, or use [`Ctx::read_element`].
+    pub async fn element(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        field: &[u8],
+    ) -> Result<Option<Bytes>, Failure> {
+        if collection.is_new {
+            return Ok(None);
+        }
+        let key = element_key(collection.key.space(), collection.id, sub, field);
+        match self.entry(collection.elements, &key).await? {
+            Some(entry) => Ok(Some(self.whole_value(collection.elements, &entry).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Several elements, read from flash side by side.
+    pub async fn elements<'k>(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        fields: impl IntoIterator<Item = &'k [u8]>,
+    ) -> Result<Vec<Option<Bytes>>, Failure> {
+        let keys: Vec<(Place, RawKey)> = fields
+            .into_iter()
+            .map(|field| {
+                (collection.elements, element_key(collection.key.space(), collection.id, sub, field))
+            })
+            .collect();
+        if collection.is_new {
+            return Ok(vec![None; keys.len()]);
+        }
+        let mut values = Vec::with_capacity(keys.len());
+        for entry in self.entries(&keys).await? {
+            values.push(match entry {
+                Some(entry) => Some(self.whole_value(collection.elements, &entry).await?),
+                None => None,
+            });
+        }
+        Ok(values)
+    }
+
+    /// One element of the collection at `key`, as of one moment and without the latch. `Err` is WRONGTYPE or a
+    /// damaged drive; `Ok(None)`: no such key or no such element.
+    pub async fn read_element(
+        &mut self,
+        key: &[u8],
+        kind: Type,
+        sub: u8,
+        field: &[u8],
+    ) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let Some(collection) = self.collection(key, kind).await? else { return Ok(None) };
+            if let Some(value) = self.element(&collection, sub, field).await? {
+                return Ok(Some(value));
+            }
+            // Absent from this collection. If the key holds another one by now, there may never have been a
+            // moment without the element: look again.
+            match self.collection(key, kind).await? {
+                Some(now) if now.id != collection.id => {}
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Starts a set of writes.
+    pub fn change(&mut self) -> Change {
+        let mut change = self.spare_change.take().unwrap_or_default();
+        change.in_transaction = self.transaction.is_some();
+        change.note_touched = change.in_transaction || !self.server.node.watches().is_empty();
+        change
+    }
+
+    /// Removes what `key` holds, if anything, elements and all; the head too. `true` if a live key was there.
+    pub async fn erase(&mut self, change: &mut Change, key: &HeadKey) -> Result<bool, Failure> {
+        let entry = self.entry(key.place, key.raw()).await?;
+        let Some(stored) = entry else { return Ok(false) };
+        let live = !is_expired(stored.expire_ms, self.now_ms);
+        self.erase_stored(change, key, Some(stored)).await?;
+        change.delete_head(key);
+        Ok(live)
+    }
+
+    /// Removes the elements that the stored `entry` of `key` (live or expired) owns, not the entry itself.
+    pub async fn erase_stored(
+        &mut self,
+        change: &mut Change,
+        key: &HeadKey,
+        entry: Option<Entry>,
+    ) -> CommandResult {
+        let Some(entry) = entry else { return Ok(()) };
+        let Some(kind) = Type::from_tag(entry.tag).filter(|kind| *kind != Type::String) else {
+            return Ok(());
+        };
+        let node = self.server.node.clone();
+        let place = |slot| node.place_of_slot(slot);
+        match Collection::decode(key.clone(), kind, entry.expire_ms, entry.seq, &entry.value, place) {
+            Some(collection) => self.erase_elements(change, &collection).await,
+            // An unreadable head cannot name its elements; it can still be replaced.
+            None => Ok(()),
+        }
+    }
+
+    /// Removes all elements of `collection`; its head is the caller's.
+    pub async fn erase_elements(&mut self, change: &mut Change, collection: &Collection) -> CommandResult {
+        if collection.is_new {
+            return Ok(());
+        }
+        let prefix = collection_prefix(collection.key.space(), collection.id);
+        if collection.count > ERASE_ONE_BY_ONE_MAX {
+            change.retire(collection.elements, &prefix);
+            return Ok(());
+        }
+        let mut scan = self.scan_prefix(collection.elements, &prefix);
+        while let Some((raw, _)) = scan.next_raw(self).await? {
+            change.delete(collection.elements, &raw);
+        }
+        Ok(())
+    }
+
+    /// Writes `change`: visible to all when this returns, and durable before this command's reply goes out.
+    pub async fn commit(&mut self, mut change: Change) -> CommandResult {
+        self.write_large_values(&mut change).await?;
+        if let Some(overlay) = &mut self.transaction {
+            overlay.apply(&mut change);
+            return Ok(());
+        }
+        for op in change.ops.drain(..) {
+            if let Op::Put { place, key, tag, expire_ms, value: Value::Large(large) } = op {
+                change.batch.put_large(place, &key, tag, expire_ms, &large);
+            }
+        }
+        self.write_batch(&change.batch).await?;
+        for (database, key) in change.touched.drain(..) {
+            self.server.node.watches().touch(database, &key);
+        }
+        change.batch.clear();
+        self.spare_change = Some(change);
+        Ok(())
+    }
+
+    /// [`Ctx::commit`] for a change of small values outside of EXEC, if it needs no waiting. `None`: nothing was
+    /// written, use [`Ctx::commit`].
+    pub fn try_commit(&mut self, mut change: Change) -> Option<CommandResult> {
+        if change.in_transaction || !change.ops.is_empty() {
+            return None;
+        }
+        match self.server.node.write(&change.batch) {
+            Ok(gate) => self.gate.merge(&gate),
+            Err(error) if matches!(error.source, pumice_kv::WriteError::Busy) => return None,
+            Err(error) => return Some(Err(refused(&error.source))),
+        }
+        for (database, key) in change.touched.drain(..) {
+            self.server.node.watches().touch(database, &key);
+        }
+        change.batch.clear();
+        self.spare_change = Some(change);
+        Some(Ok(()))
+    }
+
+    /// Writes everything that the running EXEC collected.
+    pub(crate) async fn commit_transaction(&mut self) -> CommandResult {
+        let Some(mut overlay) = self.transaction.take() else { return Ok(()) };
+        let batch = overlay.batch();
+        self.write_batch(&batch).await?;
+        for (database, key) in overlay.touched.drain(..) {
+            self.server.node.watches().touch(database, &key);
+        }
+        if let Some(moved) = overlay.moved.take() {
+            self.finish_move(moved);
+        }
+        Ok(())
+    }
+
+    async fn write_batch(&mut self, batch: &pumice_node::NodeBatch) -> CommandResult {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let written = self.server.node.write_ready(batch).await.map_err(|error| refused(&error.source))?;
+        self.gate.merge(&written);
+        Ok(())
+    }
+
+    /// Writes the pieces of values too long for one record, so that the change only names them.
+    async fn write_large_values(&mut self, change: &mut Change) -> CommandResult {
+        for op in &mut change.ops {
+            if let Op::Put { place, key, value, .. } = op
+                && let Value::Bytes(bytes) = value
+                && bytes.len() > VALUE_BYTES_MAX
+            {
+                let mut writer = self.server.node.large_writer(*place, key);
+                writer.push(bytes.clone()).await.map_err(|e| refused(&e))?;
+                let large = writer.finish().await.map_err(|e| refused(&e))?;
+                *value = Value::Large(Arc::new(large));
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored entry of any key, live or expired, as this command must see it.
+    pub(crate) async fn entry(&mut self, place: Place, key: &[u8]) -> Result<Option<Entry>, Failure> {
+        if let Some(pending) = self.transaction.as_ref().and_then(|overlay| overlay.get(key)) {
+            return Ok(pending.clone());
+        }
+        let node = &self.server.node;
+        let entry = match node.peek(place, key) {
+            Peek::Found(entry) => Some(entry),
+            Peek::Absent => None,
+            Peek::NeedsFlash => node.get(place, key).await.map_err(|e| store_failure(&e))?,
+        };
+        self.depend_on(place, entry.as_ref().map(|entry| entry.seq));
+        Ok(entry)
+    }
+
+    /// Several stored entries, read from flash side by side. The first failure is the result.
+    pub(crate) async fn entries(&mut self, keys: &[(Place, RawKey)]) -> Result<Vec<Option<Entry>>, Failure> {
+        self.entries_each(keys).await.into_iter().collect()
+    }
+
+    /// Several stored entries, read from flash side by side; each may fail by itself.
+    pub(crate) async fn entries_each(
+        &mut self,
+        keys: &[(Place, RawKey)],
+    ) -> Vec<Result<Option<Entry>, Failure>> {
+        let mut entries = Vec::with_capacity(keys.len());
+        let mut cold = Vec::new();
+        for (i, (place, key)) in keys.iter().enumerate() {
+            let entry = match self.transaction.as_ref().and_then(|overlay| overlay.get(key)) {
+                Some(pending) => pending.clone(),
+                None => match self.server.node.peek(*place, key) {
+                    Peek::Found(entry) => {
+                        self.depend_on(*place, Some(entry.seq));
+                        Some(entry)
+                    }
+                    Peek::Absent => {
+                        self.depend_on(*place, None);
+                        None
+                    }
+                    Peek::NeedsFlash => {
+                        cold.push(i);
+                        None
+                    }
+                },
+            };
+            entries.push(Ok(entry));
+        }
+        for group in cold.chunks(crate::join::PARALLEL_READS_MAX) {
+            let node = self.server.node.clone();
+            let reads = group.iter().map(|&i| {
+                let (node, (place, key)) = (node.clone(), &keys[i]);
+                async move { node.get(*place, key).await }
+            });
+            let results = crate::join::join_all(reads).await;
+            for (&i, result) in group.iter().zip(results) {
+                if let Ok(entry) = &result {
+                    self.depend_on(keys[i].0, entry.as_ref().map(|entry| entry.seq));
+                }
+                entries[i] = result.map_err(|e| store_failure(&e));
+            }
+        }
+        entries
+    }
+
+    /// What is stored of a key besides its value, live or expired; reads no value.
+    pub(crate) async fn meta(&mut self, place: Place, key: &[u8]) -> Result<Option<Meta>, Failure> {
+        if let Some(pending) = self.transaction.as_ref().and_then(|overlay| overlay.get(key)) {
+            return Ok(pending.as_ref().map(|entry| Meta {
+                tag: entry.tag,
+                expire_ms: entry.expire_ms,
+                value_len: entry.value_len(),
+                seq: entry.seq,
+            }));
+        }
+        let node = &self.server.node;
+        let meta = match node.peek_meta(place, key) {
+            Peek::Found(meta) => Some(meta),
+            Peek::Absent => None,
+            Peek::NeedsFlash => node.get_meta(place, key).await.map_err(|e| store_failure(&e))?,
+        };
+        self.depend_on(place, meta.map(|meta| meta.seq));
+        Ok(meta)
+    }
+
+    /// Makes the reply wait for what it tells of: version `seq` of some key of `place`, or, for an absent key,
+    /// the removal, whichever it was.
+    pub(crate) fn depend_on(&mut self, place: Place, seq: Option<u64>) {
+        let store = self.server.node.store(place.drive);
+        let seq = seq.unwrap_or_else(|| store.last_seq());
+        if seq > store.durable_seq() {
+            self.gate.add(place.drive, seq);
+        }
+    }
+
+    /// The bytes of a value that may be large. Bounded by the longest value that there can be.
+    pub async fn whole_value(&mut self, place: Place, entry: &Entry) -> Result<Bytes, Failure> {
+        match &entry.large {
+            None => Ok(entry.value.clone()),
+            Some(large) => self.large_range(place, large, 0, large.len()).await,
+        }
+    }
+
+    /// Bytes `start..start + len` of a large value.
+    pub(crate) async fn large_range(
+        &mut self,
+        place: Place,
+        large: &Arc<LargeRef>,
+        start: u64,
+        len: u64,
+    ) -> Result<Bytes, Failure> {
+        let mut whole = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+        let mut pieces = self.server.node.read_large(place, large, start..start + len);
+        while let Some(piece) = pieces.next().await.map_err(|e| store_failure(&e))? {
+            whole.extend_from_slice(&piece);
+        }
+        Ok(Bytes::from(whole))
+    }
+}
+
+/// What the client is told when a read failed.
+pub(crate) fn store_failure(error: &pumice_kv::StoreError) -> Failure {
+    Failure::new(format!("ERR {error}"))
+}
+
+/// What the client is told when a write was refused.
+pub(crate) fn refused(error: &pumice_kv::WriteError) -> Failure {
+    match error {
+        pumice_kv::WriteError::Full(_) => Failure::new(format!("OOM {error}")),
+        pumice_kv::WriteError::ReadOnly { .. } => Failure::new(format!("MISCONF {error}")),
+        _ => Failure::new(format!("ERR {error}")),
+    }
+}
+
+fn unreadable(key: &HeadKey, why: &str) -> Failure {
+    Failure::new(format!("ERR key '{}' cannot be read: {why}", String::from_utf8_lossy(key.user())))
+}

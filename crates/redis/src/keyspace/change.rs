@@ -1,0 +1,211 @@
+//! What a command writes: collected first, then written in one piece.
+//!
+//! Outside of a transaction the operations go straight into the node's batch. Inside of EXEC they are kept as
+//! they are, so that the commands that follow read them ([`super::overlay`]); EXEC writes all of them at its end.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_kv::{Entry, LargeRef, VALUE_BYTES_MAX};
+use pumice_node::{NodeBatch, Place};
+use smallvec::SmallVec;
+
+use super::head::{Collection, HINT_LONG_ELEMENT, HINT_MANY, Type};
+use super::key::{HeadKey, RawKey, Space, element_key};
+
+/// The value of a string: bytes, or what was streamed to flash.
+#[derive(Clone, Debug)]
+pub enum StringValue<'a> {
+    /// Bytes to be stored.
+    Bytes(&'a [u8]),
+    /// Pieces already on flash.
+    Large(&'a Arc<LargeRef>),
+}
+
+impl<'a> StringValue<'a> {
+    /// The value of a stored string, to be stored again under the same key.
+    pub fn of(entry: &'a Entry) -> Self {
+        match &entry.large {
+            Some(large) => Self::Large(large),
+            None => Self::Bytes(&entry.value),
+        }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Large(large) => large.len(),
+        }
+    }
+
+    /// True for the empty string.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// One operation, owned.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Put { place: Place, key: RawKey, tag: u8, expire_ms: u64, value: Value },
+    Delete { place: Place, key: RawKey },
+    Retire { place: Place, prefix: RawKey },
+    Tally { place: Place, space: Space, delta: i64 },
+}
+
+/// A value to be stored, owned.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Bytes(Bytes),
+    Large(Arc<LargeRef>),
+}
+
+/// The writes of one command, made by [`crate::context::Ctx::change`] and written by
+/// [`crate::context::Ctx::commit`].
+#[derive(Default)]
+pub struct Change {
+    /// Small operations outside of a transaction.
+    pub(super) batch: NodeBatch,
+    /// Everything inside of a transaction; outside, only values that must be written in pieces first.
+    pub(super) ops: Vec<Op>,
+    pub(super) in_transaction: bool,
+    pub(super) touched: SmallVec<[(u32, SmallVec<[u8; 40]>); 1]>,
+    pub(super) note_touched: bool,
+}
+
+impl Change {
+    /// True when nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_empty() && self.ops.is_empty()
+    }
+
+    /// Sets element `field` of `collection` to `value`. Give each field at most once per change. Notes what
+    /// OBJECT ENCODING wants to know in `collection.hints`.
+    pub fn put_element(&mut self, collection: &mut Collection, sub: u8, field: &[u8], value: &[u8]) {
+        if field.len() > 64 || value.len() > 64 {
+            collection.hints |= HINT_LONG_ELEMENT;
+        }
+        let key = element_key(collection.key.space(), collection.id, sub, field);
+        self.put(collection.elements, &key, collection.kind.tag(), 0, &StringValue::Bytes(value));
+    }
+
+    /// Removes element `field` of `collection`, there or not.
+    pub fn delete_element(&mut self, collection: &Collection, sub: u8, field: &[u8]) {
+        let key = element_key(collection.key.space(), collection.id, sub, field);
+        self.delete(collection.elements, &key);
+    }
+
+    /// Stores the head of `collection` as it now is; an empty collection's key is removed. Call it last, once,
+    /// in each command that changed the collection in any way: watchers of the key learn of it here. The
+    /// head itself is written only if `head_changed` (count, ends or hints differ), or the collection is new.
+    pub fn put_collection(&mut self, collection: &mut Collection, head_changed: bool) {
+        self.touch(&collection.key);
+        if collection.count == 0 {
+            if !collection.is_new {
+                self.delete_head(&collection.key);
+            }
+            return;
+        }
+        let many = if collection.kind == Type::Set { 512 } else { 128 };
+        if collection.count > many {
+            collection.hints |= HINT_MANY;
+        }
+        if !head_changed && !collection.is_new && collection.hints == collection.stored_hints {
+            return;
+        }
+        collection.stored_hints = collection.hints;
+        let (value, len) = collection.encode();
+        let (key, tag) = (&collection.key, collection.kind.tag());
+        self.put(key.place, key.raw(), tag, collection.expire_ms, &StringValue::Bytes(&value[..len]));
+        if collection.is_new {
+            self.tally(key, 1);
+            collection.is_new = false;
+        }
+    }
+
+    /// Sets a string. `existed`: a head of any type, live or expired, is being replaced (its elements are the
+    /// caller's to remove, with [`crate::context::Ctx::erase_elements`]).
+    pub fn put_string(&mut self, key: &HeadKey, expire_ms: u64, value: &StringValue<'_>, existed: bool) {
+        self.touch(key);
+        self.put(key.place, key.raw(), Type::String.tag(), expire_ms, value);
+        if !existed {
+            self.tally(key, 1);
+        }
+    }
+
+    /// Removes the head of `key`, which must be there (live or expired). Elements are the caller's to remove.
+    pub fn delete_head(&mut self, key: &HeadKey) {
+        self.touch(key);
+        self.delete(key.place, key.raw());
+        self.tally(key, -1);
+    }
+
+    /// Stores a head of any type as raw bytes: RENAME, EXPIRE and such.
+    pub(crate) fn put_head(
+        &mut self,
+        key: &HeadKey,
+        tag: u8,
+        expire_ms: u64,
+        value: &StringValue<'_>,
+        existed: bool,
+    ) {
+        self.touch(key);
+        self.put(key.place, key.raw(), tag, expire_ms, value);
+        if !existed {
+            self.tally(key, 1);
+        }
+    }
+
+    /// Tells watchers of `key` that it changed.
+    pub fn touch(&mut self, key: &HeadKey) {
+        let database = key.database as u32;
+        if self.note_touched && !self.touched.iter().any(|(d, k)| *d == database && &k[..] == key.user()) {
+            self.touched.push((database, SmallVec::from_slice(key.user())));
+        }
+    }
+
+    pub(crate) fn put(&mut self, place: Place, key: &[u8], tag: u8, expire_ms: u64, value: &StringValue<'_>) {
+        match value {
+            StringValue::Bytes(bytes) if !self.in_transaction && bytes.len() <= VALUE_BYTES_MAX => {
+                self.batch.put(place, key, tag, expire_ms, bytes);
+            }
+            StringValue::Large(large) if !self.in_transaction => {
+                self.batch.put_large(place, key, tag, expire_ms, large);
+            }
+            StringValue::Bytes(bytes) => {
+                let value = Value::Bytes(Bytes::copy_from_slice(bytes));
+                self.ops.push(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
+            }
+            StringValue::Large(large) => {
+                let value = Value::Large(Arc::clone(large));
+                self.ops.push(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
+            }
+        }
+    }
+
+    pub(crate) fn delete(&mut self, place: Place, key: &[u8]) {
+        if self.in_transaction {
+            self.ops.push(Op::Delete { place, key: RawKey::from_slice(key) });
+        } else {
+            self.batch.delete(place, key);
+        }
+    }
+
+    pub(crate) fn retire(&mut self, place: Place, prefix: &[u8]) {
+        if self.in_transaction {
+            self.ops.push(Op::Retire { place, prefix: RawKey::from_slice(prefix) });
+        } else {
+            self.batch.retire(place, prefix);
+        }
+    }
+
+    fn tally(&mut self, key: &HeadKey, delta: i64) {
+        let (place, space) = (key.place, key.space());
+        if self.in_transaction {
+            self.ops.push(Op::Tally { place, space, delta });
+        } else {
+            self.batch.tally(place, space.0, delta);
+        }
+    }
+}

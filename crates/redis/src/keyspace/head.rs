@@ -1,0 +1,201 @@
+//! Heads: what is stored under a user's key. A string's head is the string; a collection's head names its
+//! elements and counts them. Byte for byte in `docs/format/redis-keys.md`.
+
+use bytes::Bytes;
+use pumice_kv::{Entry, Meta};
+
+use pumice_node::Place;
+
+use super::key::HeadKey;
+
+/// The type of a key, as the tag of its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Type {
+    /// A string.
+    String = 1,
+    /// A list.
+    List = 2,
+    /// A set.
+    Set = 3,
+    /// A sorted set.
+    Zset = 4,
+    /// A hash.
+    Hash = 5,
+}
+
+impl Type {
+    /// The type of a stored tag.
+    pub fn from_tag(tag: u8) -> Option<Self> {
+        Some(match tag {
+            1 => Self::String,
+            2 => Self::List,
+            3 => Self::Set,
+            4 => Self::Zset,
+            5 => Self::Hash,
+            _ => return None,
+        })
+    }
+
+    /// The tag it is stored under.
+    pub fn tag(self) -> u8 {
+        self as u8
+    }
+
+    /// What TYPE answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::Zset => "zset",
+            Self::Hash => "hash",
+        }
+    }
+
+    /// The type of that name.
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        [Self::String, Self::List, Self::Set, Self::Zset, Self::Hash]
+            .into_iter()
+            .find(|t| name.eq_ignore_ascii_case(t.name().as_bytes()))
+    }
+}
+
+/// Some element was longer than what Redis keeps in its compact encodings (64 bytes). Never cleared.
+pub const HINT_LONG_ELEMENT: u8 = 1;
+/// Some member of the set was no integer. Never cleared.
+pub const HINT_NOT_INTEGERS: u8 = 2;
+/// The collection once had more elements than Redis's compact encodings take. Never cleared.
+pub const HINT_MANY: u8 = 4;
+
+const COLLECTION_BYTES: usize = 24;
+const LIST_BYTES: usize = COLLECTION_BYTES + 16;
+
+/// What a live key holds.
+#[derive(Clone, Debug)]
+pub enum Head {
+    /// A string, with its value.
+    String(StringHead),
+    /// A collection.
+    Collection(Collection),
+}
+
+/// A string and when it expires.
+#[derive(Clone, Debug)]
+pub struct StringHead {
+    /// Unix milliseconds; 0 = never.
+    pub expire_ms: u64,
+    /// The entry as stored: value, or pieces of a large one.
+    pub entry: Entry,
+}
+
+/// A collection: what its head says. Change `count` (and `first`/`end` of a list), then give it to
+/// [`super::Change::put_collection`].
+#[derive(Clone, Debug)]
+pub struct Collection {
+    /// The user's key.
+    pub key: HeadKey,
+    /// List, set, sorted set or hash.
+    pub kind: Type,
+    /// Unix milliseconds; 0 = never.
+    pub expire_ms: u64,
+    /// Its elements carry this id; never used again on their drive.
+    pub id: u64,
+    /// The slot that says where its elements live: that of the key it was made under.
+    pub home: u16,
+    /// Where its elements live.
+    pub elements: Place,
+    /// How many elements.
+    pub count: u64,
+    /// `HINT_…` bits, for OBJECT ENCODING.
+    pub hints: u8,
+    /// The hints as stored, to tell whether they changed.
+    pub(crate) stored_hints: u8,
+    /// Lists: index of the first element.
+    pub first: i64,
+    /// Lists: index after the last element.
+    pub end: i64,
+    /// True until its head is stored for the first time.
+    pub is_new: bool,
+    /// Version of the stored head; 0 when new.
+    pub seq: u64,
+}
+
+impl Head {
+    /// The type of the key.
+    pub fn kind(&self) -> Type {
+        match self {
+            Self::String(_) => Type::String,
+            Self::Collection(collection) => collection.kind,
+        }
+    }
+
+    /// Unix milliseconds; 0 = never.
+    pub fn expire_ms(&self) -> u64 {
+        match self {
+            Self::String(string) => string.expire_ms,
+            Self::Collection(collection) => collection.expire_ms,
+        }
+    }
+}
+
+/// True when something that expires at `expire_ms` (0 = never) is gone at `now_ms`.
+pub fn is_expired(expire_ms: u64, now_ms: u64) -> bool {
+    expire_ms != 0 && now_ms >= expire_ms
+}
+
+/// True when `meta` is gone at `now_ms`.
+pub fn meta_is_expired(meta: &Meta, now_ms: u64) -> bool {
+    is_expired(meta.expire_ms, now_ms)
+}
+
+impl Collection {
+    /// The stored form of this head.
+    pub fn encode(&self) -> ([u8; LIST_BYTES], usize) {
+        let mut out = [0u8; LIST_BYTES];
+        out[0..8].copy_from_slice(&self.id.to_le_bytes());
+        out[8..16].copy_from_slice(&self.count.to_le_bytes());
+        out[16..18].copy_from_slice(&self.home.to_le_bytes());
+        out[18] = self.hints;
+        // 19..24: reserved, zero.
+        if self.kind != Type::List {
+            return (out, COLLECTION_BYTES);
+        }
+        out[24..32].copy_from_slice(&self.first.to_le_bytes());
+        out[32..40].copy_from_slice(&self.end.to_le_bytes());
+        (out, LIST_BYTES)
+    }
+
+    /// Reads what [`Collection::encode`] wrote; `None` for anything else.
+    pub(super) fn decode(
+        key: HeadKey,
+        kind: Type,
+        expire_ms: u64,
+        seq: u64,
+        value: &Bytes,
+        place: impl Fn(u16) -> Place,
+    ) -> Option<Self> {
+        let expected = if kind == Type::List { LIST_BYTES } else { COLLECTION_BYTES };
+        if kind == Type::String || value.len() != expected {
+            return None;
+        }
+        let word = |at: usize| value.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let home = u16::from_le_bytes([value[16], value[17]]);
+        let list = kind == Type::List;
+        Some(Self {
+            key,
+            kind,
+            expire_ms,
+            id: word(0)?,
+            home,
+            elements: place(home),
+            count: word(8)?,
+            hints: value[18],
+            stored_hints: value[18],
+            first: if list { word(24)? as i64 } else { 0 },
+            end: if list { word(32)? as i64 } else { 0 },
+            is_new: false,
+            seq,
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! The keyspace as commands see it: heads with type check and expiry, elements, scans, and writes, over one
+//! server's drives.
+//!
+//! A command that changes a key goes these steps:
+//! 1. `let _held = ctx.latch([key]).await;` so that nobody else is between reading and writing it;
+//! 2. reads: [`Ctx::head`], [`Ctx::collection`], [`Ctx::element`], [`Ctx::scan_elements`];
+//! 3. `let mut change = ctx.change();` and puts and deletes into it;
+//! 4. `ctx.commit(change).await?`: visible to all at once; durable before the reply leaves the server, which
+//!    the connection sees to.
+//!
+//! Reading commands need the latch only to read several entries as of one moment; a scan keeps its moment by
+//! itself, so take the latch, open the collection, make the scan, drop the latch. Expired keys read as absent;
+//! writers replace them, the expiry task removes them.
+//!
+//! Within EXEC the latches of all keys are held already, reads see what the transaction wrote, and commits add
+//! to it.
+
+mod access;
+mod change;
+mod cursor;
+mod head;
+mod key;
+mod overlay;
+mod scan;
+mod spaces;
+
+pub use access::Latched;
+pub(crate) use access::{refused, store_failure};
+pub use change::{Change, StringValue};
+pub use cursor::Cursors;
+pub use head::{
+    Collection, HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, StringHead, Type, is_expired,
+    meta_is_expired,
+};
+pub use key::{
+    ELEMENT_PREFIX_BYTES, HEAD_PREFIX_BYTES, HeadKey, RawKey, SYSTEM_SPACE, Space, after_prefix,
+    collection_prefix, decode_index, decode_score, element_key, encode_index, encode_score, head_prefix,
+    latch_hash, space_of, space_prefix, user_key,
+};
+pub use overlay::Overlay;
+pub use scan::{ElementScan, KeyScan};
+pub use spaces::{DATABASES, RECORD_PLACE, Spaces, record_key};
+
+#[allow(unused_imports)] // for the documentation above
+use crate::context::Ctx;

@@ -1,0 +1,138 @@
+//! What a running EXEC has written so far: its own commands read it, nobody else does until all is written.
+//!
+//! The overlay holds the final state of each key that the transaction touched, sorted as the ordered map is, so
+//! that scans merge both. [`Overlay::batch`] turns it into one batch.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use pumice_base::hash::HashMap;
+use pumice_kv::Entry;
+use pumice_node::{NodeBatch, Place};
+use smallvec::SmallVec;
+
+use super::change::{Change, Op, Value};
+use super::key::{RawKey, Space, space_of};
+
+/// The state of one key: there, or removed.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    place: Place,
+    pub(super) entry: Option<Entry>,
+}
+
+/// The uncommitted writes of a transaction.
+#[derive(Default)]
+pub struct Overlay {
+    keys: BTreeMap<RawKey, Pending>,
+    retired: Vec<(Place, RawKey)>,
+    tallies: HashMap<(Space, u16), (Place, i64)>,
+    pub(super) touched: Vec<(u32, SmallVec<[u8; 40]>)>,
+    /// Databases that the transaction emptied, and their new spaces.
+    pub(super) moved: Option<Vec<(usize, Space)>>,
+}
+
+impl Overlay {
+    /// True when nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.retired.is_empty()
+    }
+
+    /// The space of a database that the transaction emptied.
+    pub(crate) fn space_of(&self, database: usize) -> Option<Space> {
+        self.moved.as_ref()?.iter().find(|(d, _)| *d == database).map(|(_, space)| *space)
+    }
+
+    /// Forgets everything in a space that the transaction itself made.
+    pub(super) fn drop_space(&mut self, space: Space) {
+        self.keys.retain(|key, _| space_of(key) != space);
+        self.retired.retain(|(_, prefix)| space_of(prefix) != space);
+        self.tallies.retain(|(known, _), _| *known != space);
+    }
+
+    /// Adds a command's writes.
+    pub(super) fn apply(&mut self, change: &mut Change) {
+        for op in change.ops.drain(..) {
+            match op {
+                Op::Put { place, key, tag, expire_ms, value } => {
+                    let (value, large) = match value {
+                        Value::Bytes(bytes) => (bytes, None),
+                        Value::Large(large) => (bytes::Bytes::new(), Some(large)),
+                    };
+                    let entry = Some(Entry { tag, expire_ms, seq: 0, value, large });
+                    self.keys.insert(key, Pending { place, entry });
+                }
+                Op::Delete { place, key } => {
+                    self.keys.insert(key, Pending { place, entry: None });
+                }
+                Op::Retire { place, prefix } => {
+                    // Nobody reads under the prefix again: what the transaction wrote there need not exist.
+                    self.keys.retain(|key, _| !key.starts_with(&prefix));
+                    self.retired.push((place, prefix));
+                }
+                Op::Tally { place, space, delta } => {
+                    self.tallies.entry((space, place.drive)).or_insert((place, 0)).1 += delta;
+                }
+            }
+        }
+        for touched in change.touched.drain(..) {
+            if !self.touched.contains(&touched) {
+                self.touched.push(touched);
+            }
+        }
+    }
+
+    /// The pending state of `key`; `None`: the transaction did not touch it.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Option<Entry>> {
+        self.keys.get(key).map(|pending| &pending.entry)
+    }
+
+    /// The pending states within bounds, in order.
+    pub(super) fn range(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> impl DoubleEndedIterator<Item = (&RawKey, &Option<Entry>)> {
+        // BTreeMap panics on bounds that cross.
+        let crossed = match (&lower, &upper) {
+            (Bound::Excluded(a), Bound::Excluded(b)) => a >= b,
+            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a > b,
+            _ => false,
+        };
+        let owned = |b: Bound<&[u8]>| match b {
+            Bound::Included(k) => Bound::Included(RawKey::from_slice(k)),
+            Bound::Excluded(k) => Bound::Excluded(RawKey::from_slice(k)),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let range = (!crossed).then(|| self.keys.range((owned(lower), owned(upper))));
+        range.into_iter().flatten().map(|(key, pending)| (key, &pending.entry))
+    }
+
+    /// How many keys of `space` the transaction added, less those it removed.
+    pub(super) fn tally(&self, space: Space) -> i64 {
+        self.tallies.iter().filter(|((s, _), _)| *s == space).map(|(_, (_, delta))| delta).sum()
+    }
+
+    /// Everything as one batch.
+    pub(super) fn batch(&self) -> NodeBatch {
+        let mut batch = NodeBatch::new();
+        for (key, Pending { place, entry }) in &self.keys {
+            match entry {
+                Some(Entry { tag, expire_ms, large: Some(large), .. }) => {
+                    batch.put_large(*place, key, *tag, *expire_ms, large);
+                }
+                Some(Entry { tag, expire_ms, value, .. }) => batch.put(*place, key, *tag, *expire_ms, value),
+                None => batch.delete(*place, key),
+            }
+        }
+        for (place, prefix) in &self.retired {
+            batch.retire(*place, prefix);
+        }
+        let mut tallies: Vec<_> = self.tallies.iter().filter(|(_, (_, delta))| *delta != 0).collect();
+        tallies.sort_unstable_by_key(|((space, drive), _)| (*space, *drive));
+        for ((space, _), (place, delta)) in tallies {
+            batch.tally(*place, space.0, *delta);
+        }
+        batch
+    }
+}

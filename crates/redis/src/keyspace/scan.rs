@@ -1,0 +1,214 @@
+//! Scans: elements of one collection, keys of one database; each as of the moment it was made, with what a
+//! running transaction wrote merged in.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use pumice_kv::{Direction, Entry, SliceSet, Want};
+use pumice_node::{NodeScan, Place};
+
+use super::access::store_failure;
+use super::head::{Collection, is_expired};
+use super::key::{
+    ELEMENT_PREFIX_BYTES, HEAD_PREFIX_BYTES, RawKey, Space, after_prefix, element_key, head_prefix,
+};
+use crate::context::Ctx;
+use crate::errors::Failure;
+
+/// Uncommitted states within the bounds of a scan, in its direction.
+type PendingStates = VecDeque<(RawKey, Option<Entry>)>;
+
+enum Source {
+    One(Box<pumice_kv::Scan>),
+    Node(Box<NodeScan>),
+}
+
+impl Source {
+    async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, Failure> {
+        match self {
+            Self::One(scan) => scan.next().await,
+            Self::Node(scan) => scan.next().await,
+        }
+        .map_err(|e| store_failure(&e))
+    }
+}
+
+/// The ordered map and the transaction's overlay as one.
+struct Merged {
+    source: Source,
+    ahead: Option<(Bytes, Entry)>,
+    ended: bool,
+    pending: PendingStates,
+    direction: Direction,
+}
+
+impl Merged {
+    async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, Failure> {
+        loop {
+            if self.ahead.is_none() && !self.ended {
+                self.ahead = self.source.next().await?;
+                self.ended = self.ahead.is_none();
+            }
+            let Some((pending_key, _)) = self.pending.front() else { return Ok(self.ahead.take()) };
+            let pending_first = match &self.ahead {
+                None => true,
+                Some((key, _)) if self.direction == Direction::Forward => pending_key[..] <= key[..],
+                Some((key, _)) => pending_key[..] >= key[..],
+            };
+            if !pending_first {
+                return Ok(self.ahead.take());
+            }
+            let Some((key, state)) = self.pending.pop_front() else { continue };
+            // The uncommitted state hides the stored one.
+            if self.ahead.as_ref().is_some_and(|(stored, _)| stored[..] == key[..]) {
+                self.ahead = None;
+            }
+            if let Some(entry) = state {
+                return Ok(Some((Bytes::copy_from_slice(&key), entry)));
+            }
+        }
+    }
+}
+
+/// A scan over elements of one collection, made by [`Ctx::scan_elements`].
+pub struct ElementScan {
+    merged: Merged,
+    place: Place,
+}
+
+impl ElementScan {
+    /// The next element's field (what follows its sub) and value.
+    pub async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Bytes)>, Failure> {
+        let Some((raw, entry)) = self.merged.next().await? else { return Ok(None) };
+        let value = ctx.whole_value(self.place, &entry).await?;
+        Ok(Some((raw.slice(ELEMENT_PREFIX_BYTES..), value)))
+    }
+
+    /// The next element's whole key and its entry.
+    pub(crate) async fn next_raw(&mut self, _ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
+        self.merged.next().await
+    }
+}
+
+/// A scan over live keys of one database, made by [`Ctx::scan_keys`].
+pub struct KeyScan {
+    merged: Merged,
+    now_ms: u64,
+}
+
+impl KeyScan {
+    /// The next live key and its entry (without its value unless asked for).
+    pub async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, Failure> {
+        while let Some((raw, entry)) = self.merged.next().await? {
+            if !is_expired(entry.expire_ms, self.now_ms) {
+                return Ok(Some((raw.slice(HEAD_PREFIX_BYTES..), entry)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn owned(bound: Bound<&[u8]>) -> Bound<Bytes> {
+    bound.map(Bytes::copy_from_slice)
+}
+
+impl Ctx {
+    /// The elements of `collection` under `sub` whose fields lie within bounds, in byte order or against it.
+    /// The scan sees the moment it was made; hold the latch from opening the collection until here.
+    pub fn scan_elements(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        want: Want,
+    ) -> ElementScan {
+        let whole = |field: &[u8]| element_key(collection.key.space(), collection.id, sub, field);
+        let (from, to) = (lower.map(whole), upper.map(whole));
+        let prefix = whole(&[]);
+        let end = after_prefix(&prefix);
+        let lower = match &from {
+            Bound::Unbounded => Bound::Included(&prefix[..]),
+            bound => bound.as_ref().map(|key| &key[..]),
+        };
+        let upper = match (&to, &end) {
+            (Bound::Unbounded, Some(end)) => Bound::Excluded(&end[..]),
+            (bound, _) => bound.as_ref().map(|key| &key[..]),
+        };
+        ElementScan {
+            merged: self.merged_in(collection.elements, lower, upper, direction, want),
+            place: collection.elements,
+        }
+    }
+
+    /// All keys under `prefix` at `place`, without values.
+    pub(crate) fn scan_prefix(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
+        let end = after_prefix(prefix);
+        let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
+        let merged = self.merged_in(place, Bound::Included(prefix), upper, Direction::Forward, Want::Keys);
+        ElementScan { merged, place }
+    }
+
+    /// The live keys of `space` whose user keys lie within bounds.
+    pub fn scan_keys(
+        &mut self,
+        space: Space,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        want: Want,
+    ) -> KeyScan {
+        let prefix = head_prefix(space);
+        let whole = |key: &[u8]| [&prefix[..], key].concat();
+        let end = after_prefix(&prefix);
+        let lower = match lower {
+            Bound::Unbounded => Bound::Included(prefix.to_vec()),
+            bound => bound.map(whole),
+        };
+        let upper = match (upper, &end) {
+            (Bound::Unbounded, Some(end)) => Bound::Excluded(end.to_vec()),
+            (bound, _) => bound.map(whole),
+        };
+        let (lower, upper) = (lower.as_ref().map(|k| &k[..]), upper.as_ref().map(|k| &k[..]));
+        let node = self.server.node.clone();
+        let snapshot = node.snapshot();
+        node.depend_on_all(&mut self.gate);
+        let source =
+            Source::Node(Box::new(node.scan(&snapshot, owned(lower), owned(upper), direction, want)));
+        let merged = self.merge(source, lower, upper, direction);
+        KeyScan { merged, now_ms: self.now_ms }
+    }
+
+    fn merged_in(
+        &mut self,
+        place: Place,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        want: Want,
+    ) -> Merged {
+        self.depend_on(place, None);
+        let store = self.server.node.store(place.drive);
+        let snapshot = store.snapshot();
+        let slice = SliceSet::One(place.slice);
+        let scan = store.scan(&snapshot, slice, owned(lower), owned(upper), direction, want);
+        self.merge(Source::One(Box::new(scan)), lower, upper, direction)
+    }
+
+    fn merge(
+        &self,
+        source: Source,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Merged {
+        let states = self.transaction.iter().flat_map(|overlay| overlay.range(lower, upper));
+        let mut pending: PendingStates = states.map(|(key, state)| (key.clone(), state.clone())).collect();
+        if direction == Direction::Backward {
+            pending = pending.into_iter().rev().collect();
+        }
+        Merged { source, ahead: None, ended: false, pending, direction }
+    }
+}

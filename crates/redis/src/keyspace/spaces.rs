@@ -1,0 +1,181 @@
+//! Which space each of the databases 0…15 is in.
+//!
+//! One stored record of the system space says so (`docs/format/redis-keys.md`). Emptying a database gives it
+//! the next unused space and retires the old one: the cost does not depend on how much it held. The record is
+//! durable before any prefix is retired, so a crash in between leaves an unreachable space, which the next
+//! opening retires: the record keeps the previous space of each database for that.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pumice_kv::SliceId;
+use pumice_node::Place;
+
+use super::change::StringValue;
+use super::key::{RawKey, SYSTEM_SPACE, Space, head_prefix, space_prefix};
+use crate::context::Ctx;
+use crate::errors::CommandResult;
+
+/// Databases that SELECT reaches.
+pub const DATABASES: usize = 16;
+
+const VERSION: u8 = 1;
+const RECORD_BYTES: usize = 8 + DATABASES * 8;
+
+/// Where the record lives.
+pub const RECORD_PLACE: Place = Place { drive: 0, slice: SliceId(0) };
+
+/// The key of the record.
+pub fn record_key() -> RawKey {
+    let mut key = RawKey::from_slice(&head_prefix(SYSTEM_SPACE));
+    key.extend_from_slice(b"databases");
+    key
+}
+
+/// The space of each database; any core may look.
+pub struct Spaces {
+    current: [AtomicU32; DATABASES],
+    previous: [AtomicU32; DATABASES],
+    next: AtomicU32,
+}
+
+impl Default for Spaces {
+    /// The spaces of a new drive: database d is in space d + 1.
+    fn default() -> Self {
+        Self {
+            current: std::array::from_fn(|database| AtomicU32::new(database as u32 + 1)),
+            previous: std::array::from_fn(|_| AtomicU32::new(0)),
+            next: AtomicU32::new(DATABASES as u32 + 1),
+        }
+    }
+}
+
+impl Spaces {
+    /// The space that database `database` is in.
+    pub fn of(&self, database: usize) -> Space {
+        Space(self.current[database].load(Ordering::Acquire))
+    }
+
+    /// The spaces that databases left last: to be retired again at opening.
+    pub fn left_behind(&self) -> impl Iterator<Item = Space> {
+        self.previous.iter().map(|space| Space(space.load(Ordering::Acquire))).filter(|space| space.0 != 0)
+    }
+
+    /// Which database is in `space`.
+    pub fn database_of(&self, space: Space) -> Option<usize> {
+        (0..DATABASES).find(|&database| self.of(database) == space)
+    }
+
+    /// Reads the stored record; `None` when it is damaged or of a newer version.
+    pub fn decode(record: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
+        if record.len() != RECORD_BYTES || record[0] != VERSION {
+            return None;
+        }
+        let spaces = Self::default();
+        spaces.next.store(word(4)?, Ordering::Release);
+        for database in 0..DATABASES {
+            spaces.current[database].store(word(8 + database * 8)?, Ordering::Release);
+            spaces.previous[database].store(word(12 + database * 8)?, Ordering::Release);
+        }
+        Some(spaces)
+    }
+
+    /// The record after `databases` were given new spaces, and those spaces. `pending`: what the same
+    /// transaction chose before. Nothing changes yet: store the record, then [`Spaces::apply`].
+    pub fn moved(&self, databases: &[usize], pending: &[(usize, Space)]) -> (Vec<u8>, Vec<(usize, Space)>) {
+        let mut moved = pending.to_vec();
+        let mut next = self.next.load(Ordering::Acquire) + pending.len() as u32;
+        for &database in databases {
+            if !pending.iter().any(|(known, _)| *known == database) {
+                moved.push((database, Space(next)));
+                next += 1;
+            }
+        }
+        let mut record = vec![0u8; RECORD_BYTES];
+        record[0] = VERSION;
+        record[4..8].copy_from_slice(&next.to_le_bytes());
+        for database in 0..DATABASES {
+            let mut current = self.of(database);
+            let mut previous = Space(self.previous[database].load(Ordering::Acquire));
+            if let Some((_, space)) = moved.iter().find(|(known, _)| *known == database) {
+                previous = current;
+                current = *space;
+            }
+            record[8 + database * 8..][..4].copy_from_slice(&current.0.to_le_bytes());
+            record[12 + database * 8..][..4].copy_from_slice(&previous.0.to_le_bytes());
+        }
+        (record, moved)
+    }
+
+    /// Puts databases into the spaces that [`Spaces::moved`] chose.
+    pub fn apply(&self, moved: &[(usize, Space)]) {
+        for &(database, space) in moved {
+            let before = self.current[database].swap(space.0, Ordering::AcqRel);
+            self.previous[database].store(before, Ordering::Release);
+            self.next.fetch_max(space.0 + 1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Ctx {
+    /// Empties databases. Constant work, whatever they hold; the engine drops the old keys in its own time.
+    pub async fn flush(&mut self, databases: &[usize]) -> CommandResult {
+        let _held = self.latch_all().await;
+        let mut touched = Vec::new();
+        for &database in databases {
+            for key in self.server.node.watches().watched_in(database as u32) {
+                // Redis aborts a transaction only if the key that it watches was there.
+                let key = self.key_in(database, &key);
+                if self.meta(key.place, key.raw()).await?.is_some() {
+                    touched.push(key);
+                }
+            }
+        }
+        let pending = self.transaction.as_ref().and_then(|overlay| overlay.moved.clone()).unwrap_or_default();
+        let (record, moved) = self.server.spaces.moved(databases, &pending);
+        if let Some(overlay) = &mut self.transaction {
+            // Emptied for the second time: what the transaction put there goes, the new space may stay.
+            for (_, space) in pending.iter().filter(|(database, _)| databases.contains(database)) {
+                overlay.drop_space(*space);
+            }
+        }
+        let mut change = self.change();
+        touched.iter().for_each(|key| change.touch(key));
+        change.put(RECORD_PLACE, &record_key(), 0, 0, &StringValue::Bytes(&record));
+        for &(database, _) in &moved[pending.len()..] {
+            let old = self.server.spaces.of(database);
+            for place in self.server.node.places().filter(|place| place.drive == RECORD_PLACE.drive) {
+                change.retire(place, &space_prefix(old));
+            }
+        }
+        self.commit(change).await?;
+        match &mut self.transaction {
+            Some(overlay) => overlay.moved = Some(moved),
+            None => self.finish_move(moved),
+        }
+        Ok(())
+    }
+
+    /// Puts databases into their new spaces once the record is written. On other drives the old spaces are
+    /// retired when the record is durable.
+    pub(super) fn finish_move(&mut self, moved: Vec<(usize, Space)>) {
+        let old: Vec<Space> = moved.iter().map(|&(database, _)| self.server.spaces.of(database)).collect();
+        self.server.spaces.apply(&moved);
+        let node = self.server.node.clone();
+        if node.drive_count() == 1 {
+            return;
+        }
+        let gate = self.gate.clone();
+        pumice_reactor::spawn(async move {
+            if node.wait(&gate).await.is_err() {
+                return;
+            }
+            let mut batch = pumice_node::NodeBatch::new();
+            for place in node.places().filter(|place| place.drive != RECORD_PLACE.drive) {
+                old.iter().for_each(|space| batch.retire(place, &space_prefix(*space)));
+            }
+            // Should it fail, the next opening retires them.
+            let _ = node.write_ready(&batch).await;
+        });
+    }
+}

@@ -1,0 +1,34 @@
+//! The Redis face: RESP2 and RESP3, connections, commands, over one server's drives.
+//!
+//! - `resp/` reads requests and writes replies; `connection.rs` runs one client: what arrives in one piece is
+//!   carried out in one run, and its replies leave in one send, once what they tell is durable.
+//! - `command.rs` is the table; `command_facts/` what `COMMAND` tells; `commands/` the handlers.
+//! - `keyspace/` turns keys, collections and their elements into the ordered map's keys
+//!   (`docs/format/redis-keys.md`).
+//! - `server.rs` is what all connections share; it is made before the drives are open and answers LOADING.
+
+#![allow(dead_code)] // while it grows: TLS and RENAME are on their way
+
+pub mod args;
+pub mod clients;
+pub mod command;
+mod command_facts;
+mod commands;
+pub mod connection;
+pub mod context;
+pub mod errors;
+mod execute;
+pub mod face;
+pub mod glob;
+mod join;
+pub mod keyspace;
+pub mod number;
+pub mod options;
+mod output;
+pub mod resp;
+pub mod server;
+pub mod session;
+pub mod stats;
+pub mod tls;
+mod transport;
+mod value;

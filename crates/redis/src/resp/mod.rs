@@ -1,0 +1,4 @@
+//! The Redis serialisation protocol, versions 2 and 3: requests in, replies out.
+
+pub mod parser;
+pub mod reply;

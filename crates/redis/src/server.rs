@@ -1,0 +1,168 @@
+//! The server as all its connections share it.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use pumice_base::rng::Rng;
+use pumice_node::Node;
+use pumice_reactor::sync::Event;
+
+use crate::clients::Clients;
+use crate::keyspace::{Cursors, RECORD_PLACE, Spaces, record_key};
+use crate::options::{Options, Settings};
+use crate::stats::Stats;
+
+/// The drives, once they are open. Commands that need them do not run before.
+#[derive(Default)]
+pub struct NodeCell(OnceLock<Node>);
+
+impl Deref for NodeCell {
+    type Target = Node;
+
+    /// # Panics
+    /// While the drives are being opened: the dispatcher answers LOADING then.
+    fn deref(&self) -> &Node {
+        self.0.get().expect("a command that needs data ran while loading")
+    }
+}
+
+/// The databases' spaces, known once the drives are open.
+#[derive(Default)]
+pub struct SpacesCell(OnceLock<Spaces>);
+
+impl Deref for SpacesCell {
+    type Target = Spaces;
+
+    /// # Panics
+    /// While the drives are being opened: the dispatcher answers LOADING then.
+    fn deref(&self) -> &Spaces {
+        self.0.get().expect("a command that needs data ran while loading")
+    }
+}
+
+/// Why the Redis face could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The record that says which database is where cannot be read.
+    #[error("the record of the databases on drive 0 cannot be read: {why}")]
+    Databases {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// TLS files.
+    #[error("TLS: {why}")]
+    Tls {
+        /// Which file, and what is wrong with it.
+        why: String,
+    },
+    /// An address could not be listened at.
+    #[error("cannot listen at {addr}: {source}")]
+    Listen {
+        /// The address.
+        addr: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+/// What all connections share.
+pub struct Server {
+    /// The drives.
+    pub node: NodeCell,
+    /// Where each database is.
+    pub spaces: SpacesCell,
+    /// Fixed settings.
+    pub options: Options,
+    /// Settings that CONFIG SET changes.
+    pub settings: Settings,
+    /// Connections.
+    pub clients: Clients,
+    /// Counters.
+    pub stats: Stats,
+    /// SCAN cursors.
+    pub cursors: Cursors,
+    /// Unix milliseconds of the start.
+    pub started_ms: u64,
+    /// 40 hexadecimal digits, new at each start.
+    pub run_id: String,
+    /// Progress of opening the drives: bytes done, bytes in all.
+    pub loading: (AtomicU64, AtomicU64),
+    /// Unix seconds of the last SAVE.
+    pub last_save: AtomicU64,
+    /// Set when clients are no longer served.
+    pub stopping: Event,
+    /// Set by SHUTDOWN; the owner of the process acts on it.
+    pub shutdown_asked: Event,
+    is_loaded: AtomicBool,
+    rng: Mutex<Rng>,
+    tls: Option<crate::tls::Acceptor>,
+}
+
+impl Server {
+    /// A server whose drives are still to be opened: it answers LOADING. Runs on a core.
+    pub fn new(options: Options) -> Result<Self, StartError> {
+        let mut rng = Rng::from_seed(options.seed);
+        let run_id = (0..5).map(|_| format!("{:08x}", rng.next_u64() as u32)).collect();
+        let tls = options.tls.as_ref().map(crate::tls::Acceptor::new).transpose()?;
+        let now_ms = pumice_reactor::wall_ms();
+        Ok(Self {
+            node: NodeCell::default(),
+            spaces: SpacesCell::default(),
+            settings: Settings::new(&options),
+            options,
+            clients: Clients::default(),
+            stats: Stats::default(),
+            cursors: Cursors::default(),
+            started_ms: now_ms,
+            run_id,
+            loading: (AtomicU64::new(0), AtomicU64::new(0)),
+            last_save: AtomicU64::new(now_ms / 1000),
+            stopping: Event::new(),
+            shutdown_asked: Event::new(),
+            is_loaded: AtomicBool::new(false),
+            rng: Mutex::new(rng),
+            tls,
+        })
+    }
+
+    /// Gives the server its opened drives: from here on it serves.
+    pub async fn attach(&self, node: Node) -> Result<(), StartError> {
+        let damaged = |why: String| StartError::Databases { why };
+        let key = record_key();
+        let entry = node.get(RECORD_PLACE, &key).await.map_err(|e| damaged(e.to_string()))?;
+        let spaces = match entry {
+            None => Spaces::default(),
+            Some(entry) => Spaces::decode(&entry.value)
+                .ok_or_else(|| damaged("it is damaged or of a newer version of pumice".to_string()))?,
+        };
+        // A crash between a flush and its retirements leaves spaces behind.
+        let mut batch = pumice_node::NodeBatch::new();
+        for space in spaces.left_behind() {
+            for place in node.places().filter(|place| place.drive != 0) {
+                batch.retire(place, &crate::keyspace::space_prefix(space));
+            }
+        }
+        if !batch.is_empty() {
+            node.write_ready(&batch).await.map_err(|e| damaged(e.to_string()))?;
+        }
+        assert!(self.node.0.set(node).is_ok() && self.spaces.0.set(spaces).is_ok(), "attached twice");
+        self.is_loaded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the drives are open.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// A random stream of one's own.
+    pub fn rng(&self) -> Rng {
+        Rng::from_seed(self.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64())
+    }
+
+    /// Sets up TLS connections, where TLS is on.
+    pub(crate) fn tls(&self) -> Option<&crate::tls::Acceptor> {
+        self.tls.as_ref()
+    }
+}

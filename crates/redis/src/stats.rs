@@ -1,0 +1,164 @@
+//! What INFO and SLOWLOG tell of the commands run.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::args::Args;
+use crate::command::Table;
+
+/// Counters of one command.
+#[derive(Default)]
+pub struct CommandStats {
+    /// Runs.
+    pub calls: AtomicU64,
+    /// Nanoseconds, waits for flash and latches included, the wait for durability not.
+    pub nanos: AtomicU64,
+    /// Refused before they ran: arity, AUTH, memory.
+    pub rejected: AtomicU64,
+    /// Answered with an error.
+    pub failed: AtomicU64,
+}
+
+/// Counters of the Redis face since its start (or CONFIG RESETSTAT).
+pub struct Stats {
+    /// By place in the command table.
+    pub commands: Vec<CommandStats>,
+    /// Connections accepted.
+    pub connections: AtomicU64,
+    /// Connections turned away: too many, or protected mode.
+    pub rejected_connections: AtomicU64,
+    /// Bytes received.
+    pub input_bytes: AtomicU64,
+    /// Bytes sent.
+    pub output_bytes: AtomicU64,
+    /// Reads that found their key.
+    pub hits: AtomicU64,
+    /// Reads that did not.
+    pub misses: AtomicU64,
+    /// Keys removed because their time was over.
+    pub expired_keys: AtomicU64,
+    /// Error replies.
+    pub error_replies: AtomicU64,
+    /// Clients closed for output that they did not take.
+    pub output_limit_closes: AtomicU64,
+    /// Clients closed for input beyond the limit.
+    pub input_limit_closes: AtomicU64,
+    /// Bytes of replies that wait, all clients together.
+    pub output_waiting_bytes: AtomicU64,
+    /// Bytes received and not carried out, all clients together.
+    pub input_waiting_bytes: AtomicU64,
+    /// The slow log.
+    pub slowlog: Mutex<Slowlog>,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            commands: Table::get().commands().iter().map(|_| CommandStats::default()).collect(),
+            connections: AtomicU64::new(0),
+            rejected_connections: AtomicU64::new(0),
+            input_bytes: AtomicU64::new(0),
+            output_bytes: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            expired_keys: AtomicU64::new(0),
+            error_replies: AtomicU64::new(0),
+            output_limit_closes: AtomicU64::new(0),
+            input_limit_closes: AtomicU64::new(0),
+            output_waiting_bytes: AtomicU64::new(0),
+            input_waiting_bytes: AtomicU64::new(0),
+            slowlog: Mutex::default(),
+        }
+    }
+}
+
+impl Stats {
+    /// All counters to zero, those of what waits excepted.
+    pub fn reset(&self) {
+        for command in &self.commands {
+            for counter in [&command.calls, &command.nanos, &command.rejected, &command.failed] {
+                counter.store(0, Ordering::Relaxed);
+            }
+        }
+        for counter in [
+            &self.connections,
+            &self.rejected_connections,
+            &self.input_bytes,
+            &self.output_bytes,
+            &self.hits,
+            &self.misses,
+            &self.expired_keys,
+            &self.error_replies,
+            &self.output_limit_closes,
+            &self.input_limit_closes,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Commands run.
+    pub fn calls(&self) -> u64 {
+        self.commands.iter().map(|command| command.calls.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The slow log.
+    pub fn slowlog(&self) -> std::sync::MutexGuard<'_, Slowlog> {
+        self.slowlog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One slow command.
+#[derive(Clone, Debug)]
+pub struct SlowEntry {
+    /// Rises by one per entry.
+    pub id: u64,
+    /// Unix seconds.
+    pub time: u64,
+    /// Microseconds.
+    pub took_us: u64,
+    /// The arguments, cut to what Redis keeps.
+    pub arguments: Vec<Vec<u8>>,
+    /// Peer's address.
+    pub addr: String,
+    /// Name of the connection.
+    pub name: String,
+}
+
+/// The slow log: the newest entries.
+#[derive(Default)]
+pub struct Slowlog {
+    /// Newest first.
+    pub entries: VecDeque<SlowEntry>,
+    next_id: u64,
+}
+
+/// slowlog.h: arguments kept, and bytes of each.
+const SLOWLOG_ARGUMENTS_MAX: usize = 32;
+const SLOWLOG_ARGUMENT_BYTES_MAX: usize = 128;
+
+impl Slowlog {
+    /// Keeps a slow command, at most `max` of them.
+    pub fn push(&mut self, max: usize, args: &Args<'_>, time: u64, took_us: u64, addr: &str, name: &str) {
+        let kept = if args.len() > SLOWLOG_ARGUMENTS_MAX { SLOWLOG_ARGUMENTS_MAX - 1 } else { args.len() };
+        let mut arguments: Vec<Vec<u8>> = args
+            .iter_from(0)
+            .take(kept)
+            .map(|argument| {
+                if argument.len() <= SLOWLOG_ARGUMENT_BYTES_MAX {
+                    return argument.to_vec();
+                }
+                let more = argument.len() - SLOWLOG_ARGUMENT_BYTES_MAX;
+                [&argument[..SLOWLOG_ARGUMENT_BYTES_MAX], format!("... ({more} more bytes)").as_bytes()]
+                    .concat()
+            })
+            .collect();
+        if kept < args.len() {
+            arguments.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
+        }
+        let (addr, name) = (addr.to_string(), name.to_string());
+        self.entries.push_front(SlowEntry { id: self.next_id, time, took_us, arguments, addr, name });
+        self.next_id += 1;
+        self.entries.truncate(max);
+    }
+}

@@ -1,0 +1,74 @@
+//! How bytes reach and leave a client: plainly, or through TLS.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_reactor::{RecvBuf, RecvHalf, SendHalf, Stream};
+
+use crate::server::Server;
+
+/// A piece as received; give it back soon.
+pub enum Piece {
+    /// As it came.
+    Plain(RecvBuf),
+    /// Decrypted.
+    Decrypted(Vec<u8>),
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Plain(buf) => buf,
+            Self::Decrypted(buf) => buf,
+        }
+    }
+}
+
+/// Where requests come from.
+pub enum Receiver {
+    /// A plain connection.
+    Plain(RecvHalf),
+}
+
+/// Where replies go.
+pub enum Sender {
+    /// A plain connection.
+    Plain(SendHalf),
+}
+
+/// The two directions of a connection; through TLS when that is on and the connection comes over the network.
+pub async fn open(_server: &Arc<Server>, stream: Stream, _is_tcp: bool) -> io::Result<(Receiver, Sender)> {
+    let (receiver, sender) = stream.split();
+    Ok((Receiver::Plain(receiver), Sender::Plain(sender)))
+}
+
+impl Receiver {
+    /// What came; empty at the end.
+    pub async fn recv(&mut self) -> io::Result<Piece> {
+        match self {
+            Self::Plain(half) => half.recv().await.map(Piece::Plain),
+        }
+    }
+}
+
+impl Sender {
+    /// Sends all parts in order and gives the vector back.
+    pub async fn send(&self, parts: Vec<Bytes>) -> (io::Result<()>, Vec<Bytes>) {
+        match self {
+            Self::Plain(half) => half.send_parts(parts).await,
+        }
+    }
+
+    /// Nothing more will be sent.
+    pub async fn finish(&self) {
+        match self {
+            Self::Plain(half) => {
+                let _ = half.shutdown(pumice_reactor::driver::ShutdownHow::Both).await;
+            }
+        }
+    }
+}
