@@ -82,9 +82,9 @@ impl Engine {
             }
             Op::Send { stream, data, skip } => {
                 let print = match data {
-                    SendData::Parts(parts) => {
-                        parts.iter().fold(0, |sum, part| sum * 31 + u64::from(crc32c(part)))
-                    }
+                    SendData::Parts(parts) => parts
+                        .iter()
+                        .fold(0u64, |sum, part| sum.wrapping_mul(31).wrapping_add(u64::from(crc32c(part)))),
                     SendData::One(data) => u64::from(crc32c(data)),
                 };
                 let (socket, detail) = (self.socket_of(stream), *skip as u64);
