@@ -29,10 +29,6 @@ use std::task::{Context, Poll, Wake, Waker};
 /// Polls between two looks at the driver: bounds how long finished I/O waits behind ready tasks.
 const POLLS_PER_TURN: usize = 128;
 
-/// Completions of a multishot operation that nobody has taken yet, after which it is cancelled (and started again
-/// when they are taken).
-pub(crate) const UNDELIVERED_MAX: usize = 8;
-
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
 }
@@ -287,9 +283,14 @@ impl Core {
         Ok(())
     }
 
-    /// Runs `future` on this core, beside its tasks, until it returns. Not boxed and not `'static`: it is polled
-    /// here and not in the slab; a flag that any thread may raise stands in for the ready queue.
-    pub(crate) fn block_on<F: Future>(self: &Rc<Self>, future: F) -> io::Result<F::Output> {
+    /// Runs `future` on this core, beside its tasks, until it returns, or `stop` is raised and the core kicked (`None`).
+    /// Not boxed and not `'static`: it is polled here and not in the slab; a flag that any thread may raise stands in
+    /// for the ready queue.
+    pub(crate) fn block_on<F: Future>(
+        self: &Rc<Self>,
+        future: F,
+        stop: &AtomicBool,
+    ) -> io::Result<Option<F::Output>> {
         struct Flag {
             raised: AtomicBool,
             remote: Arc<Remote>,
@@ -308,7 +309,10 @@ impl Core {
                 if flag.raised.swap(false, Ordering::SeqCst)
                     && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 {
-                    return Ok(output);
+                    return Ok(Some(output));
+                }
+                if stop.load(Ordering::SeqCst) {
+                    return Ok(None);
                 }
                 self.turn(!flag.raised.load(Ordering::SeqCst))?;
             }
@@ -349,9 +353,14 @@ impl Core {
         });
     }
 
-    /// Waits for the final completion of every operation. Called after `close`.
+    /// Cancels what is still in flight (its owner lives on outside the core) and waits for the final completion of
+    /// every operation. Called after `close`.
     pub(crate) fn drain(self: &Rc<Self>) -> io::Result<()> {
         self.enter(|| {
+            let live = self.operations.borrow().waiting();
+            for token in live {
+                self.abandon(token);
+            }
             while self.operations.borrow().in_flight > 0 {
                 self.turn_driver(Wait::Until(self.now() + std::time::Duration::from_millis(100)))?;
             }
@@ -389,6 +398,24 @@ impl Core {
         if self.operations.borrow().is_live(token) {
             self.remote.counters.cancels.add(1);
             self.driver.borrow_mut().cancel(token);
+        }
+    }
+
+    /// Nobody waits for an operation any more: cancels it, or forgets what came of it. Does nothing after `drain`.
+    fn abandon(&self, token: Token) {
+        let mut operations = self.operations.borrow_mut();
+        if !operations.is_live(token) {
+            return;
+        }
+        let state = std::mem::replace(&mut operations.slot(token).state, State::Dropped);
+        let done = matches!(state, State::Done(_));
+        if done {
+            operations.release(token);
+        }
+        drop(operations);
+        drop(state);
+        if !done {
+            self.cancel(token);
         }
     }
 
@@ -487,6 +514,12 @@ impl Operations {
         slot
     }
 
+    fn waiting(&self) -> Vec<Token> {
+        let slots = self.slots.iter().enumerate();
+        let waiting = slots.filter(|(_, slot)| matches!(slot.state, State::One(_) | State::Many(_)));
+        waiting.map(|(index, slot)| Token::new(index as u32, slot.generation)).collect()
+    }
+
     fn release(&mut self, token: Token) {
         let slot = self.slot(token);
         slot.generation = slot.generation.wrapping_add(1);
@@ -495,9 +528,10 @@ impl Operations {
     }
 }
 
-/// Outcomes of a multishot operation that wait to be taken.
-#[derive(Default)]
+/// Outcomes of a multishot operation that wait to be taken. When `limit` of them do, the operation is cancelled, and
+/// started again when all are taken.
 pub(crate) struct Many {
+    limit: usize,
     queue: RefCell<VecDeque<Outcome>>,
     waker: RefCell<Option<Waker>>,
     token: Cell<Option<Token>>,
@@ -506,6 +540,16 @@ pub(crate) struct Many {
 }
 
 impl Many {
+    pub(crate) fn new(limit: usize) -> Rc<Self> {
+        Rc::new(Self {
+            limit,
+            queue: RefCell::default(),
+            waker: RefCell::default(),
+            token: Cell::default(),
+            paused: Cell::default(),
+        })
+    }
+
     /// Keeps an outcome. Returns whom to wake and whether the operation should be cancelled for now.
     fn push(&self, outcome: Outcome, more: bool) -> (Option<Waker>, bool) {
         let mut queue = self.queue.borrow_mut();
@@ -516,7 +560,7 @@ impl Many {
         if !(paused && !more && outcome.is_cancelled()) {
             queue.push_back(outcome);
         }
-        let overflow = more && !paused && queue.len() >= UNDELIVERED_MAX;
+        let overflow = more && !paused && queue.len() >= self.limit;
         if overflow {
             self.paused.set(true);
         }
@@ -549,12 +593,7 @@ impl Many {
     /// Ends the operation and forgets what lies here.
     pub(crate) fn close(&self, core: &Core) {
         if let Some(token) = self.token.take() {
-            let previous = {
-                let mut operations = core.operations.borrow_mut();
-                std::mem::replace(&mut operations.slot(token).state, State::Dropped)
-            };
-            drop(previous);
-            core.cancel(token);
+            core.abandon(token);
         }
         let queue = self.queue.take();
         drop(queue);
@@ -605,17 +644,6 @@ impl Drop for Operation {
         if self.taken {
             return;
         }
-        let mut operations = self.core.operations.borrow_mut();
-        let slot = operations.slot(self.token);
-        let state = std::mem::replace(&mut slot.state, State::Dropped);
-        let done = matches!(state, State::Done(_));
-        if done {
-            operations.release(self.token);
-        }
-        drop(operations);
-        drop(state);
-        if !done {
-            self.core.cancel(self.token);
-        }
+        self.core.abandon(self.token);
     }
 }

@@ -71,9 +71,10 @@ impl File {
 
     fn check_aligned(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let (alignment, memory) = (self.info.alignment as usize, self.info.memory_alignment as usize);
-        if offset.is_multiple_of(alignment as u64)
-            && data.len().is_multiple_of(alignment)
-            && data.as_ptr().addr().is_multiple_of(memory)
+        if data.is_empty()
+            || offset.is_multiple_of(alignment as u64)
+                && data.len().is_multiple_of(alignment)
+                && data.as_ptr().addr().is_multiple_of(memory)
         {
             return Ok(());
         }

@@ -10,6 +10,11 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 
+/// Connections accepted ahead of the caller.
+const ACCEPTED_AHEAD_MAX: usize = 64;
+/// Buffers received ahead of the caller, on each stream. A turn may bring a few more before the driver stops.
+const RECEIVED_AHEAD_MAX: usize = 8;
+
 /// Listens on one core.
 pub struct Listener {
     handle: Handle,
@@ -24,10 +29,15 @@ impl Listener {
         match submit(Op::Bind { addr: addr.clone(), options }).await {
             Outcome::Bound(result) => {
                 let (handle, addr) = result?;
-                Ok(Self { handle, addr, core: current(), many: Rc::default() })
+                Ok(Self { handle, addr, core: current(), many: Many::new(ACCEPTED_AHEAD_MAX) })
             }
             other => other.unexpected(),
         }
+    }
+
+    /// The same listening socket for another core: for Unix sockets, where several cannot be bound to one path.
+    pub fn share(&self) -> ListenerShare {
+        ListenerShare { handle: self.handle.clone(), addr: self.addr.clone() }
     }
 
     /// Where it listens, with the port filled in.
@@ -51,6 +61,25 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.many.close(&self.core);
+    }
+}
+
+/// A listening socket on its way to another core.
+#[derive(Clone, Debug)]
+pub struct ListenerShare {
+    handle: Handle,
+    addr: Addr,
+}
+
+impl ListenerShare {
+    /// Accepts on the current core.
+    pub fn listen(self) -> Listener {
+        Listener {
+            handle: self.handle,
+            addr: self.addr,
+            core: current(),
+            many: Many::new(ACCEPTED_AHEAD_MAX),
+        }
     }
 }
 
@@ -151,7 +180,7 @@ impl Stream {
             handle,
             peer,
             core: current(),
-            many: Rc::default(),
+            many: Many::new(RECEIVED_AHEAD_MAX),
             single: Cell::new(false),
             ended: Cell::new(false),
         }))

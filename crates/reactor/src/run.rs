@@ -6,7 +6,6 @@ use crate::metrics::CoreMetrics;
 use crate::remote::Server;
 use crate::uring::{EventFd, Uring};
 use crate::{CoreId, LocalBoxFuture};
-use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
@@ -121,7 +120,7 @@ pub fn start(config: &Config, init: Init) -> io::Result<Running> {
             let core = Core::new(&server, id, Driver::Uring(Box::new(driver)));
             let _ = ready.send(Ok(()));
             drop(ready);
-            run_core(&core, &guard.stop, || init(id))
+            run_core(&core, &guard.stop, || init(id)).map(drop)
         })?;
         threads.push(thread);
     }
@@ -142,27 +141,16 @@ pub fn start(config: &Config, init: Init) -> io::Result<Running> {
     }
 }
 
-fn run_core<F: Future + 'static>(
+fn run_core<F: Future>(
     core: &Rc<Core>,
     stop: &AtomicBool,
     root: impl FnOnce() -> F,
-) -> io::Result<F::Output>
-where
-    F::Output: Default,
-{
-    let output = Rc::new(RefCell::new(None));
-    let slot = Rc::clone(&output);
-    core.enter(|| {
-        let root = core.spawn(root());
-        core.spawn(async move { *slot.borrow_mut() = root.await.ok() });
-        while output.borrow().is_none() && !stop.load(Ordering::SeqCst) {
-            core.turn(true)?;
-        }
-        io::Result::Ok(())
-    })?;
+) -> io::Result<Option<F::Output>> {
+    let root = core.enter(root);
+    let output = core.block_on(root, stop);
     core.close();
     core.drain()?;
-    Ok(output.take().unwrap_or_default())
+    output
 }
 
 /// Runs `future` on one real core on the calling thread, with default settings.
@@ -184,8 +172,8 @@ pub fn block_on_with<F: Future>(config: &Config, future: F) -> io::Result<F::Out
     let event = Arc::new(EventFd::new()?);
     let server = Server::new(vec![Arc::clone(&event) as Arc<dyn Kick>]);
     let core = Core::new(&server, CoreId(0), Driver::Uring(Box::new(Uring::new(config, event)?)));
-    let output = core.block_on(future);
-    core.close();
-    core.drain()?;
-    output
+    match run_core(&core, &AtomicBool::new(false), || future)? {
+        Some(output) => Ok(output),
+        None => unreachable!("nobody stops it"),
+    }
 }

@@ -1,0 +1,319 @@
+//! Listeners and streams.
+
+use super::Place;
+use bytes::Bytes;
+use pumice_base::rng::Rng;
+use pumice_reactor::{Addr, ListenOptions, Listener, RecvHalf, Stream, sleep, spawn, timeout, yield_now};
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn listen(addr: &Addr) -> (Listener, Addr) {
+    let listener = Listener::bind(addr, ListenOptions::default()).await.unwrap();
+    let addr = listener.local_addr().clone();
+    (listener, addr)
+}
+
+/// Answers every connection with what it sends, until it ends.
+fn serve_echo(listener: Listener) {
+    spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            spawn(async move {
+                loop {
+                    let bytes = stream.recv().await?;
+                    if bytes.is_empty() {
+                        return io::Result::Ok(());
+                    }
+                    let half = bytes.len() / 2;
+                    let parts =
+                        vec![Bytes::copy_from_slice(&bytes[..half]), Bytes::copy_from_slice(&bytes[half..])];
+                    drop(bytes);
+                    stream.send(parts).await?;
+                }
+            });
+        }
+    });
+}
+
+/// Receives exactly so many bytes.
+async fn receive(stream: &mut Stream, bytes: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    while all.len() < bytes {
+        let piece = timeout(PATIENCE, stream.recv()).await.expect("bytes come in time").unwrap();
+        assert!(!piece.is_empty(), "the stream ended after {} of {bytes} bytes", all.len());
+        all.extend_from_slice(&piece);
+    }
+    assert_eq!(all.len(), bytes);
+    all
+}
+
+async fn echo_at(addr: &Addr) {
+    let mut stream = Stream::connect(addr).await.unwrap();
+    for i in 0..10u8 {
+        let (sent, back) = stream.send_one(vec![i; 100]).await;
+        sent.unwrap();
+        assert_eq!(back, vec![i; 100]);
+        assert_eq!(receive(&mut stream, 100).await, back);
+    }
+}
+
+pub async fn echo_over_tcp(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    serve_echo(listener);
+    echo_at(&addr).await;
+}
+
+pub async fn echo_over_a_unix_socket(place: Place) {
+    let addr = Addr::Unix(place.dir.join("socket"));
+    let (listener, addr) = listen(&addr).await;
+    serve_echo(listener);
+    echo_at(&addr).await;
+}
+
+pub async fn many_connections_at_once(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    serve_echo(listener);
+    let done = Rc::new(Cell::new(0));
+    let tasks: Vec<_> = (0..place.many)
+        .map(|i| {
+            let (addr, done) = (addr.clone(), Rc::clone(&done));
+            let count = place.many;
+            spawn(async move {
+                let mut stream = timeout(PATIENCE, Stream::connect(&addr)).await.expect("connects").unwrap();
+                let message = i.to_le_bytes();
+                stream.send_one(message.to_vec()).await.0.unwrap();
+                assert_eq!(receive(&mut stream, message.len()).await, message);
+                // All stay open until all have been answered.
+                done.set(done.get() + 1);
+                while done.get() < count {
+                    sleep(Duration::from_millis(5)).await;
+                }
+                stream.send_one(message.to_vec()).await.0.unwrap();
+                assert_eq!(receive(&mut stream, message.len()).await, message);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// Bytes that depend on their position.
+fn pattern(from: usize, bytes: usize) -> Vec<u8> {
+    (from..from + bytes).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
+}
+
+async fn expect_pattern(mut half: RecvHalf, bytes: usize) {
+    let mut at = 0;
+    while at < bytes {
+        let piece = half.recv().await.unwrap();
+        assert!(!piece.is_empty(), "the end came after {at} of {bytes} bytes");
+        assert_eq!(&*piece, pattern(at, piece.len()), "at {at}");
+        at += piece.len();
+        if at % 7 == 0 {
+            yield_now().await;
+        }
+    }
+    assert!(half.recv().await.unwrap().is_empty());
+}
+
+pub async fn large_transfers_arrive_whole_both_ways(place: Place) {
+    const BYTES: usize = 6 << 20;
+    let (listener, addr) = listen(&place.any_port).await;
+    let mut rng = Rng::from_seed(7);
+    let mut sides = Vec::new();
+    let (near, far) = {
+        let accepting = spawn(async move { listener.accept().await.unwrap().0 });
+        let near = Stream::connect(&addr).await.unwrap();
+        (near, accepting.await.unwrap())
+    };
+    for stream in [near, far] {
+        let (receiver, sender) = stream.split();
+        sides.push(spawn(expect_pattern(receiver, BYTES)));
+        let mut rng = Rng::from_seed(rng.next_u64());
+        sides.push(spawn(async move {
+            let mut at = 0;
+            while at < BYTES {
+                let mut parts = Vec::new();
+                for _ in 0..1 + rng.below(2000) {
+                    let piece = rng.below(700).min((BYTES - at) as u64) as usize;
+                    parts.push(Bytes::from(pattern(at, piece)));
+                    at += piece;
+                }
+                sender.send(parts).await.unwrap();
+            }
+            sender.shutdown(pumice_reactor::driver::ShutdownHow::Send).await.unwrap();
+        }));
+    }
+    for side in sides {
+        timeout(PATIENCE, side).await.expect("in time").unwrap();
+    }
+}
+
+pub async fn a_peer_that_does_not_read_stops_its_sender_only(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let silent = Stream::connect(&addr).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let sent = Rc::new(Cell::new(0u64));
+    let counter = Rc::clone(&sent);
+    let sender = spawn(async move {
+        let piece = Bytes::from(vec![1; 1 << 20]);
+        for _ in 0..64 {
+            stream.send(vec![piece.clone()]).await.unwrap();
+            counter.set(counter.get() + piece.len() as u64);
+        }
+    });
+    serve_echo(listener);
+    echo_at(&addr).await;
+    sleep(Duration::from_millis(50)).await;
+    assert!(sent.get() < 32 << 20, "{} bytes were taken from a sender whose peer does not read", sent.get());
+    assert!(!sender.is_finished());
+    sender.abort();
+    drop(silent);
+    echo_at(&addr).await;
+}
+
+pub async fn half_closed_streams_still_receive(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let server = spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut all = Vec::new();
+        loop {
+            let piece = stream.recv().await.unwrap();
+            if piece.is_empty() {
+                break;
+            }
+            all.extend_from_slice(&piece);
+        }
+        assert!(stream.recv().await.unwrap().is_empty(), "the end stays the end");
+        stream.send_one(all).await.0.unwrap();
+    });
+    let mut stream = Stream::connect(&addr).await.unwrap();
+    stream.send_one(b"question".to_vec()).await.0.unwrap();
+    stream.shutdown(pumice_reactor::driver::ShutdownHow::Send).await.unwrap();
+    assert_eq!(receive(&mut stream, 8).await, b"question");
+    server.await.unwrap();
+    assert!(timeout(PATIENCE, stream.recv()).await.expect("ends").unwrap().is_empty());
+}
+
+pub async fn unread_input_of_many_starves_nobody(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let listener = Rc::new(listener);
+    let mut talkers = Vec::new();
+    let mut deaf = Vec::new();
+    for _ in 0..place.many.min(300) {
+        let (sender, accepted) = (Stream::connect(&addr).await.unwrap(), listener.accept().await.unwrap().0);
+        talkers.push(spawn(async move { sender.send(vec![Bytes::from(vec![5; 256 << 10])]).await }));
+        deaf.push(accepted);
+    }
+    // Each begins to receive, so that buffers fill, and takes no more than one.
+    for stream in &mut deaf {
+        drop(timeout(PATIENCE, stream.recv()).await.expect("first bytes").unwrap());
+    }
+    let echo = Rc::clone(&listener);
+    spawn(async move {
+        let (mut stream, _) = echo.accept().await.unwrap();
+        loop {
+            let bytes = stream.recv().await.unwrap().to_vec();
+            if bytes.is_empty() {
+                break;
+            }
+            stream.send_one(bytes).await.0.unwrap();
+        }
+    });
+    timeout(PATIENCE, echo_at(&addr)).await.expect("others are served");
+    // And the deaf ones lost nothing.
+    for stream in &mut deaf {
+        let mut rest = 0;
+        while rest < 100 << 10 {
+            let piece = timeout(PATIENCE, stream.recv()).await.expect("more bytes").unwrap();
+            assert!(!piece.is_empty() && piece.iter().all(|&b| b == 5));
+            rest += piece.len();
+        }
+    }
+}
+
+pub async fn streams_dropped_while_receiving_close(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    for round in 0..50u32 {
+        let mut near = Stream::connect(&addr).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        let receiving = spawn(async move { far.recv().await.map(|bytes| bytes.len()) });
+        if round % 2 == 0 {
+            yield_now().await;
+        }
+        receiving.abort();
+        let end = timeout(PATIENCE, near.recv()).await.expect("the end comes");
+        assert!(end.is_err() || end.unwrap().is_empty());
+    }
+}
+
+pub async fn a_send_to_a_closed_peer_fails(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let near = Stream::connect(&addr).await.unwrap();
+    drop(listener.accept().await.unwrap());
+    let failed = timeout(PATIENCE, async {
+        while near.send_one(vec![0; 1000]).await.0.is_ok() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+    failed.await.expect("the send fails in the end");
+}
+
+pub async fn nobody_listening_is_refused(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    drop(listener);
+    sleep(Duration::from_millis(10)).await;
+    let error = Stream::connect(&addr).await.err().expect("nobody listens");
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+pub async fn a_dropped_listener_frees_its_address(place: Place) {
+    let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
+    let listener = Listener::bind(&place.any_port, options.clone()).await.unwrap();
+    let addr = listener.local_addr().clone();
+    // Accepting, so that an operation holds the socket.
+    let accepting = spawn(async move { listener.accept().await.map(drop) });
+    yield_now().await;
+    let taken = Listener::bind(&addr, options.clone()).await.err().expect("the address is taken");
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    accepting.abort();
+    sleep(Duration::from_millis(10)).await;
+    Listener::bind(&addr, options).await.unwrap();
+}
+
+pub async fn held_receive_buffers_do_not_block_others(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let mut held = Vec::new();
+    let mut streams = Vec::new();
+    for _ in 0..place.many.min(600) {
+        let (near, mut far) = (Stream::connect(&addr).await.unwrap(), listener.accept().await.unwrap().0);
+        near.send_one(vec![6]).await.0.unwrap();
+        let buf = timeout(PATIENCE, far.recv()).await.expect("comes although all others are held").unwrap();
+        assert_eq!(&*buf, [6]);
+        held.push(buf);
+        streams.push((near, far));
+    }
+    drop(held);
+    for (near, far) in &mut streams {
+        near.send_one(vec![8; 64]).await.0.unwrap();
+        assert_eq!(receive(far, 64).await, [8; 64]);
+    }
+}
+
+pub async fn sends_cancelled_in_flight_harm_nothing(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    for round in 0..20u64 {
+        let near = Stream::connect(&addr).await.unwrap();
+        let (far, _) = listener.accept().await.unwrap();
+        let sending = spawn(async move { near.send_one(vec![1; 32 << 20]).await.0 });
+        sleep(Duration::from_micros(round * 50)).await;
+        sending.abort();
+        drop(far);
+    }
+    serve_echo(listener);
+    echo_at(&addr).await;
+}

@@ -1,0 +1,20 @@
+//! The driver contract in the simulation.
+
+#[macro_use]
+mod contract;
+
+use contract::{Check, Place};
+use pumice_reactor::sim::{HostOptions, World};
+
+fn run(name: &str, check: Check) {
+    for seed in 0..4 {
+        let world = World::new(seed);
+        let host = world.add_host(HostOptions { cores: 2, quirks: seed % 2 == 1, ..HostOptions::default() });
+        let place = Place { dir: "/files".into(), any_port: world.addr(host, 0), many: 200 };
+        if let Err(halt) = world.block_on(host, async move { check(place).await }) {
+            panic!("{name} with seed {seed}: {halt}");
+        }
+    }
+}
+
+contract_tests!(run);
