@@ -1,16 +1,25 @@
 //! The heap's interface.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::sync::Gate;
+use pumice_reactor::timeout;
 use smallvec::SmallVec;
 
+use crate::inner::Inner;
+use crate::metalog::{self, Write};
+use crate::replay::Replay;
 use crate::{
     AppendError, CommitFailed, Damage, FormatOptions, HeapError, HeapOptions, HeapStats, ReadError,
     RecordPtr, SegmentId, SpaceReport, Stream,
 };
+use crate::{commit, read, writer};
+
+/// Longest wait of [`Heap::room`]: the caller looks again.
+const ROOM_WAIT: Duration = Duration::from_millis(20);
 
 /// A record to append: its payload is the concatenation of `parts`.
 #[derive(Clone, Copy, Debug)]
@@ -74,17 +83,6 @@ pub struct Replayed {
     pub payload: Bytes,
 }
 
-/// One frame, or the frames of one batch: all or nothing.
-#[derive(Clone, Debug)]
-pub struct ReplayedBatch {
-    /// The stream it was written to.
-    pub stream: Stream,
-    /// Its records in order. Empty when only damage is reported.
-    pub records: Vec<Replayed>,
-    /// What was once durable and does not verify any more, found before this batch: acknowledged data is lost.
-    pub damage: Vec<Damage>,
-}
-
 /// Moved records, durable. Drop the ticket after the new pointers are in the client's own in-memory state:
 /// until a later [`Heap::commit_meta`] has a `replay_from` from after that, the frame is replayed after a crash.
 #[must_use]
@@ -97,12 +95,30 @@ pub struct Moved {
 
 /// See [`Moved`].
 pub struct MoveTicket {
-    _heap: Heap,
+    inner: Arc<Inner>,
+    frames: Vec<u64>,
+}
+
+impl Drop for MoveTicket {
+    fn drop(&mut self) {
+        let last_seq = self.inner.commit().next_seq - 1;
+        let mut moves = self.inner.moves();
+        for frame in &self.frames {
+            moves.applied(*frame, last_seq);
+        }
+    }
 }
 
 /// While held, no segment that is released from now on is reused: take it before looking pointers up.
 pub struct Pin {
-    _heap: Heap,
+    inner: Arc<Inner>,
+    epoch: u64,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.inner.table().unpin(self.epoch);
+    }
 }
 
 /// A metadata record's client part.
@@ -114,7 +130,9 @@ pub enum MetaEdit {
     Snapshot(Bytes),
 }
 
-/// Told when a program failure moved records: `(old, new)`. Called under the heap's commit lock.
+/// Told when a program failure moved records: `(old, new)`. Called on the committing core without any heap lock,
+/// before the records count as durable; old pointers can be read until the heap is closed. Store a pointer durably
+/// only once its record is durable: then it does not change any more.
 pub type OnRelocated = Arc<dyn Fn(&[(RecordPtr, RecordPtr)]) + Send + Sync>;
 
 /// Bytes done and bytes to do.
@@ -130,22 +148,6 @@ pub struct Opened {
     pub replay: Replay,
     /// True when the drive was closed cleanly: the replay is empty.
     pub clean: bool,
-}
-
-/// The frames that follow the client's durable state.
-pub struct Replay {
-    _heap: Heap,
-}
-
-impl Replay {
-    /// The next batch; `None` at the end, after which the heap takes appends. Commit frames come in order, frames
-    /// of other streams anywhere between. A torn end of the log is dropped in silence, damage before it is not.
-    ///
-    /// # Errors
-    /// [`HeapError`] when the media fail or the recovered state cannot be written.
-    pub async fn next(&mut self) -> Result<Option<ReplayedBatch>, HeapError> {
-        Err(HeapError::NotFormatted)
-    }
 }
 
 /// What a segment holds.
@@ -175,18 +177,13 @@ pub struct Heap {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    device: Device,
-    durable: Gate,
-}
-
 impl Heap {
     /// Makes `device` an empty drive.
     ///
     /// # Errors
     /// [`HeapError::AlreadyFormatted`] without `force`; [`HeapError::Geometry`] when it is too small.
-    pub async fn format(_device: &Device, _options: &FormatOptions) -> Result<(), HeapError> {
-        Err(HeapError::NotFormatted)
+    pub async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
+        crate::open::format(device, options).await
     }
 
     /// Opens a drive.
@@ -195,26 +192,24 @@ impl Heap {
     /// See [`HeapError`].
     pub async fn open(
         device: Device,
-        _options: HeapOptions,
-        _progress: Progress<'_>,
+        options: HeapOptions,
+        progress: Progress<'_>,
     ) -> Result<Opened, HeapError> {
-        let heap = Self { inner: Arc::new(Inner { device, durable: Gate::new(0) }) };
-        Ok(Opened {
-            heap: heap.clone(),
-            client_state: Vec::new(),
-            replay: Replay { _heap: heap },
-            clean: true,
-        })
+        crate::open::open(device, options, progress).await
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
     }
 
     /// The drive's identity.
     pub fn drive_id(&self) -> [u8; 16] {
-        [0; 16]
+        self.inner.superblock.drive_id
     }
 
     /// What the client stored when the drive was formatted.
     pub fn config(&self) -> Bytes {
-        Bytes::new()
+        self.inner.superblock.config.clone()
     }
 
     /// The device.
@@ -224,16 +219,19 @@ impl Heap {
 
     /// Bytes of a segment.
     pub fn segment_bytes(&self) -> u32 {
-        0
+        self.inner.segment_bytes
     }
 
     /// The largest payload of [`Heap::append`].
     pub fn append_max_bytes(&self) -> u32 {
-        0
+        self.inner.append_max_bytes()
     }
 
     /// Says whom to tell when a program failure moved records.
-    pub fn on_relocated(&self, _callback: OnRelocated) {}
+    pub fn on_relocated(&self, callback: OnRelocated) {
+        // The first caller stays; there is one client.
+        let _ = self.inner.on_relocated.set(callback);
+    }
 
     /// Copies the records into the forming frame, gives them sequence numbers and addresses, and starts the commit
     /// on the current core if none is under way. All of them become durable together. No I/O, no allocation in the
@@ -241,21 +239,37 @@ impl Heap {
     ///
     /// # Errors
     /// See [`AppendError`]; nothing was appended then.
-    pub fn append(&self, _records: &[RecordIn<'_>], _class: AppendClass) -> Result<Appended, AppendError> {
-        Err(AppendError::Busy)
+    pub fn append(&self, records: &[RecordIn<'_>], class: AppendClass) -> Result<Appended, AppendError> {
+        let result = commit::append(&self.inner, records, class);
+        if matches!(result, Err(AppendError::Busy)) {
+            self.inner.kick_meta();
+        }
+        result
     }
 
     /// Waits until an append that was answered [`AppendError::Busy`] is worth another try.
-    pub async fn room(&self) {}
+    pub async fn room(&self) {
+        let inner = &self.inner;
+        let has_room = || {
+            let quiet = inner.commit().undurable_bytes <= inner.options.undurable_max_bytes / 2;
+            let table = inner.table();
+            quiet && table.free_count() > table.reserve()
+        };
+        if inner.blocked().is_none() && has_room() {
+            return;
+        }
+        // A notification may slip in between the look and the wait: the time-out bounds what that costs.
+        let _ = timeout(ROOM_WAIT, inner.room.notified()).await;
+    }
 
     /// The newest sequence number given out; 0 before the first.
     pub fn last_seq(&self) -> u64 {
-        0
+        self.inner.commit().next_seq - 1
     }
 
     /// Takes `n` sequence numbers for records that are not appended (moves); returns the first.
-    pub fn next_seq(&self, _n: u64) -> u64 {
-        0
+    pub fn next_seq(&self, n: u64) -> u64 {
+        commit::take_seqs(&self.inner, n)
     }
 
     /// Open to the newest sequence number that counts as durable under the chosen [`crate::Durability`].
@@ -276,7 +290,7 @@ impl Heap {
     /// # Errors
     /// [`CommitFailed`] when that failed.
     pub async fn flush(&self) -> Result<(), CommitFailed> {
-        Ok(())
+        crate::pump::flush(&self.inner).await
     }
 
     /// Reads a record and verifies it; from memory when it was committed recently.
@@ -284,12 +298,12 @@ impl Heap {
     /// # Errors
     /// See [`ReadError`].
     pub async fn read(&self, ptr: RecordPtr) -> Result<Record, ReadError> {
-        Err(ReadError::OutOfRange { ptr })
+        read::read(&self.inner, ptr).await
     }
 
     /// The record if it is in memory.
-    pub fn peek(&self, _ptr: RecordPtr) -> Option<Record> {
-        None
+    pub fn peek(&self, ptr: RecordPtr) -> Option<Record> {
+        read::peek(&self.inner, ptr)
     }
 
     /// Bytes `offset..offset + len` of a record's payload as they lie on flash, *not* verified: for objects with
@@ -297,8 +311,8 @@ impl Heap {
     ///
     /// # Errors
     /// See [`ReadError`]; [`ReadError::OutOfRange`] beyond the record.
-    pub async fn read_range(&self, ptr: RecordPtr, _offset: u32, _len: u32) -> Result<Bytes, ReadError> {
-        Err(ReadError::OutOfRange { ptr })
+    pub async fn read_range(&self, ptr: RecordPtr, offset: u32, len: u32) -> Result<Bytes, ReadError> {
+        read::read_range(&self.inner, ptr, offset, len).await
     }
 
     /// Writes one record, durable on return, to a stream of its own. `seq` is kept in the record when given. Not
@@ -308,63 +322,77 @@ impl Heap {
     /// See [`AppendError`].
     pub async fn write_object(
         &self,
-        _kind: u8,
-        _stream: Stream,
-        _parts: Vec<Bytes>,
-        _seq: Option<u64>,
+        kind: u8,
+        stream: Stream,
+        parts: Vec<Bytes>,
+        seq: Option<u64>,
     ) -> Result<RecordPtr, AppendError> {
-        Err(AppendError::Busy)
+        writer::write_object(&self.inner, kind, stream, &parts, seq).await
     }
 
     /// The largest payload that still fits in the open segment of `stream`, so that pieces can be cut to fit; a
     /// whole segment's worth when a new one is due.
-    pub fn object_room(&self, _stream: Stream) -> u32 {
-        0
+    pub fn object_room(&self, stream: Stream) -> u32 {
+        writer::object_room(&self.inner, stream)
     }
 
     /// Writes moved records, durable on return. They are replayed after a crash.
     ///
     /// # Errors
     /// See [`AppendError`].
-    pub async fn write_moved(&self, _records: Vec<MovedRecord>) -> Result<Moved, AppendError> {
-        Err(AppendError::Busy)
+    pub async fn write_moved(&self, records: Vec<MovedRecord>) -> Result<Moved, AppendError> {
+        let (ptrs, frames) = writer::write_moved(&self.inner, &records).await?;
+        Ok(Moved { ptrs, ticket: MoveTicket { inner: self.inner.clone(), frames } })
     }
 
     /// Says that the record is dead. A hint for choosing victims and for the space report.
-    pub fn mark_dead(&self, _ptr: RecordPtr) {}
+    pub fn mark_dead(&self, ptr: RecordPtr) {
+        self.inner.table().mark_dead(ptr.addr.segment(), ptr.len);
+    }
 
     /// Corrects the hint after a segment's records were looked at.
-    pub fn set_live(&self, _segment: SegmentId, _live_bytes: u32) {}
+    pub fn set_live(&self, segment: SegmentId, live_bytes: u32) {
+        self.inner.table().set_live(segment, live_bytes);
+    }
 
     /// The sealed segment that is best cleaned now; `None` when cleaning would win nothing. It is not offered
-    /// again until it was released or [`Heap::unclaim`]ed.
-    pub fn victim(&self, _policy: VictimPolicy) -> Option<SegmentId> {
-        None
+    /// again until it was released or [`Heap::unclaim`]ed. Commit segments that a recovery would still replay are
+    /// not offered: checkpoint first.
+    pub fn victim(&self, policy: VictimPolicy) -> Option<SegmentId> {
+        let replay_from = self.inner.meta.state().replay_from;
+        self.inner.table().victim(policy, replay_from)
     }
 
     /// Gives a victim back without having cleaned it.
-    pub fn unclaim(&self, _segment: SegmentId) {}
+    pub fn unclaim(&self, segment: SegmentId) {
+        self.inner.table().unclaim(segment);
+    }
 
     /// Every record of a segment.
     ///
     /// # Errors
     /// [`FlashError`] when the media do not answer; pages that do not read are reported as damage.
-    pub async fn contents(&self, _segment: SegmentId) -> Result<Contents, FlashError> {
-        Ok(Contents { stream: Stream::Commit, records: Vec::new(), damage: Vec::new() })
+    pub async fn contents(&self, segment: SegmentId) -> Result<Contents, FlashError> {
+        read::contents(&self.inner, segment).await
     }
 
     /// Every segment that holds data, for checks.
     pub fn segments_in_use(&self) -> Vec<SegmentId> {
-        Vec::new()
+        self.inner.table().in_use()
     }
 
-    /// Frees a segment of which the client needs nothing any more: reused after the next metadata record, and not
-    /// while a [`Pin`] from before is held.
-    pub fn release(&self, _segment: SegmentId) {}
+    /// Frees a segment of which the client's *durable* state (metadata, and moved records that are durable) needs
+    /// nothing any more: reused after the next metadata record, which may be the heap's own, and not while a
+    /// [`Pin`] from before is held.
+    pub fn release(&self, segment: SegmentId) {
+        self.inner.table().release(segment);
+        self.inner.kick_meta();
+    }
 
     /// See [`Pin`].
     pub fn pin(&self) -> Pin {
-        Pin { _heap: self.clone() }
+        let epoch = self.inner.table().pin();
+        Pin { inner: self.inner.clone(), epoch }
     }
 
     /// Writes a metadata record, durable on return: the client's edit and the segment table's changes, together.
@@ -373,33 +401,36 @@ impl Heap {
     ///
     /// # Errors
     /// [`HeapError`]; the heap is read-only then.
-    pub async fn commit_meta(&self, _edit: MetaEdit, _replay_from: u64) -> Result<(), HeapError> {
-        Err(HeapError::NotFormatted)
+    pub async fn commit_meta(&self, edit: MetaEdit, replay_from: u64) -> Result<(), HeapError> {
+        self.flush().await.map_err(|CommitFailed(reason)| HeapError::ReadOnly(reason))?;
+        let write = Write { edit: Some(edit), replay_from: Some(replay_from), ..Write::internal() };
+        metalog::write_meta(&self.inner, write).await
     }
 
     /// True when the next [`Heap::commit_meta`] should be a snapshot: the log of edits has grown long.
     pub fn wants_snapshot(&self) -> bool {
-        false
+        self.inner.meta.wants_snapshot(&self.inner.superblock)
     }
 
     /// Where the drive's bytes are.
     pub fn space(&self) -> SpaceReport {
-        SpaceReport::default()
+        self.inner.table().space()
     }
 
     /// Free segments that user data may still open: the cleaner's measure of urgency.
     pub fn free_segments(&self) -> u32 {
-        0
+        let table = self.inner.table();
+        table.free_count().saturating_sub(table.reserve())
     }
 
     /// Counters since opening.
     pub fn stats(&self) -> HeapStats {
-        HeapStats::default()
+        self.inner.stats()
     }
 
     /// Why the heap takes no more writes, if so.
     pub fn read_only(&self) -> Option<Arc<str>> {
-        None
+        self.inner.blocked()
     }
 
     /// Makes everything durable and writes a clean mark, so that the next open replays nothing. The client's state
@@ -408,6 +439,6 @@ impl Heap {
     /// # Errors
     /// [`HeapError`].
     pub async fn close(&self) -> Result<(), HeapError> {
-        Ok(())
+        crate::pump::close(&self.inner).await
     }
 }

@@ -15,15 +15,30 @@
 //! Layouts are in `docs/format/`. What is alive is the client's knowledge; the heap only keeps hints.
 
 mod addr;
+mod commit;
 mod error;
 mod heap;
+mod inner;
+pub mod layout;
+mod metalog;
+mod moves;
+mod open;
 mod options;
+mod pump;
+mod read;
+mod relocate;
+mod replay;
+mod scan;
 mod space;
 mod stats;
+mod table;
+mod tail;
+mod writer;
 
 pub use addr::{Addr, RecordPtr, SegmentId, Stream};
 pub use error::{AppendError, CommitFailed, Damage, HeapError, ReadError};
 pub use heap::*;
 pub use options::{Durability, FormatOptions, HeapOptions};
+pub use replay::{Replay, ReplayedBatch};
 pub use space::SpaceReport;
 pub use stats::{HeapStats, LatencyHistogram};

@@ -1,0 +1,268 @@
+//! What the parts of a heap share, and the order of its locks: commit, then one of the leaves (table, tail,
+//! metadata state, moves). None is held across an await.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pumice_base::hash::HashMap;
+use pumice_flash::{BlockAddr, Device};
+use pumice_reactor::spawn;
+use pumice_reactor::sync::{Gate, Notify};
+
+use crate::commit::{Commit, no_segment};
+use crate::layout::superblock::Superblock;
+use crate::layout::{frame, record};
+use crate::metalog::MetaLog;
+use crate::moves::Moves;
+use crate::table::{OpenSegment, Table};
+use crate::tail::Tail;
+use crate::writer::Writer;
+use crate::{
+    Addr, AppendClass, AppendError, HeapOptions, HeapStats, LatencyHistogram, OnRelocated, RecordPtr,
+};
+use crate::{SegmentId, Stream};
+
+/// Counters that grow outside locks.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub records: AtomicU64,
+    pub appends: AtomicU64,
+    pub payload_bytes: AtomicU64,
+    pub busy: AtomicU64,
+    pub commits: AtomicU64,
+    pub commit_bytes: AtomicU64,
+    pub commit_padding_bytes: AtomicU64,
+    pub moved_bytes: AtomicU64,
+    pub table_bytes: AtomicU64,
+    pub large_bytes: AtomicU64,
+    pub meta_bytes: AtomicU64,
+    pub meta_records: AtomicU64,
+    pub prewritten_bytes: AtomicU64,
+    pub reads: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub tail_hits: AtomicU64,
+    pub relocations: AtomicU64,
+}
+
+pub(crate) struct Inner {
+    pub device: Device,
+    pub superblock: Superblock,
+    pub options: HeapOptions,
+    pub segment_bytes: u32,
+    /// Everything that counts as durable under the chosen durability.
+    pub durable: Gate,
+    /// Everything that was written, perhaps not synced.
+    pub written: Gate,
+    /// Address of the forming frame's buffer, `u64::MAX` when none forms: spares most readers the commit lock.
+    pub forming_at: AtomicU64,
+    pub pump_wake: Notify,
+    pub room: Notify,
+    pub meta: MetaLog,
+    /// By stream; the commit stream's is not used.
+    pub writers: [Writer; 4],
+    pub counters: Counters,
+    pub latency: Mutex<LatencyHistogram>,
+    moves: Mutex<Moves>,
+    pub on_relocated: OnceLock<OnRelocated>,
+    /// Old places of relocated records, for readers that hold old pointers.
+    pub aliases: Mutex<HashMap<Addr, RecordPtr>>,
+    pub has_aliases: AtomicBool,
+    pub meta_kicked: AtomicBool,
+    commit: Mutex<Commit>,
+    table: Mutex<Table>,
+    tail: Mutex<Tail>,
+    blocked: AtomicBool,
+    blocked_why: Mutex<Blocked>,
+}
+
+/// Why appends are refused.
+#[derive(Default)]
+struct Blocked {
+    /// For good.
+    failed: Option<Arc<str>>,
+    /// While the replay runs, or while the host has no space.
+    paused: Option<Arc<str>>,
+}
+
+impl Inner {
+    pub(crate) fn new(
+        device: Device,
+        superblock: Superblock,
+        options: HeapOptions,
+        table: Table,
+        meta: MetaLog,
+    ) -> Self {
+        let tail_bytes = options.tail_bytes;
+        Self {
+            segment_bytes: device.geometry().block_bytes(),
+            device,
+            superblock,
+            options,
+            durable: Gate::new(0),
+            written: Gate::new(0),
+            forming_at: AtomicU64::new(u64::MAX),
+            pump_wake: Notify::new(),
+            room: Notify::new(),
+            meta,
+            writers: std::array::from_fn(|_| Writer::default()),
+            counters: Counters::default(),
+            latency: Mutex::default(),
+            moves: Mutex::default(),
+            on_relocated: OnceLock::new(),
+            aliases: Mutex::default(),
+            has_aliases: AtomicBool::new(false),
+            meta_kicked: AtomicBool::new(false),
+            commit: Mutex::new(Commit::new(1, 0)),
+            table: Mutex::new(table),
+            tail: Mutex::new(Tail::new(tail_bytes)),
+            blocked: AtomicBool::new(false),
+            blocked_why: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn commit(&self) -> MutexGuard<'_, Commit> {
+        self.commit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tail(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn moves(&self) -> MutexGuard<'_, Moves> {
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.superblock.page_bytes as usize
+    }
+
+    pub(crate) fn block(&self, segment: SegmentId) -> BlockAddr {
+        self.device.geometry().block(segment.0)
+    }
+
+    /// Largest commit frame without a segment header, a multiple of the page.
+    pub(crate) fn frame_max_bytes(&self) -> usize {
+        let page = self.page_bytes();
+        let max = (self.options.commit_max_bytes as usize).min(self.segment_bytes as usize - page);
+        (max / page).max(1) * page
+    }
+
+    /// Largest record payload of an append: a quarter of a segment, so that little is lost at a segment's end.
+    pub(crate) fn append_max_bytes(&self) -> u32 {
+        (self.segment_bytes / 4).min(4 << 20).max(self.superblock.page_bytes * 2)
+            - (record::HEADER_BYTES + frame::HEADER_BYTES) as u32
+    }
+
+    /// Refuses when the heap takes no writes now.
+    pub(crate) fn check_writable(&self) -> Result<(), AppendError> {
+        match self.blocked() {
+            None => Ok(()),
+            Some(reason) => Err(AppendError::ReadOnly(reason)),
+        }
+    }
+
+    pub(crate) fn blocked(&self) -> Option<Arc<str>> {
+        if !self.blocked.load(Ordering::Acquire) {
+            return None;
+        }
+        let why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+        why.failed.clone().or_else(|| why.paused.clone())
+    }
+
+    pub(crate) fn failed(&self) -> Option<Arc<str>> {
+        if !self.blocked.load(Ordering::Acquire) {
+            return None;
+        }
+        self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
+    }
+
+    /// Takes no more writes from here on; what waits for durability learns that it fails.
+    pub(crate) fn fail(&self, reason: &str) {
+        let reason: Arc<str> = {
+            let mut why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+            let reason = why.failed.get_or_insert_with(|| reason.into()).clone();
+            self.blocked.store(true, Ordering::Release);
+            reason
+        };
+        self.written.fail(&reason);
+        self.durable.fail(&reason);
+        self.room.notify_all();
+    }
+
+    /// Takes no appends for now.
+    pub(crate) fn pause(&self, reason: Option<&str>) {
+        let mut why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+        why.paused = reason.map(Into::into);
+        self.blocked.store(why.paused.is_some() || why.failed.is_some(), Ordering::Release);
+    }
+
+    /// Opens segments for `stream` and asks for a metadata record in time for the next ones.
+    pub(crate) fn open_segments(
+        &self,
+        stream: Stream,
+        n: usize,
+        class: AppendClass,
+        out: &mut VecDeque<OpenSegment>,
+    ) -> Result<(), AppendError> {
+        let before = out.len();
+        let result = self.table().open(stream, n, class, out);
+        if result.is_ok() {
+            let mut tail = self.tail();
+            for open in out.iter().skip(before) {
+                tail.forget(open.id);
+            }
+        }
+        result.map_err(|why| no_segment(self, why))
+    }
+
+    pub(crate) fn stats(&self) -> HeapStats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let (segments_opened, segments_released) = {
+            let table = self.table();
+            (table.opened, table.released)
+        };
+        HeapStats {
+            records: count(&counters.records),
+            appends: count(&counters.appends),
+            payload_bytes: count(&counters.payload_bytes),
+            commits: count(&counters.commits),
+            commit_bytes: count(&counters.commit_bytes),
+            commit_padding_bytes: count(&counters.commit_padding_bytes),
+            moved_bytes: count(&counters.moved_bytes),
+            table_bytes: count(&counters.table_bytes),
+            large_bytes: count(&counters.large_bytes),
+            meta_bytes: count(&counters.meta_bytes),
+            meta_records: count(&counters.meta_records),
+            prewritten_bytes: count(&counters.prewritten_bytes),
+            reads: count(&counters.reads),
+            read_bytes: count(&counters.read_bytes),
+            tail_hits: count(&counters.tail_hits),
+            segments_opened,
+            segments_released,
+            relocations: count(&counters.relocations),
+            busy: count(&counters.busy),
+            commit_latency: self.latency.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            undurable_bytes: self.commit().undurable_bytes as u64,
+        }
+    }
+
+    /// Writes a metadata record in the background when one would bring segments.
+    pub(crate) fn kick_meta(self: &Arc<Self>) {
+        if !self.table().wants_meta() || self.meta_kicked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inner = self.clone();
+        drop(spawn(async move {
+            // A failure has made the heap read-only, which is how others learn of it.
+            let _ = crate::metalog::write_meta(&inner, crate::metalog::Write::internal()).await;
+            inner.meta_kicked.store(false, Ordering::Release);
+            inner.room.notify_all();
+        }));
+    }
+}

@@ -1,0 +1,79 @@
+//! Frames: `docs/format/segment.md`.
+
+use pumice_base::checksum::crc32c_seeded;
+
+use super::{put_u32, put_u64, u32_at, u64_at};
+use crate::{Addr, Stream};
+
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 56;
+const MAGIC: u32 = u32::from_le_bytes(*b"PFRM");
+const FLAG_MORE: u8 = 1;
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// Life of the segment.
+    pub life: u64,
+    /// Number in the stream: consecutive.
+    pub number: u64,
+    /// Commit: sequence number of the first record. Others: newest sequence number when it was written.
+    pub seq: u64,
+    /// The newest metadata record that was durable when this was written.
+    pub meta_stamp: u64,
+    /// Header and records, without padding.
+    pub bytes: u32,
+    /// Records.
+    pub count: u32,
+    /// Every frame of the stream up to `number - 1 - lag` was durable before this one was written.
+    pub lag: u32,
+    /// The stream.
+    pub stream: Stream,
+    /// The last batch goes on in the next frame.
+    pub more: bool,
+}
+
+impl FrameHeader {
+    /// Writes it to the front of `out`, for a frame at `addr`.
+    pub fn encode(&self, out: &mut [u8], addr: Addr) {
+        put_u32(out, 0, MAGIC);
+        put_u64(out, 8, self.life);
+        put_u64(out, 16, self.number);
+        put_u64(out, 24, self.seq);
+        put_u64(out, 32, self.meta_stamp);
+        put_u32(out, 40, self.bytes);
+        put_u32(out, 44, self.count);
+        put_u32(out, 48, self.lag);
+        out[52] = self.stream as u8;
+        out[53] = if self.more { FLAG_MORE } else { 0 };
+        out[54] = 0;
+        out[55] = 0;
+        let crc = crc(self.life, addr, out);
+        put_u32(out, 4, crc);
+    }
+
+    /// The header at the front of `bytes`, if one verifies there.
+    pub fn decode(bytes: &[u8], life: u64, addr: Addr) -> Option<Self> {
+        if bytes.len() < HEADER_BYTES || u32_at(bytes, 0) != MAGIC || u64_at(bytes, 8) != life {
+            return None;
+        }
+        if u32_at(bytes, 4) != crc(life, addr, bytes) || bytes[53] & !FLAG_MORE != 0 {
+            return None;
+        }
+        Some(Self {
+            life,
+            number: u64_at(bytes, 16),
+            seq: u64_at(bytes, 24),
+            meta_stamp: u64_at(bytes, 32),
+            bytes: u32_at(bytes, 40),
+            count: u32_at(bytes, 44),
+            lag: u32_at(bytes, 48),
+            stream: Stream::from_u8(bytes[52])?,
+            more: bytes[53] & FLAG_MORE != 0,
+        })
+    }
+}
+
+fn crc(life: u64, addr: Addr, header: &[u8]) -> u32 {
+    crc32c_seeded(life, &[&addr.0.to_le_bytes(), &header[8..HEADER_BYTES]])
+}

@@ -1,0 +1,361 @@
+//! The metadata log: a snapshot, then edits, in one of two halves; the next snapshot goes to the other half.
+//!
+//! 1. Records follow each other page by page; one is written at a time and is durable before the next begins, so a
+//!    record that does not verify is the log's end.
+//! 2. A half is overwritten only once the other holds a newer, complete snapshot.
+//! 3. The client's state is kept as it was given (snapshot, edits), so that the heap can write a snapshot of its
+//!    own when a half is full or its end is uncertain after a crash.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use pumice_flash::FlashError;
+use pumice_reactor::sync::Semaphore;
+use pumice_reactor::{IoBuf, WriteSync};
+
+use crate::inner::Inner;
+use crate::layout::meta::{MetaKind, MetaRecord};
+use crate::layout::superblock::Superblock;
+use crate::{HeapError, MetaEdit, SegmentId};
+
+const CHUNK_BYTES: usize = 1 << 20;
+
+pub(crate) struct MetaLog {
+    writer: Semaphore,
+    state: Mutex<MetaState>,
+    /// The newest record says that the drive was closed: another must be written before any data is.
+    clean: AtomicBool,
+    stamp: AtomicU64,
+}
+
+/// What the log holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MetaState {
+    /// 0 or 1.
+    pub half: usize,
+    pub generation: u64,
+    pub next_index: u32,
+    /// Where the next record goes in the half.
+    pub offset: u64,
+    pub blobs: Vec<Bytes>,
+    pub snapshot_bytes: u64,
+    pub replay_from: u64,
+    pub moved_from: u64,
+}
+
+impl MetaState {
+    fn stamp(&self) -> u64 {
+        self.generation << 32 | u64::from(self.next_index.saturating_sub(1))
+    }
+}
+
+/// What a metadata record is to say.
+pub(crate) struct Write {
+    pub edit: Option<MetaEdit>,
+    pub replay_from: Option<u64>,
+    pub clean: bool,
+    pub snapshot: bool,
+}
+
+impl Write {
+    pub(crate) fn internal() -> Self {
+        Self { edit: None, replay_from: None, clean: false, snapshot: false }
+    }
+}
+
+impl MetaLog {
+    pub(crate) fn new(state: MetaState, clean: bool) -> Self {
+        let stamp = AtomicU64::new(state.stamp());
+        Self { writer: Semaphore::new(1), state: Mutex::new(state), clean: AtomicBool::new(clean), stamp }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, MetaState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Names the newest durable record: generation in the high half, index in the low. Frames carry it, so that
+    /// recovery notices when records that were durable are gone.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Acquire)
+    }
+
+    /// See [`crate::Heap::wants_snapshot`].
+    pub(crate) fn wants_snapshot(&self, superblock: &Superblock) -> bool {
+        let state = self.state();
+        let half = half_bytes(superblock);
+        let edits = state.offset - state.snapshot_bytes.min(state.offset);
+        state.offset > half / 2 || edits > (state.snapshot_bytes * 2).max(half / 16)
+    }
+}
+
+/// Bytes of a half of the log.
+pub(crate) fn half_bytes(superblock: &Superblock) -> u64 {
+    u64::from(superblock.meta_half_segments) * u64::from(superblock.segment_bytes)
+}
+
+/// First segment of a half.
+pub(crate) fn half_start(superblock: &Superblock, half: usize) -> u32 {
+    2 + half as u32 * superblock.meta_half_segments
+}
+
+/// Makes sure that the log does not say "clean" before data is written.
+pub(crate) async fn ensure_dirty(inner: &Arc<Inner>) -> Result<(), HeapError> {
+    if inner.meta.clean.load(Ordering::Acquire) {
+        write_meta(inner, Write::internal()).await?;
+    }
+    Ok(())
+}
+
+/// Writes a record, durable on return.
+pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), HeapError> {
+    let _permit = inner.meta.writer.acquire(1).await;
+    if let Some(reason) = inner.failed() {
+        return Err(HeapError::ReadOnly(reason));
+    }
+    let half_bytes = half_bytes(&inner.superblock);
+    let page = inner.page_bytes();
+    let mut snapshot = what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_)));
+    loop {
+        let mut next = inner.meta.state().clone();
+        next.replay_from = what.replay_from.unwrap_or(0).max(next.replay_from);
+        match &what.edit {
+            Some(MetaEdit::Snapshot(blob)) => next.blobs = vec![blob.clone()],
+            Some(MetaEdit::Edit(blob)) => next.blobs.push(blob.clone()),
+            None => {}
+        }
+        let (last_seq, next_commit) = {
+            let commit = inner.commit();
+            (commit.next_seq - 1, commit.next_frame)
+        };
+        let next_moved = inner.writers[crate::Stream::Moved as usize].next_frame();
+        let floor = inner.moves().floor(next.replay_from);
+        next.moved_from = floor.unwrap_or(next_moved);
+        let composed = inner.table().compose(snapshot);
+        let blobs = match (&what.edit, snapshot) {
+            (_, true) => next.blobs.clone(),
+            (Some(MetaEdit::Edit(blob)), false) => vec![blob.clone()],
+            _ => Vec::new(),
+        };
+        if snapshot {
+            next.half = 1 - next.half;
+            next.generation += 1;
+            (next.next_index, next.offset) = (0, 0);
+        }
+        let record = MetaRecord {
+            kind: if snapshot { MetaKind::Snapshot } else { MetaKind::Edit },
+            clean: what.clean,
+            generation: next.generation,
+            index: next.next_index,
+            replay_from: next.replay_from,
+            moved_from: next.moved_from,
+            last_seq,
+            next_life: composed.next_life,
+            next_frames: [next_commit, next_moved],
+            segments: composed.segments.clone(),
+            pool: composed.pool.clone(),
+            blobs,
+        };
+        let len = record.encoded_bytes().next_multiple_of(page) as u64;
+        if next.offset + len > half_bytes {
+            inner.table().composed(&composed, false);
+            if !snapshot {
+                snapshot = true;
+                continue;
+            }
+            let reason = format!("metadata of {len} B does not fit in {half_bytes} B");
+            inner.fail(&reason);
+            return Err(HeapError::Damaged(reason));
+        }
+        let result = write_record(inner, &record, next.half, next.offset, len as usize).await;
+        inner.table().composed(&composed, result.is_ok());
+        match result {
+            Ok(()) => {
+                next.offset += len;
+                next.next_index += 1;
+                if snapshot {
+                    next.snapshot_bytes = len;
+                }
+                inner.meta.stamp.store(next.stamp(), Ordering::Release);
+                *inner.meta.state() = next;
+                inner.meta.clean.store(what.clean, Ordering::Release);
+                let counters = &inner.counters;
+                counters.meta_records.fetch_add(1, Ordering::Relaxed);
+                counters.meta_bytes.fetch_add(len, Ordering::Relaxed);
+                inner.room.notify_all();
+                return Ok(());
+            }
+            // The half's end is spoilt: start afresh in the other one.
+            Err(FlashError::ProgramFailed { .. }) if !snapshot => snapshot = true,
+            Err(error) => {
+                inner.fail(&format!("metadata write failed: {error}"));
+                return Err(error.into());
+            }
+        }
+    }
+}
+
+async fn write_record(
+    inner: &Inner,
+    record: &MetaRecord,
+    half: usize,
+    offset: u64,
+    len: usize,
+) -> Result<(), FlashError> {
+    write_record_to(&inner.device, &inner.superblock, record, half, offset, len).await
+}
+
+/// Programs a record; a snapshot erases its half first.
+pub(crate) async fn write_record_to(
+    device: &pumice_flash::Device,
+    superblock: &Superblock,
+    record: &MetaRecord,
+    half: usize,
+    offset: u64,
+    len: usize,
+) -> Result<(), FlashError> {
+    let geometry = device.geometry();
+    let first = half_start(superblock, half);
+    if record.kind == MetaKind::Snapshot {
+        for segment in first..first + superblock.meta_half_segments {
+            // Zeros (on files) behind the log's end tell it from a record that was lost.
+            device.erase(geometry.block(segment)).await?;
+            device.prewrite(geometry.block(segment)).await?;
+        }
+    }
+    let mut buf = IoBuf::zeroed(len);
+    record.encode(&mut buf, &superblock.drive_id, offset);
+    let data = buf.freeze();
+    let segment_bytes = u64::from(superblock.segment_bytes);
+    let mut done = 0;
+    while done < len {
+        let at = offset + done as u64;
+        let in_segment = at % segment_bytes;
+        let chunk = (len - done).min(CHUNK_BYTES).min((segment_bytes - in_segment) as usize);
+        let block = geometry.block(first + (at / segment_bytes) as u32);
+        let page = (in_segment / u64::from(superblock.page_bytes)) as u32;
+        device.program(block, page, data.slice(done..done + chunk), WriteSync::Durable).await?;
+        done += chunk;
+    }
+    Ok(())
+}
+
+/// A half as it was read: its newest complete generation's records in order.
+pub(crate) struct ReadHalf {
+    pub records: Vec<MetaRecord>,
+    /// Where the next record goes.
+    pub offset: u64,
+    pub snapshot_bytes: u64,
+    /// Something follows the last record that verifies: a torn record, or damage.
+    pub uncertain_end: bool,
+}
+
+/// Reads a half of the log; nothing when it holds no complete snapshot.
+pub(crate) async fn read_half(
+    device: &pumice_flash::Device,
+    superblock: &Superblock,
+    half: usize,
+) -> Result<Option<ReadHalf>, HeapError> {
+    use crate::layout::meta::Decoded;
+    let reader =
+        HalfReader { device, superblock, first: half_start(superblock, half), bytes: half_bytes(superblock) };
+    let page = u64::from(superblock.page_bytes);
+    let mut window = Window::default();
+    let (mut records, mut offset, mut snapshot_bytes) = (Vec::new(), 0u64, 0);
+    let mut generation = 0;
+    let mut uncertain_end = false;
+    while offset < reader.bytes {
+        let head = window.get(&reader, offset, page as usize).await?;
+        let Some(len) = MetaRecord::peek_bytes(&head) else {
+            // Old records of the half's previous use look like this too: only the magic is gone.
+            uncertain_end |= head.iter().any(|&byte| byte != 0);
+            break;
+        };
+        if len as u64 > reader.bytes - offset {
+            uncertain_end = true;
+            break;
+        }
+        let bytes = window.get(&reader, offset, len.next_multiple_of(page as usize)).await?;
+        match MetaRecord::decode(&bytes, &superblock.drive_id, offset) {
+            Decoded::Newer(found) => {
+                return Err(HeapError::UnknownVersion {
+                    what: "metadata log",
+                    found: u32::from(found),
+                    known: u32::from(crate::layout::VERSION),
+                });
+            }
+            Decoded::Record(record) => {
+                let first = records.is_empty();
+                let expected = if first {
+                    record.kind == MetaKind::Snapshot && record.index == 0
+                } else {
+                    record.kind == MetaKind::Edit
+                        && record.generation == generation
+                        && record.index == records.len() as u32
+                };
+                if !expected {
+                    uncertain_end = true;
+                    break;
+                }
+                generation = record.generation;
+                offset += bytes.len() as u64;
+                if first {
+                    snapshot_bytes = offset;
+                }
+                records.push(*record);
+            }
+            Decoded::Nothing => {
+                uncertain_end = true;
+                break;
+            }
+        }
+    }
+    if records.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(ReadHalf { records, offset, snapshot_bytes, uncertain_end }))
+}
+
+struct HalfReader<'a> {
+    device: &'a pumice_flash::Device,
+    superblock: &'a Superblock,
+    first: u32,
+    bytes: u64,
+}
+
+/// The part of a half that was read last: records are read in large pieces, not page by page.
+#[derive(Default)]
+struct Window {
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Window {
+    /// `len` bytes from `offset` on; zeros where nothing was programmed.
+    async fn get(&mut self, reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<Bytes, HeapError> {
+        let end = self.start + self.bytes.len() as u64;
+        if offset < self.start || offset + len as u64 > end {
+            let wanted = len.max(256 << 10).min((reader.bytes - offset) as usize).max(len);
+            self.bytes = read_span(reader, offset, wanted).await?;
+            self.start = offset;
+        }
+        let at = (offset - self.start) as usize;
+        Ok(self.bytes.slice(at..at + len))
+    }
+}
+
+async fn read_span(reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<Bytes, HeapError> {
+    let segment_bytes = u64::from(reader.superblock.segment_bytes);
+    let mut out = IoBuf::zeroed(len);
+    let mut done = 0;
+    while done < len {
+        let at = offset + done as u64;
+        let in_segment = at % segment_bytes;
+        let chunk = (len - done).min((segment_bytes - in_segment) as usize);
+        let segment = SegmentId(reader.first + (at / segment_bytes) as u32);
+        let part = crate::scan::read_tolerant(reader.device, segment, in_segment as u32, chunk).await?;
+        out[done..done + chunk].copy_from_slice(&part.bytes);
+        done += chunk;
+    }
+    Ok(out.freeze())
+}

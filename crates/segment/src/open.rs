@@ -1,0 +1,393 @@
+//! Formatting and opening drives.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_flash::{Device, FlashError, Geometry};
+use pumice_reactor::{IoBuf, WriteSync};
+
+use crate::commit::Commit;
+use crate::heap::{Heap, Opened, Progress};
+use crate::inner::Inner;
+use crate::layout::header::{self, SegmentHeader};
+use crate::layout::meta::{ENTRY_BYTES, MetaKind, MetaRecord, SegmentState};
+use crate::layout::superblock::{CONFIG_MAX_BYTES, Decoded, SUPERBLOCK_BYTES, Superblock};
+use crate::layout::{VERSION, frame};
+use crate::metalog::{self, MetaLog, MetaState};
+use crate::replay::{Found, Replay};
+use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
+use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream};
+
+/// Where segment 1 may begin on a file whose segment size is not known yet.
+const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
+const DATA_SEGMENTS_MIN: u32 = 10;
+
+pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
+    if !options.force
+        && let Some(found) = find_superblock(device).await?
+    {
+        let id = found.drive_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        return Err(HeapError::AlreadyFormatted { device: format!("drive {id}") });
+    }
+    if options.drive_id == [0; 16] {
+        return Err(HeapError::Geometry("the drive needs an identity other than zeros".into()));
+    }
+    if options.config.len() > CONFIG_MAX_BYTES {
+        return Err(HeapError::Geometry(format!(
+            "a client configuration of {} B exceeds {CONFIG_MAX_BYTES} B",
+            options.config.len()
+        )));
+    }
+    let geometry = match device {
+        Device::Emulated(emulated) => emulated.geometry(),
+        Device::File(_) => file_geometry(device, options)?,
+    };
+    if (geometry.page_bytes as usize) < SUPERBLOCK_BYTES {
+        return Err(HeapError::Geometry(format!(
+            "{geometry}: pages must have at least {SUPERBLOCK_BYTES} B"
+        )));
+    }
+    let device = device.with_geometry(geometry)?;
+    let segment_count = geometry.block_count();
+    let meta_half_segments = meta_half_segments(geometry);
+    let first_data = 2 + 2 * meta_half_segments;
+    if segment_count < first_data + DATA_SEGMENTS_MIN {
+        return Err(HeapError::Geometry(format!(
+            "{geometry} gives {segment_count} segments; at least {} are needed: use smaller segments or a larger \
+             drive",
+            first_data + DATA_SEGMENTS_MIN
+        )));
+    }
+    let superblock = Superblock {
+        drive_id: options.drive_id,
+        sequence: 1,
+        segment_bytes: geometry.block_bytes(),
+        page_bytes: geometry.page_bytes,
+        read_bytes: geometry.read_bytes,
+        channels: geometry.channels,
+        segment_count,
+        meta_half_segments,
+        config: options.config.clone(),
+    };
+    // First the superblocks of an older drive go, the new one comes last: a cut in between leaves no drive at all.
+    for segment in [0, 1] {
+        let block = geometry.block(segment);
+        device.erase(block).await?;
+        device.prewrite(block).await?;
+    }
+    device.sync().await?;
+    let snapshot = first_snapshot(&device, &superblock, first_data);
+    for half in [1, 0] {
+        let first = metalog::half_start(&superblock, half);
+        for segment in first..first + meta_half_segments {
+            device.erase(geometry.block(segment)).await?;
+            device.prewrite(geometry.block(segment)).await?;
+        }
+    }
+    let len = snapshot.encoded_bytes().next_multiple_of(geometry.page_bytes as usize);
+    metalog::write_record_to(&device, &superblock, &snapshot, 0, 0, len).await?;
+    device.sync().await?;
+    let mut page = IoBuf::zeroed(geometry.page_bytes as usize);
+    superblock.encode(&mut page);
+    device.program(geometry.block(0), 0, page.freeze(), WriteSync::Durable).await?;
+    Ok(())
+}
+
+fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32) -> MetaRecord {
+    let mut table = Table::new(device, first_data, 0);
+    table.index_free();
+    let composed = table.compose(true);
+    MetaRecord {
+        kind: MetaKind::Snapshot,
+        clean: true,
+        generation: 1,
+        index: 0,
+        replay_from: 0,
+        moved_from: 0,
+        last_seq: 0,
+        // Lives of an earlier drive on the same media must not come again: start from the identity.
+        next_life: u64::from_le_bytes(std::array::from_fn(|i| superblock.drive_id[i])) >> 16 | 1,
+        next_frames: [0, 0],
+        segments: composed.segments,
+        pool: composed.pool,
+        blobs: Vec::new(),
+    }
+}
+
+fn file_geometry(device: &Device, options: &FormatOptions) -> Result<Geometry, HeapError> {
+    let bytes = options.segment_bytes;
+    if !bytes.is_power_of_two() || !SEGMENT_BYTES_RANGE.contains(&bytes.trailing_zeros()) {
+        return Err(HeapError::Geometry(format!(
+            "a segment of {bytes} B: use a power of two from 64KiB to 64MiB"
+        )));
+    }
+    let found = device.geometry();
+    let channels = options.channels.max(1);
+    let blocks = device.raw_bytes() / u64::from(bytes) / u64::from(channels);
+    if blocks == 0 {
+        return Err(HeapError::Geometry(format!(
+            "{} B hold no segment of {bytes} B: make the file larger or the segments smaller",
+            device.raw_bytes()
+        )));
+    }
+    Ok(Geometry {
+        channels,
+        blocks_per_channel: u32::try_from(blocks).unwrap_or(u32::MAX),
+        pages_per_block: bytes / found.page_bytes,
+        ..found
+    })
+}
+
+/// Room for four snapshots of the table, and for as much of the client's.
+fn meta_half_segments(geometry: Geometry) -> u32 {
+    let segment_bytes = u64::from(geometry.block_bytes());
+    let table_bytes = u64::from(geometry.block_count()) * ENTRY_BYTES as u64 * 4;
+    let wanted = (table_bytes + (256 << 10)).max(geometry.capacity_bytes() / 4096).div_ceil(segment_bytes);
+    let most = u64::from(geometry.block_count() / 16).max(1);
+    wanted.clamp(1, most) as u32
+}
+
+/// Reads bytes by their place on the whole device, whatever the geometry: for what comes before it is known.
+async fn read_at(device: &Device, at: u64, len: usize) -> Result<Option<Bytes>, HeapError> {
+    let geometry = device.geometry();
+    let block_bytes = u64::from(geometry.block_bytes());
+    if at + len as u64 > geometry.capacity_bytes() || at % block_bytes + len as u64 > block_bytes {
+        return Ok(None);
+    }
+    let block = geometry.block((at / block_bytes) as u32);
+    let (result, buf) = device.read(block, (at % block_bytes) as u32, IoBuf::for_read(len)).await;
+    match result {
+        Ok(()) => Ok(Some(buf.freeze())),
+        Err(error @ (FlashError::Gone { .. } | FlashError::Truncated { .. })) => Err(error.into()),
+        Err(_) => Ok(None),
+    }
+}
+
+async fn superblock_at(device: &Device, at: u64) -> Result<Option<Superblock>, HeapError> {
+    let page = device.geometry().page_bytes as usize;
+    let Some(bytes) = read_at(device, at, page.max(SUPERBLOCK_BYTES)).await? else { return Ok(None) };
+    match Superblock::decode(&bytes) {
+        Decoded::Superblock(found) => Ok(Some(found)),
+        Decoded::Nothing => Ok(None),
+        Decoded::Newer(found) => Err(HeapError::UnknownVersion {
+            what: "superblock",
+            found: u32::from(found),
+            known: u32::from(VERSION),
+        }),
+    }
+}
+
+/// The newest superblock: pages of segments 0 and 1 are written in order, so each run of rising sequence numbers
+/// ends with its newest.
+async fn find_superblock(device: &Device) -> Result<Option<Superblock>, HeapError> {
+    let mut starts = vec![0u64];
+    match device {
+        Device::Emulated(emulated) => starts.push(u64::from(emulated.geometry().block_bytes())),
+        Device::File(_) => starts.extend(SEGMENT_BYTES_RANGE.map(|shift| 1u64 << shift)),
+    }
+    let mut newest: Option<Superblock> = None;
+    for start in starts {
+        let Some(mut found) = superblock_at(device, start).await? else { continue };
+        if start != 0 && u64::from(found.segment_bytes) != start {
+            continue;
+        }
+        let page = u64::from(found.page_bytes);
+        let mut at = start + page;
+        while at < start + u64::from(found.segment_bytes)
+            && let Some(next) = superblock_at(device, at).await?
+            && next.drive_id == found.drive_id
+            && next.sequence == found.sequence + 1
+        {
+            found = next;
+            at += page;
+        }
+        if newest.as_ref().is_none_or(|newest| newest.sequence < found.sequence) {
+            newest = Some(found);
+        }
+        if start == 0 && newest.is_some() {
+            // Segment 1 lies where this superblock says; no other place needs a look.
+            let at = newest.as_ref().map_or(0, |found| u64::from(found.segment_bytes));
+            if let Some(other) = superblock_at(device, at).await?
+                && newest.as_ref().is_some_and(|newest| {
+                    other.drive_id == newest.drive_id && other.sequence > newest.sequence
+                })
+            {
+                newest = Some(other);
+            }
+            break;
+        }
+    }
+    Ok(newest)
+}
+
+pub(crate) async fn open(
+    device: Device,
+    options: HeapOptions,
+    progress: Progress<'_>,
+) -> Result<Opened, HeapError> {
+    let superblock = find_superblock(&device).await?.ok_or(HeapError::NotFormatted)?;
+    let geometry = Geometry {
+        channels: superblock.channels,
+        blocks_per_channel: superblock.segment_count / u32::from(superblock.channels.max(1)),
+        pages_per_block: superblock.segment_bytes / superblock.page_bytes.max(1),
+        page_bytes: superblock.page_bytes,
+        read_bytes: superblock.read_bytes,
+        oob_bytes: device.geometry().oob_bytes,
+    };
+    let device = device.with_geometry(geometry)?;
+    let (mut halves, mut best) = (Vec::new(), 0);
+    for half in [0, 1] {
+        halves.push(metalog::read_half(&device, &superblock, half).await?);
+    }
+    let generation = |half: &Option<metalog::ReadHalf>| {
+        half.as_ref().and_then(|half| half.records.first()).map(|record| record.generation)
+    };
+    if generation(&halves[1]) > generation(&halves[0]) {
+        best = 1;
+    }
+    let log = halves.swap_remove(best).ok_or_else(|| {
+        HeapError::Damaged(
+            "both halves of the metadata log are unreadable; restore the drive from a copy".into(),
+        )
+    })?;
+    let first_data = 2 + 2 * superblock.meta_half_segments;
+    let reserve = options
+        .reserve_segments
+        .unwrap_or_else(|| ((superblock.segment_count - first_data) / 64).clamp(6, 128))
+        .min((superblock.segment_count - first_data) / 2);
+    let mut table = Table::new(&device, first_data, reserve);
+    let mut blobs = Vec::new();
+    for record in &log.records {
+        for entry in &record.segments {
+            table.load(entry);
+        }
+        if record.kind == MetaKind::Snapshot {
+            blobs.clear();
+        }
+        blobs.extend(record.blobs.iter().cloned());
+    }
+    let Some(last) = log.records.last() else {
+        return Err(HeapError::Damaged("the metadata log is empty".into()));
+    };
+    table.load_pool(&last.pool, last.next_life);
+    let state = MetaState {
+        half: best,
+        generation: last.generation,
+        next_index: last.index + 1,
+        offset: log.offset,
+        blobs: blobs.clone(),
+        snapshot_bytes: log.snapshot_bytes,
+        replay_from: last.replay_from,
+        moved_from: last.moved_from,
+    };
+    let clean = last.clean && !log.uncertain_end;
+    let found = if clean {
+        table.index_free();
+        Vec::new()
+    } else {
+        find_segments(&device, &superblock, &mut table, last).await?
+    };
+    let open_segments: Vec<(Stream, OpenSegment)> = table
+        .entries()
+        .filter(|(_, entry)| entry.state == SegmentState::Open)
+        .filter_map(|(id, entry)| {
+            let open = OpenSegment { id, life: entry.life, offset: entry.end };
+            Stream::from_u8(entry.stream).map(|stream| (stream, open))
+        })
+        .collect();
+    let read_only = device.is_read_only();
+    let inner = Arc::new(Inner::new(device, superblock, options, table, MetaLog::new(state, last.clean)));
+    {
+        let mut commit = inner.commit();
+        *commit = Commit::new(last.last_seq + 1, last.next_frames[0]);
+        if clean {
+            for (stream, open) in open_segments {
+                if stream != Stream::Commit {
+                    inner.writers[stream as usize].set_open(open);
+                } else if commit.open.is_none() {
+                    commit.open = Some(open);
+                } else {
+                    commit.add_spare(open);
+                }
+            }
+        }
+    }
+    inner.writers[Stream::Moved as usize].set_next_frame(last.next_frames[1]);
+    inner.written.open_to(last.last_seq);
+    inner.durable.open_to(last.last_seq);
+    if read_only {
+        inner.fail("opened read-only");
+    } else if !clean {
+        inner.pause(Some("recovering"));
+    }
+    let heap = Heap::from_inner(inner.clone());
+    progress(0, found.iter().map(|_| u64::from(inner.segment_bytes)).sum());
+    let replay = Replay::new(inner, found, last, clean);
+    Ok(Opened { heap, client_state: blobs, replay, clean })
+}
+
+/// The segments that a recovery must read: those that were open, those that hold what is not checkpointed, and
+/// those of the pool that turn out to have been opened.
+async fn find_segments(
+    device: &Device,
+    superblock: &Superblock,
+    table: &mut Table,
+    last: &MetaRecord,
+) -> Result<Vec<Found>, HeapError> {
+    let mut found = Vec::new();
+    let pool: Vec<u32> = table.pool().collect();
+    debug_assert!(pool.len() <= 2 * POOL_SEGMENTS);
+    for id in pool {
+        let segment = SegmentId(id);
+        let page = superblock.page_bytes;
+        let bytes = crate::scan::read_tolerant(device, segment, 0, 2 * page as usize).await?.bytes;
+        let opened = match SegmentHeader::decode(&bytes) {
+            header::Decoded::Newer(found) => {
+                return Err(HeapError::UnknownVersion {
+                    what: "segment",
+                    found: u32::from(found),
+                    known: u32::from(VERSION),
+                });
+            }
+            header::Decoded::Header(header) => (header.drive_id == superblock.drive_id
+                && header.segment == id
+                && header.life >= last.next_life)
+                .then_some((header.life, header.stream)),
+            // The header may be damaged; the first frame names its life too.
+            header::Decoded::Nothing => {
+                let frame = &bytes[page as usize..];
+                let life = crate::layout::u64_at(frame, 8);
+                frame::FrameHeader::decode(frame, life, Addr::new(segment, page))
+                    .filter(|_| life >= last.next_life && life < last.next_life + 4 * POOL_SEGMENTS as u64)
+                    .map(|frame| (life, frame.stream))
+            }
+        };
+        if let Some((life, stream)) = opened {
+            table.adopt(segment, life, stream);
+        }
+    }
+    table.index_free();
+    for (id, entry) in table.entries() {
+        let Some(stream) = Stream::from_u8(entry.stream) else { continue };
+        let wanted = match (entry.state, stream) {
+            (SegmentState::Open, _) => true,
+            (SegmentState::Sealed, Stream::Commit) => entry.last_seq > last.replay_from,
+            (SegmentState::Sealed, Stream::Moved) => entry.last_seq >= last.moved_from,
+            _ => false,
+        };
+        if wanted {
+            found.push(Found {
+                id,
+                life: entry.life,
+                stream,
+                sealed_end: (entry.state == SegmentState::Sealed).then_some(entry.end),
+                known_end: entry.end,
+                known_live: entry.live.max(0) as u32,
+                last_seq: entry.last_seq,
+            });
+        }
+    }
+    // Lives are given out in the order of opening.
+    found.sort_by_key(|found| (found.stream as u8, found.life));
+    Ok(found)
+}

@@ -1,0 +1,224 @@
+//! The pump: writes the commit stream's frames one after the other. See `commit.rs`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pumice_flash::FlashError;
+use pumice_reactor::{Nanos, WriteSync, now, sleep, timeout};
+
+use crate::commit::{Commit, Sealed};
+use crate::inner::Inner;
+use crate::{CommitFailed, Durability, HeapError, metalog};
+
+/// How long records may wait for company when nobody waits for them.
+const GATHER: Duration = Duration::from_millis(100);
+/// Everything is synced this often in everysec mode.
+const SYNC_EVERY: Duration = Duration::from_millis(900);
+/// Pause between tries when the host's file system is full.
+const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
+
+enum Step {
+    Write(Sealed),
+    Sync,
+    Wait(Duration),
+    Idle,
+}
+
+fn after(start: Nanos, wait: Duration, at: Nanos) -> Duration {
+    wait.saturating_sub(at.since(start))
+}
+
+impl Commit {
+    fn next_step(&mut self, inner: &Inner) -> Step {
+        let mode = inner.options.durability;
+        if let Some(frame) = self.sealed.pop_front() {
+            self.in_flight = true;
+            return Step::Write(frame);
+        }
+        let at = now();
+        if let (Some(since), Some(first_seq)) = (self.forming_since(), self.forming_first_seq()) {
+            let forced = first_seq <= self.force_seq;
+            let rest = after(since, GATHER, at);
+            if mode == Durability::Always || forced || rest.is_zero() {
+                self.seal(inner, false);
+                let Some(frame) = self.sealed.pop_front() else { unreachable!("a frame was just sealed") };
+                self.in_flight = true;
+                return Step::Write(frame);
+            }
+            return Step::Wait(rest);
+        }
+        if mode == Durability::EverySecond && self.written_frames > self.durable_frames {
+            let rest = after(self.last_sync, SYNC_EVERY, at);
+            return if rest.is_zero() { Step::Sync } else { Step::Wait(rest) };
+        }
+        self.pumping = false;
+        Step::Idle
+    }
+}
+
+pub(crate) async fn pump(inner: Arc<Inner>) {
+    loop {
+        let step = inner.commit().next_step(&inner);
+        match step {
+            Step::Write(frame) => {
+                if write(&inner, frame).await.is_err() {
+                    return;
+                }
+            }
+            Step::Sync => {
+                if sync(&inner).await.is_err() {
+                    return;
+                }
+            }
+            Step::Wait(rest) => {
+                let _ = timeout(rest, inner.pump_wake.notified()).await;
+            }
+            Step::Idle => return,
+        }
+    }
+}
+
+/// Makes every written frame durable in the relaxed modes.
+pub(crate) async fn sync(inner: &Arc<Inner>) -> Result<(), ()> {
+    let written = {
+        let mut commit = inner.commit();
+        commit.last_sync = now();
+        commit.written_frames
+    };
+    match inner.device.sync().await {
+        Ok(()) => {
+            let mut commit = inner.commit();
+            commit.durable_frames = commit.durable_frames.max(written);
+            Ok(())
+        }
+        Err(error) => {
+            inner.fail(&format!("sync failed: {error}"));
+            Err(())
+        }
+    }
+}
+
+async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
+    let mode =
+        if inner.options.durability == Durability::Always { WriteSync::Durable } else { WriteSync::Cached };
+    let mut paused = false;
+    loop {
+        if metalog::ensure_dirty(inner).await.is_err() {
+            return Err(());
+        }
+        let started = now();
+        let (segment, offset) = (frame.start.segment(), frame.start.offset());
+        let page = offset / inner.superblock.page_bytes;
+        let block = inner.block(segment);
+        let erased = if offset == 0 { inner.device.erase(block).await } else { Ok(()) };
+        let result = match erased {
+            Ok(()) => inner.device.program(block, page, frame.data.clone(), mode).await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => {
+                if paused {
+                    inner.pause(None);
+                }
+                done(inner, &frame, now().since(started));
+                return Ok(());
+            }
+            Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) => {
+                frame = match crate::relocate::relocate(inner, frame) {
+                    Ok(frame) => frame,
+                    Err(reason) => {
+                        inner.fail(&reason);
+                        return Err(());
+                    }
+                };
+            }
+            Err(error @ FlashError::NoSpace { .. }) => {
+                paused = true;
+                inner.pause(Some(&format!("{error}; trying again")));
+                sleep(NO_SPACE_RETRY).await;
+            }
+            Err(error) => {
+                inner.fail(&format!("commit write failed: {error}"));
+                return Err(());
+            }
+        }
+    }
+}
+
+/// The frame is written: opens the gates, counts, seals segments that are complete.
+fn done(inner: &Arc<Inner>, frame: &Sealed, took: Duration) {
+    let open_to;
+    let room;
+    {
+        let mut commit = inner.commit();
+        commit.in_flight = false;
+        commit.written_frames = frame.number + 1;
+        if inner.options.durability == Durability::Always {
+            commit.durable_frames = frame.number + 1;
+        }
+        let max = inner.options.undurable_max_bytes;
+        let before = commit.undurable_bytes;
+        commit.undurable_bytes -= frame.counted;
+        room = before > max / 2 && commit.undurable_bytes <= max / 2;
+        // Numbers that were taken for moves count once nothing waits before them.
+        open_to = if commit.is_idle() { commit.next_seq - 1 } else { frame.last_seq };
+        let mut table = inner.table();
+        while commit.closing.front().is_some_and(|&(number, _)| number <= frame.number) {
+            if let Some((_, segment)) = commit.closing.pop_front() {
+                table.seal(segment);
+            }
+        }
+    }
+    inner.tail().written(1);
+    let counters = &inner.counters;
+    counters.commits.fetch_add(1, Ordering::Relaxed);
+    counters.commit_bytes.fetch_add(frame.data.len() as u64, Ordering::Relaxed);
+    counters.commit_padding_bytes.fetch_add(frame.padding as u64, Ordering::Relaxed);
+    inner.latency.lock().unwrap_or_else(std::sync::PoisonError::into_inner).record(took.as_nanos() as u64);
+    if !frame.more {
+        inner.written.open_to(open_to);
+        if inner.options.durability == Durability::Always {
+            inner.durable.open_to(open_to);
+        }
+    }
+    if room {
+        inner.room.notify_all();
+    }
+    inner.kick_meta();
+}
+
+/// See [`crate::Heap::flush`].
+pub(crate) async fn flush(inner: &Arc<Inner>) -> Result<(), CommitFailed> {
+    let (last, synced) = {
+        let mut commit = inner.commit();
+        let last = commit.next_seq - 1;
+        commit.force_seq = commit.force_seq.max(last);
+        (last, commit.is_idle() && commit.durable_frames == commit.written_frames)
+    };
+    if synced {
+        return Ok(());
+    }
+    inner.pump_wake.notify_one();
+    inner.written.wait_for(last).await.map_err(|error| CommitFailed(error.reason))?;
+    if inner.options.durability != Durability::Always && sync(inner).await.is_err() {
+        let reason = inner.failed().unwrap_or_else(|| "sync failed".into());
+        return Err(CommitFailed(reason));
+    }
+    Ok(())
+}
+
+/// See [`crate::Heap::close`].
+pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
+    if let Some(reason) = inner.blocked() {
+        return Err(HeapError::ReadOnly(reason));
+    }
+    flush(inner).await.map_err(|CommitFailed(reason)| HeapError::ReadOnly(reason))?;
+    inner.pause(Some("closed"));
+    // Whatever slipped in before the pause.
+    flush(inner).await.map_err(|CommitFailed(reason)| HeapError::ReadOnly(reason))?;
+    for writer in &inner.writers {
+        drop(writer.turn().acquire(1).await);
+    }
+    metalog::write_meta(inner, metalog::Write { clean: true, ..metalog::Write::internal() }).await
+}

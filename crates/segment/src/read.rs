@@ -1,0 +1,162 @@
+//! Reading records by address.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pumice_flash::FlashError;
+use pumice_reactor::IoBuf;
+
+use crate::inner::Inner;
+use crate::layout::record;
+use crate::scan::{self, read_tolerant};
+use crate::{Addr, Contents, Damage, ReadError, Record, RecordPtr, SegmentId, Stream};
+
+/// Where the record is now: elsewhere when a program failure moved it.
+fn resolve(inner: &Inner, ptr: RecordPtr) -> RecordPtr {
+    if !inner.has_aliases.load(Ordering::Acquire) {
+        return ptr;
+    }
+    let aliases = inner.aliases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut ptr = ptr;
+    while let Some(moved) = aliases.get(&ptr.addr) {
+        ptr = *moved;
+    }
+    ptr
+}
+
+/// See [`crate::Heap::peek`].
+pub(crate) fn peek(inner: &Inner, ptr: RecordPtr) -> Option<Record> {
+    let ptr = resolve(inner, ptr);
+    let forming_at = Addr(inner.forming_at.load(Ordering::Acquire));
+    if forming_at.0 != u64::MAX
+        && forming_at.segment() == ptr.addr.segment()
+        && ptr.addr.offset() >= forming_at.offset()
+        && let Some(record) = inner.commit().peek(ptr)
+    {
+        return Some(record);
+    }
+    let bytes = inner.tail().get(ptr)?;
+    // It was encoded here and never left memory: its length and head are right.
+    let total = record::peek_total(&bytes)?;
+    if total != bytes.len() {
+        return None;
+    }
+    inner.counters.tail_hits.fetch_add(1, Ordering::Relaxed);
+    Some(Record { kind: bytes[8], payload: bytes.slice(record::HEADER_BYTES..) })
+}
+
+fn check_range(inner: &Inner, ptr: RecordPtr) -> Result<u64, ReadError> {
+    let end = u64::from(ptr.addr.offset()) + u64::from(ptr.len);
+    if ptr.addr.segment().0 >= inner.superblock.segment_count
+        || end > u64::from(inner.segment_bytes)
+        || (ptr.len as usize) < record::HEADER_BYTES
+    {
+        return Err(ReadError::OutOfRange { ptr });
+    }
+    inner.table().life(ptr.addr.segment()).ok_or(ReadError::Stale { ptr })
+}
+
+/// Reads bytes `start..end` of a segment; the answer begins `start % granule` into the returned buffer.
+async fn read_span(inner: &Inner, ptr: RecordPtr, start: u32, end: u32) -> Result<(Bytes, usize), ReadError> {
+    let granule = inner.superblock.read_bytes;
+    let first = start / granule * granule;
+    let len = (end - first).next_multiple_of(granule) as usize;
+    inner.counters.reads.fetch_add(1, Ordering::Relaxed);
+    inner.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+    let block = inner.block(ptr.addr.segment());
+    let (result, buf) = inner.device.read(block, first, IoBuf::for_read(len)).await;
+    match result {
+        Ok(()) => Ok((buf.freeze(), (start - first) as usize)),
+        Err(source) => Err(ReadError::Flash { ptr, source }),
+    }
+}
+
+/// See [`crate::Heap::read`].
+pub(crate) async fn read(inner: &Arc<Inner>, asked: RecordPtr) -> Result<Record, ReadError> {
+    if let Some(record) = peek(inner, asked) {
+        return Ok(record);
+    }
+    let ptr = resolve(inner, asked);
+    let life = check_range(inner, ptr)?;
+    let offset = ptr.addr.offset();
+    let result = read_span(inner, ptr, offset, offset + ptr.len).await;
+    if inner.table().life(ptr.addr.segment()) != Some(life) {
+        return Err(ReadError::Stale { ptr: asked });
+    }
+    let (bytes, at) = match result {
+        Ok(found) => found,
+        // A segment that is being written anew reads past its write pointer.
+        Err(ReadError::Flash { source: FlashError::ReadPastWritePointer { .. }, .. }) => {
+            return Err(ReadError::Corrupt { ptr: asked, reason: "nothing is written there".into() });
+        }
+        Err(error) => return Err(error),
+    };
+    let bytes = bytes.slice(at..at + ptr.len as usize);
+    match record::parse(&bytes, life, ptr.addr) {
+        Ok(parsed) if parsed.total == ptr.len as usize => {
+            Ok(Record { kind: parsed.kind, payload: bytes.slice(parsed.payload_at..) })
+        }
+        Ok(_) => Err(ReadError::Corrupt { ptr: asked, reason: "another length than the pointer's".into() }),
+        Err(reason) => Err(ReadError::Corrupt { ptr: asked, reason: reason.into() }),
+    }
+}
+
+/// See [`crate::Heap::read_range`].
+pub(crate) async fn read_range(
+    inner: &Arc<Inner>,
+    ptr: RecordPtr,
+    offset: u32,
+    len: u32,
+) -> Result<Bytes, ReadError> {
+    let life = check_range(inner, ptr)?;
+    let head = record::HEADER_BYTES as u32;
+    let inside = u64::from(head) + u64::from(offset) + u64::from(len) <= u64::from(ptr.len);
+    if !inside {
+        return Err(ReadError::OutOfRange { ptr });
+    }
+    let start = ptr.addr.offset() + head + offset;
+    let result = read_span(inner, ptr, start, start + len).await;
+    if inner.table().life(ptr.addr.segment()) != Some(life) {
+        return Err(ReadError::Stale { ptr });
+    }
+    let (bytes, at) = result?;
+    Ok(bytes.slice(at..at + len as usize))
+}
+
+/// See [`crate::Heap::contents`].
+pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<Contents, FlashError> {
+    let (life, stream, end) = {
+        let table = inner.table();
+        let Some((entry, life)) = table.entry(segment).zip(table.life(segment)) else {
+            return Ok(Contents { stream: Stream::Commit, records: Vec::new(), damage: Vec::new() });
+        };
+        (life, Stream::from_u8(entry.stream).unwrap_or(Stream::Commit), entry.end)
+    };
+    let page = inner.superblock.page_bytes;
+    let mut contents = Contents { stream, records: Vec::new(), damage: Vec::new() };
+    if end == 0 {
+        return Ok(contents);
+    }
+    let stretch = read_tolerant(&inner.device, segment, 0, end as usize).await?;
+    inner.counters.reads.fetch_add(1, Ordering::Relaxed);
+    inner.counters.read_bytes.fetch_add(u64::from(end), Ordering::Relaxed);
+    let mut expected_at = page;
+    for frame in scan::frames(segment, life, &stretch.bytes, page) {
+        if frame.offset != expected_at {
+            let what = format!("{} B of frames do not verify", frame.offset - expected_at);
+            contents.damage.push(Damage { segment, offset: expected_at, what });
+        }
+        expected_at = frame.end(page);
+        contents.records.extend(frame.records);
+        contents.damage.extend(frame.damage);
+    }
+    if expected_at < end {
+        let what = format!("{} B of frames do not verify", end - expected_at);
+        contents.damage.push(Damage { segment, offset: expected_at, what });
+    }
+    for offset in stretch.lost {
+        contents.damage.push(Damage { segment, offset, what: "the page does not read".into() });
+    }
+    Ok(contents)
+}

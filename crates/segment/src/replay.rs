@@ -1,0 +1,296 @@
+//! Recovery: the frames that the client's durable state does not cover yet.
+//!
+//! 1. Commit segments are read in the order in which they were opened; frame numbers must follow each other.
+//! 2. A frame that is missing or not whole is *damage* when a later frame says that it was durable before the
+//!    later one was written (`lag`); otherwise it is the torn end of the log, and it and all after it are dropped.
+//! 3. A batch over several frames (MORE) counts once its last frame is there.
+//! 4. At the end the segments that were read are sealed where their accepted frames end, and a snapshot is
+//!    written: what was dropped is never met again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::inner::Inner;
+use crate::layout::meta::MetaRecord;
+use crate::metalog::{self, Write};
+use crate::scan::{self, Frame};
+use crate::{Damage, HeapError, Replayed, SegmentId, Stream};
+
+/// A segment to be read.
+pub(crate) struct Found {
+    pub id: SegmentId,
+    pub life: u64,
+    pub stream: Stream,
+    /// Where it ends when it was sealed before the last metadata record.
+    pub sealed_end: Option<u32>,
+    /// What the last metadata record knew of it.
+    pub known_end: u32,
+    pub known_live: u32,
+    pub last_seq: u64,
+}
+
+/// One frame, or the frames of one batch: all or nothing.
+#[derive(Clone, Debug)]
+pub struct ReplayedBatch {
+    /// The stream it was written to.
+    pub stream: Stream,
+    /// Its records in order. Empty when only damage is reported.
+    pub records: Vec<Replayed>,
+    /// What was once durable and does not verify any more, found before this batch: acknowledged data is lost.
+    pub damage: Vec<Damage>,
+}
+
+/// What was found out about a segment.
+#[derive(Default)]
+struct Extent {
+    end: u32,
+    live: u32,
+    last_seq: u64,
+}
+
+/// The frames that follow the client's durable state.
+pub struct Replay {
+    inner: Arc<Inner>,
+    segments: VecDeque<Found>,
+    clean: bool,
+    finished: bool,
+    replay_from: u64,
+    moved_from: u64,
+    loaded_stamp: u64,
+    /// Next commit frame's number, once one was seen.
+    expected: Option<u64>,
+    log_ended: bool,
+    /// Frames of a batch that is not complete, or not proven durable.
+    pending: Vec<(SegmentId, Frame)>,
+    damage: Vec<Damage>,
+    extents: BTreeMap<SegmentId, Extent>,
+    ready: VecDeque<ReplayedBatch>,
+    last_seq: u64,
+    next_frame: u64,
+    next_moved: u64,
+    first_moved: Option<u64>,
+    bytes_read: u64,
+}
+
+impl Replay {
+    pub(crate) fn new(inner: Arc<Inner>, found: Vec<Found>, last: &MetaRecord, clean: bool) -> Self {
+        Self {
+            inner,
+            segments: found.into(),
+            clean,
+            finished: false,
+            replay_from: last.replay_from,
+            moved_from: last.moved_from,
+            loaded_stamp: last.generation << 32 | u64::from(last.index),
+            expected: None,
+            log_ended: false,
+            pending: Vec::new(),
+            damage: Vec::new(),
+            extents: BTreeMap::new(),
+            ready: VecDeque::new(),
+            last_seq: last.last_seq,
+            next_frame: last.next_frames[0],
+            next_moved: last.next_frames[1],
+            first_moved: None,
+            bytes_read: 0,
+        }
+    }
+
+    /// The next batch; `None` at the end, after which the heap takes appends. Commit frames come in order, frames
+    /// of other streams anywhere between. A torn end of the log is dropped in silence, damage before it is not.
+    ///
+    /// # Errors
+    /// [`HeapError`] when the media fail or the recovered state cannot be written.
+    pub async fn next(&mut self) -> Result<Option<ReplayedBatch>, HeapError> {
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                return Ok(Some(batch));
+            }
+            if self.finished {
+                return Ok(None);
+            }
+            if let Some(found) = self.segments.pop_front() {
+                self.read_segment(&found).await?;
+            } else {
+                self.finish().await?;
+            }
+        }
+    }
+
+    /// Bytes read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    async fn read_segment(&mut self, found: &Found) -> Result<(), HeapError> {
+        let len = found.sealed_end.unwrap_or(self.inner.segment_bytes) as usize;
+        let len = len.next_multiple_of(self.inner.page_bytes()).min(self.inner.segment_bytes as usize);
+        self.extents.insert(
+            found.id,
+            Extent { end: found.sealed_end.unwrap_or(0), live: found.known_live, last_seq: found.last_seq },
+        );
+        if len == 0 {
+            return Ok(());
+        }
+        let stretch = scan::read_tolerant(&self.inner.device, found.id, 0, len).await?;
+        self.bytes_read += len as u64;
+        let frames = scan::frames(found.id, found.life, &stretch.bytes, self.inner.superblock.page_bytes);
+        for frame in &frames {
+            if frame.header.meta_stamp > self.loaded_stamp {
+                return Err(HeapError::Damaged(format!(
+                    "{} was written under metadata record {:#x}, the newest readable one is {:#x}: metadata was \
+                     lost, restore the drive from a copy",
+                    found.id, frame.header.meta_stamp, self.loaded_stamp
+                )));
+            }
+        }
+        match found.stream {
+            Stream::Commit => self.commit_segment(found, frames),
+            _ => self.other_segment(found, frames),
+        }
+        Ok(())
+    }
+
+    fn commit_segment(&mut self, found: &Found, frames: Vec<Frame>) {
+        for frame in frames {
+            if self.log_ended {
+                return;
+            }
+            let number = frame.header.number;
+            let durable = number.saturating_sub(u64::from(frame.header.lag));
+            let expected = *self.expected.get_or_insert(number);
+            if number < expected {
+                continue;
+            }
+            // Frames held back because they are not whole are damage if this one proves them durable.
+            if let Some(position) = self.pending.iter().position(|(_, held)| !held.damage.is_empty()) {
+                if self.pending[position].1.header.number >= durable {
+                    self.log_ended = true;
+                    return;
+                }
+                for (_, held) in &mut self.pending {
+                    self.damage.append(&mut held.damage);
+                }
+            }
+            if number > expected {
+                if expected >= durable {
+                    self.log_ended = true;
+                    return;
+                }
+                // What is left of a batch whose other frames are gone is lost with them.
+                for (segment, held) in self.pending.drain(..) {
+                    let what =
+                        format!("frame {} belongs to a batch of which parts are lost", held.header.number);
+                    self.damage.push(Damage { segment, offset: held.offset, what });
+                }
+                let what = format!("commit frames {expected} to {} are lost", number - 1);
+                self.damage.push(Damage { segment: found.id, offset: frame.offset, what });
+            }
+            self.expected = Some(number + 1);
+            let whole = frame.damage.is_empty();
+            let more = frame.header.more;
+            self.pending.push((found.id, frame));
+            if whole && !more {
+                self.accept();
+            }
+        }
+    }
+
+    /// Hands out the pending frames as one batch.
+    fn accept(&mut self) {
+        let page = self.inner.superblock.page_bytes;
+        let mut records = Vec::new();
+        for (segment, frame) in self.pending.drain(..) {
+            let header = frame.header;
+            let newest = (header.seq + u64::from(header.count)).saturating_sub(1);
+            self.last_seq = self.last_seq.max(newest);
+            self.next_frame = self.next_frame.max(header.number + 1);
+            let extent = self.extents.entry(segment).or_default();
+            let end = frame.end(page);
+            if end > extent.end {
+                extent.live += frame.records.iter().map(|record| record.ptr.len).sum::<u32>();
+                extent.end = end;
+            }
+            extent.last_seq = extent.last_seq.max(newest);
+            if newest > self.replay_from {
+                records.extend(frame.records.into_iter().filter(|record| record.seq > self.replay_from));
+            }
+        }
+        self.hand_out(Stream::Commit, records);
+    }
+
+    fn hand_out(&mut self, stream: Stream, records: Vec<Replayed>) {
+        if !records.is_empty() || !self.damage.is_empty() {
+            let damage = std::mem::take(&mut self.damage);
+            self.ready.push_back(ReplayedBatch { stream, records, damage });
+        }
+    }
+
+    fn other_segment(&mut self, found: &Found, frames: Vec<Frame>) {
+        let page = self.inner.superblock.page_bytes;
+        let last = frames.len().saturating_sub(1);
+        for (index, mut frame) in frames.into_iter().enumerate() {
+            if !frame.damage.is_empty() {
+                if index == last && found.sealed_end.is_none() {
+                    // Torn: its writer was never answered.
+                    break;
+                }
+                self.damage.append(&mut frame.damage);
+            }
+            let end = frame.end(page);
+            let extent = self.extents.entry(found.id).or_default();
+            if end > found.known_end {
+                extent.live += frame.records.iter().map(|record| record.ptr.len).sum::<u32>();
+            }
+            extent.end = extent.end.max(end);
+            self.last_seq = self.last_seq.max(frame.header.seq);
+            if found.stream != Stream::Moved {
+                extent.last_seq = extent.last_seq.max(frame.header.seq);
+                continue;
+            }
+            extent.last_seq = extent.last_seq.max(frame.header.number);
+            self.next_moved = self.next_moved.max(frame.header.number + 1);
+            for record in &frame.records {
+                self.last_seq = self.last_seq.max(record.seq);
+            }
+            if frame.header.number >= self.moved_from {
+                self.first_moved = Some(self.first_moved.unwrap_or(u64::MAX).min(frame.header.number));
+                self.hand_out(Stream::Moved, frame.records);
+            }
+        }
+    }
+
+    async fn finish(&mut self) -> Result<(), HeapError> {
+        self.finished = true;
+        if self.clean {
+            return Ok(());
+        }
+        // What is still pending is the torn end of the log.
+        self.pending.clear();
+        {
+            let mut commit = self.inner.commit();
+            *commit = crate::commit::Commit::new(self.last_seq + 1, self.next_frame);
+            let mut table = self.inner.table();
+            for (id, extent) in &self.extents {
+                table.recovered(*id, extent.end, extent.live, extent.last_seq);
+            }
+            table.skip_lives();
+        }
+        self.inner.writers[Stream::Moved as usize].set_next_frame(self.next_moved);
+        if let Some(first) = self.first_moved {
+            let mut moves = self.inner.moves();
+            moves.begin(first);
+            moves.applied(first, self.last_seq);
+        }
+        self.inner.written.open_to(self.last_seq);
+        self.inner.durable.open_to(self.last_seq);
+        if self.inner.failed().is_none() {
+            metalog::write_meta(&self.inner, Write { snapshot: true, ..Write::internal() }).await?;
+            self.inner.pause(None);
+        }
+        if !self.damage.is_empty() {
+            self.hand_out(Stream::Commit, Vec::new());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,548 @@
+//! The segment table: what each segment is used for, which are opened next, how much is alive.
+//!
+//! Life of a segment: *free* → *pool* (named by a durable metadata record as one of the next to be opened) →
+//! *open* → *sealed* → *releasing* (the client needs nothing of it) → free, with the next metadata record. Only
+//! segments of the durable pool are opened, in its order, so that recovery finds every opened segment by reading
+//! the pool's headers. Rejected: recovery that scans all headers (seconds on a large drive).
+//!
+//! The free segment with the fewest erases goes first, channels in turn; on files, where wear is not ours, those
+//! that were written before go first because they commit faster.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use pumice_flash::{Device, Geometry};
+
+use crate::layout::meta::{FLAG_FAILED, FLAG_WRITTEN, SegmentEntry, SegmentState};
+use crate::{AppendClass, SegmentId, SpaceReport, Stream, VictimPolicy};
+
+/// Segments that a metadata record names as next: bounds the headers that recovery reads, and how many segments
+/// can be opened between two metadata records.
+pub(crate) const POOL_SEGMENTS: usize = 64;
+
+/// A segment's hint is written to the log again once it changed by this share of a segment.
+const LIVE_STEP: i64 = 16;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry {
+    pub life: u64,
+    pub last_seq: u64,
+    /// May be negative for a moment, while deaths are counted before the birth.
+    pub live: i64,
+    live_logged: i64,
+    pub end: u32,
+    pub erase_count: u32,
+    /// Bytes that died lately, decaying over a quarter of the drive's worth of writes, per byte of that window.
+    death_rate: f64,
+    death_at: u64,
+    pub state: SegmentState,
+    pub stream: u8,
+    pub flags: u8,
+    /// Offered as a victim, or being released.
+    claimed: bool,
+}
+
+/// A segment being written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenSegment {
+    pub id: SegmentId,
+    pub life: u64,
+    /// Where the next program goes; 0: the header is not written yet.
+    pub offset: u32,
+}
+
+/// Why no segment was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoSegment {
+    /// A metadata record or cleaning will bring some.
+    Later,
+    /// Live data fills the drive.
+    Full,
+}
+
+/// What a metadata record says about segments.
+pub(crate) struct Composed {
+    pub segments: Vec<SegmentEntry>,
+    pub pool: Vec<u32>,
+    pub next_life: u64,
+    dirty: Vec<u32>,
+    freed: u64,
+}
+
+pub(crate) struct Table {
+    geometry: Geometry,
+    first_data: u32,
+    raw_bytes: u64,
+    reserve: u32,
+    prefer_written: bool,
+    entries: Vec<Entry>,
+    /// Free and not in the pool, by channel: (order, segment).
+    free: Vec<BTreeSet<(u32, u32)>>,
+    next_channel: usize,
+    pool: VecDeque<u32>,
+    /// Named by a metadata record that is being written.
+    pool_coming: usize,
+    next_life: u64,
+    /// Released, with the pin epoch of the release.
+    releasing: Vec<(u32, u64)>,
+    freeing: u64,
+    epoch: u64,
+    pins: BTreeMap<u64, u32>,
+    dirty: BTreeSet<u32>,
+    /// Bytes appended to data segments: the clock of death rates.
+    clock_bytes: u64,
+    pub opened: u64,
+    pub released: u64,
+}
+
+impl Table {
+    pub(crate) fn new(device: &Device, first_data: u32, reserve: u32) -> Self {
+        let geometry = device.geometry();
+        Self {
+            geometry,
+            first_data,
+            raw_bytes: device.raw_bytes(),
+            reserve,
+            prefer_written: device.wants_prewrite(),
+            entries: vec![Entry::default(); geometry.block_count() as usize],
+            free: vec![BTreeSet::new(); usize::from(geometry.channels)],
+            next_channel: 0,
+            pool: VecDeque::new(),
+            pool_coming: 0,
+            next_life: 1,
+            releasing: Vec::new(),
+            freeing: 0,
+            epoch: 0,
+            pins: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            clock_bytes: 0,
+            opened: 0,
+            released: 0,
+        }
+    }
+
+    /// Takes over what the log says of a segment.
+    pub(crate) fn load(&mut self, saved: &SegmentEntry) {
+        let Some(entry) = self.entries.get_mut(saved.segment as usize) else { return };
+        *entry = Entry {
+            life: saved.life,
+            last_seq: saved.last_seq,
+            live: i64::from(saved.live),
+            live_logged: i64::from(saved.live),
+            end: saved.end,
+            erase_count: saved.erase_count,
+            state: saved.state,
+            stream: saved.stream,
+            flags: saved.flags,
+            ..Entry::default()
+        };
+    }
+
+    /// Takes over the pool and the next life.
+    pub(crate) fn load_pool(&mut self, pool: &[u32], next_life: u64) {
+        self.pool = pool.iter().copied().collect();
+        self.next_life = next_life;
+    }
+
+    /// To be called once everything is loaded: builds the free lists.
+    pub(crate) fn index_free(&mut self) {
+        for set in &mut self.free {
+            set.clear();
+        }
+        let pooled: BTreeSet<u32> = self.pool.iter().copied().collect();
+        for id in self.first_data..self.entries.len() as u32 {
+            if self.entries[id as usize].state == SegmentState::Free && !pooled.contains(&id) {
+                self.add_free(id);
+            }
+        }
+    }
+
+    fn add_free(&mut self, id: u32) {
+        let entry = &self.entries[id as usize];
+        let order =
+            if self.prefer_written { u32::from(entry.flags & FLAG_WRITTEN == 0) } else { entry.erase_count };
+        let channel = usize::from(self.geometry.block(id).channel);
+        self.free[channel].insert((order, id));
+    }
+
+    fn take_free(&mut self) -> Option<u32> {
+        if self.prefer_written {
+            // One order over all channels: they are one disk anyway.
+            let best =
+                (0..self.free.len()).filter_map(|c| self.free[c].first().map(|first| (*first, c))).min();
+            let ((order, id), channel) = best?;
+            self.free[channel].remove(&(order, id));
+            return Some(id);
+        }
+        for _ in 0..self.free.len() {
+            let channel = self.next_channel;
+            self.next_channel = (channel + 1) % self.free.len();
+            if let Some((_, id)) = self.free[channel].pop_first() {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn entry(&self, id: SegmentId) -> Option<&Entry> {
+        self.entries.get(id.0 as usize).filter(|_| id.0 >= self.first_data)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (SegmentId, &Entry)> {
+        let first = self.first_data as usize;
+        self.entries[first..].iter().enumerate().map(move |(i, entry)| (SegmentId((first + i) as u32), entry))
+    }
+
+    /// The life of a segment that holds data.
+    pub(crate) fn life(&self, id: SegmentId) -> Option<u64> {
+        self.entry(id)
+            .filter(|entry| matches!(entry.state, SegmentState::Open | SegmentState::Sealed))
+            .map(|entry| entry.life)
+    }
+
+    pub(crate) fn free_count(&self) -> u32 {
+        (self.pool.len() + self.free.iter().map(BTreeSet::len).sum::<usize>()) as u32
+    }
+
+    /// Segments that hold data.
+    pub(crate) fn in_use(&self) -> Vec<SegmentId> {
+        let holds = |entry: &Entry| matches!(entry.state, SegmentState::Open | SegmentState::Sealed);
+        self.entries().filter(|(_, entry)| holds(entry)).map(|(id, _)| id).collect()
+    }
+
+    pub(crate) fn reserve(&self) -> u32 {
+        self.reserve
+    }
+
+    /// The segments that are opened next.
+    pub(crate) fn pool(&self) -> impl Iterator<Item = u32> + '_ {
+        self.pool.iter().copied()
+    }
+
+    /// True when a metadata record would bring segments that are needed soon.
+    pub(crate) fn wants_meta(&self) -> bool {
+        let low = self.pool.len() - self.pool_coming < POOL_SEGMENTS / 2;
+        let unpooled = self.free.iter().any(|set| !set.is_empty());
+        low && (unpooled || self.releasing.iter().any(|&(_, epoch)| !self.pinned(epoch)))
+    }
+
+    fn floor(&self, class: AppendClass) -> u32 {
+        match class {
+            AppendClass::User => self.reserve,
+            AppendClass::Delete => self.reserve / 2,
+            AppendClass::System => 0,
+        }
+    }
+
+    /// Opens `n` segments for `stream`, or none.
+    pub(crate) fn open(
+        &mut self,
+        stream: Stream,
+        n: usize,
+        class: AppendClass,
+        out: &mut VecDeque<OpenSegment>,
+    ) -> Result<(), NoSegment> {
+        if self.free_count() < self.floor(class) + n as u32 {
+            return Err(if self.is_full() { NoSegment::Full } else { NoSegment::Later });
+        }
+        if self.pool.len() - self.pool_coming < n {
+            return Err(NoSegment::Later);
+        }
+        for _ in 0..n {
+            let Some(id) = self.pool.pop_front() else { return Err(NoSegment::Later) };
+            let life = self.next_life;
+            self.next_life += 1;
+            self.opened += 1;
+            let entry = &mut self.entries[id as usize];
+            assert!(
+                entry.state == SegmentState::Free,
+                "segment {id} is {:?} and cannot be opened",
+                entry.state
+            );
+            *entry = Entry {
+                life,
+                erase_count: entry.erase_count + 1,
+                state: SegmentState::Open,
+                stream: stream as u8,
+                flags: entry.flags | FLAG_WRITTEN,
+                death_at: self.clock_bytes,
+                ..Entry::default()
+            };
+            self.dirty.insert(id);
+            out.push_back(OpenSegment { id: SegmentId(id), life, offset: 0 });
+        }
+        Ok(())
+    }
+
+    /// Takes over an opened segment that recovery found in the pool.
+    pub(crate) fn adopt(&mut self, id: SegmentId, life: u64, stream: Stream) {
+        self.pool.retain(|&pooled| pooled != id.0);
+        let entry = &mut self.entries[id.0 as usize];
+        *entry = Entry {
+            life,
+            erase_count: entry.erase_count + 1,
+            state: SegmentState::Open,
+            stream: stream as u8,
+            flags: entry.flags | FLAG_WRITTEN,
+            ..Entry::default()
+        };
+        self.dirty.insert(id.0);
+        self.next_life = self.next_life.max(life + 1);
+    }
+
+    /// Lives that were given out and never reached flash must not come again.
+    pub(crate) fn skip_lives(&mut self) {
+        self.next_life += 2 * POOL_SEGMENTS as u64;
+    }
+
+    /// Counts a frame: `live` bytes of records up to byte `end`.
+    pub(crate) fn wrote(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64) {
+        let entry = &mut self.entries[id.0 as usize];
+        self.clock_bytes += u64::from(end.saturating_sub(entry.end));
+        entry.end = entry.end.max(end);
+        entry.live += i64::from(live);
+        entry.last_seq = entry.last_seq.max(last_seq);
+    }
+
+    pub(crate) fn seal(&mut self, id: SegmentId) {
+        let entry = &mut self.entries[id.0 as usize];
+        if entry.state == SegmentState::Open {
+            entry.state = SegmentState::Sealed;
+            entry.death_at = self.clock_bytes;
+            self.dirty.insert(id.0);
+        }
+    }
+
+    /// Seals a segment in which a program failed; it is retired when it is released.
+    pub(crate) fn seal_failed(&mut self, id: SegmentId, end: u32) {
+        self.seal(id);
+        let entry = &mut self.entries[id.0 as usize];
+        entry.flags |= FLAG_FAILED;
+        entry.end = end;
+    }
+
+    /// Sets what recovery found out about a segment.
+    pub(crate) fn recovered(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64) {
+        let entry = &mut self.entries[id.0 as usize];
+        entry.state = SegmentState::Sealed;
+        entry.end = end;
+        entry.live = i64::from(live);
+        entry.last_seq = last_seq;
+        self.dirty.insert(id.0);
+    }
+
+    pub(crate) fn mark_dead(&mut self, id: SegmentId, bytes: u32) {
+        let (clock, window) = (self.clock_bytes, self.window_bytes());
+        let step = i64::from(self.geometry.block_bytes()) / LIVE_STEP;
+        let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
+        entry.live -= i64::from(bytes);
+        entry.death_rate = decayed(entry, clock, window) + f64::from(bytes) / window;
+        entry.death_at = clock;
+        if (entry.live - entry.live_logged).abs() > step && entry.state == SegmentState::Sealed {
+            self.dirty.insert(id.0);
+        }
+    }
+
+    pub(crate) fn set_live(&mut self, id: SegmentId, bytes: u32) {
+        if let Some(entry) = self.entries.get_mut(id.0 as usize) {
+            entry.live = i64::from(bytes);
+            self.dirty.insert(id.0);
+        }
+    }
+
+    fn window_bytes(&self) -> f64 {
+        (self.entries.len() as f64) * f64::from(self.geometry.block_bytes()) / 4.0
+    }
+
+    /// The sealed segment to clean next. Winning less than 1/64 of a segment counts as nothing.
+    pub(crate) fn victim(&mut self, policy: VictimPolicy, replay_from: u64) -> Option<SegmentId> {
+        let segment_bytes = i64::from(self.geometry.block_bytes());
+        let (clock, window) = (self.clock_bytes, self.window_bytes());
+        let mut best: Option<(f64, u32)> = None;
+        for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
+            if entry.state != SegmentState::Sealed || entry.claimed {
+                continue;
+            }
+            if entry.stream == Stream::Commit as u8 && entry.last_seq > replay_from {
+                continue;
+            }
+            let live = entry.live.clamp(0, segment_bytes);
+            let winnable = segment_bytes - live;
+            if winnable * 64 < segment_bytes && entry.flags & FLAG_FAILED == 0 {
+                continue;
+            }
+            let won = winnable as f64 / segment_bytes as f64;
+            let score = match policy {
+                _ if live == 0 || entry.flags & FLAG_FAILED != 0 => f64::NEG_INFINITY,
+                VictimPolicy::Greedy => -won,
+                // Cost of winning a byte is about 1/won; it falls by (d won/dt)/won². Clean first what falls least.
+                VictimPolicy::DecliningCost => {
+                    let rate = decayed(entry, clock, window).max(1e-12);
+                    rate / (won * won)
+                }
+            };
+            if best.is_none_or(|(lowest, _)| score < lowest) {
+                best = Some((score, id as u32));
+            }
+        }
+        let (_, id) = best?;
+        self.entries[id as usize].claimed = true;
+        Some(SegmentId(id))
+    }
+
+    pub(crate) fn unclaim(&mut self, id: SegmentId) {
+        if let Some(entry) = self.entries.get_mut(id.0 as usize)
+            && entry.state == SegmentState::Sealed
+            && !self.releasing.iter().any(|&(segment, _)| segment == id.0)
+        {
+            entry.claimed = false;
+        }
+    }
+
+    pub(crate) fn release(&mut self, id: SegmentId) {
+        let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
+        assert!(entry.state == SegmentState::Sealed, "{id} is {:?} and cannot be released", entry.state);
+        assert!(!self.releasing.iter().any(|&(segment, _)| segment == id.0), "{id} is released already");
+        entry.claimed = true;
+        entry.live = 0;
+        self.releasing.push((id.0, self.epoch));
+        self.epoch += 1;
+        self.released += 1;
+    }
+
+    pub(crate) fn pin(&mut self) -> u64 {
+        *self.pins.entry(self.epoch).or_insert(0) += 1;
+        self.epoch
+    }
+
+    pub(crate) fn unpin(&mut self, epoch: u64) {
+        if let Some(count) = self.pins.get_mut(&epoch) {
+            *count -= 1;
+            if *count == 0 {
+                self.pins.remove(&epoch);
+            }
+        }
+    }
+
+    fn pinned(&self, released_at: u64) -> bool {
+        self.pins.first_key_value().is_some_and(|(&oldest, _)| oldest <= released_at)
+    }
+
+    /// What the next metadata record says: frees what was released and is not pinned, and names the next pool.
+    /// Follow up with [`Table::composed`].
+    pub(crate) fn compose(&mut self, snapshot: bool) -> Composed {
+        let mut freed = 0;
+        let releasing = std::mem::take(&mut self.releasing);
+        let (kept, ready): (Vec<_>, Vec<_>) =
+            releasing.into_iter().partition(|&(_, epoch)| self.pinned(epoch));
+        self.releasing = kept;
+        for (id, _) in ready {
+            let entry = &mut self.entries[id as usize];
+            let bad = entry.flags & FLAG_FAILED != 0;
+            entry.state = if bad { SegmentState::Bad } else { SegmentState::Free };
+            (entry.live, entry.end, entry.claimed) = (0, 0, false);
+            self.dirty.insert(id);
+            if !bad {
+                self.add_free(id);
+                freed += 1;
+            }
+        }
+        while self.pool.len() < POOL_SEGMENTS {
+            let Some(id) = self.take_free() else { break };
+            self.pool.push_back(id);
+            self.pool_coming += 1;
+        }
+        self.freeing += freed;
+        let dirty: Vec<u32> = std::mem::take(&mut self.dirty).into_iter().collect();
+        let segments = if snapshot {
+            let used = |entry: &Entry| {
+                entry.state != SegmentState::Free || entry.erase_count > 0 || entry.flags != 0
+            };
+            let first = self.first_data as usize;
+            let all = self.entries.iter_mut().enumerate().skip(first).filter(|(_, entry)| used(entry));
+            all.map(|(id, entry)| saved(id as u32, entry)).collect()
+        } else {
+            dirty.iter().map(|&id| saved(id, &mut self.entries[id as usize])).collect()
+        };
+        let pool = self.pool.iter().copied().collect();
+        Composed { segments, pool, next_life: self.next_life, dirty, freed }
+    }
+
+    /// The record is durable, or failed.
+    pub(crate) fn composed(&mut self, composed: &Composed, durable: bool) {
+        self.freeing -= composed.freed;
+        if durable {
+            // The record named the whole pool, also what a failed one before it had added.
+            self.pool_coming = 0;
+        } else {
+            // Nothing that this record named may be opened before another record names it.
+            self.dirty.extend(composed.dirty.iter().copied());
+        }
+    }
+
+    /// Bytes by kind.
+    pub(crate) fn space(&self) -> SpaceReport {
+        let segment_bytes = u64::from(self.geometry.block_bytes());
+        let mut report = SpaceReport {
+            raw: self.raw_bytes,
+            meta: u64::from(self.first_data) * segment_bytes,
+            leftover: self.raw_bytes.saturating_sub(self.geometry.capacity_bytes()),
+            ..SpaceReport::default()
+        };
+        let mut free_segments = 0u64;
+        for entry in &self.entries[self.first_data as usize..] {
+            let live = (entry.live.max(0) as u64).min(segment_bytes);
+            let end = u64::from(entry.end).max(live);
+            match entry.state {
+                SegmentState::Free => free_segments += 1,
+                SegmentState::Open => {
+                    report.live += live;
+                    report.dead += end - live;
+                    report.open += segment_bytes - end;
+                }
+                SegmentState::Sealed => {
+                    report.live += live;
+                    report.dead += segment_bytes - live;
+                }
+                SegmentState::Bad => report.bad += segment_bytes,
+            }
+        }
+        let pending = self.releasing.len() as u64;
+        report.pending = (pending + self.freeing) * segment_bytes;
+        report.dead -= pending * segment_bytes;
+        free_segments -= self.freeing;
+        let reserved = free_segments.min(u64::from(self.reserve));
+        report.reserved = reserved * segment_bytes;
+        report.free = (free_segments - reserved) * segment_bytes;
+        report
+    }
+
+    /// True when even a full cleaning would not leave room for user data.
+    fn is_full(&self) -> bool {
+        let report = self.space();
+        let usable = report.raw - report.meta - report.leftover - report.bad;
+        let segment_bytes = u64::from(self.geometry.block_bytes());
+        let usable = usable.saturating_sub(u64::from(self.reserve) * segment_bytes);
+        // Cleaning the last thirty-second costs more than it wins.
+        report.live > usable - usable / 32
+    }
+}
+
+fn decayed(entry: &Entry, clock: u64, window: f64) -> f64 {
+    let age = clock.saturating_sub(entry.death_at) as f64;
+    if age == 0.0 { entry.death_rate } else { entry.death_rate * (-age / window).exp() }
+}
+
+fn saved(id: u32, entry: &mut Entry) -> SegmentEntry {
+    entry.live_logged = entry.live;
+    SegmentEntry {
+        segment: id,
+        state: entry.state,
+        stream: entry.stream,
+        flags: entry.flags,
+        erase_count: entry.erase_count,
+        end: entry.end,
+        live: entry.live.clamp(0, i64::from(u32::MAX)) as u32,
+        life: entry.life,
+        last_seq: entry.last_seq,
+    }
+}

@@ -1,0 +1,372 @@
+//! The streams beside the commit stream: moved records, key tables, pieces of large values. Each has an open
+//! segment of its own and one write under way; a write is durable when it returns.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use pumice_flash::FlashError;
+use pumice_reactor::sync::Semaphore;
+use pumice_reactor::{IoBuf, WriteSync};
+
+use crate::inner::Inner;
+use crate::layout::frame::{self, FrameHeader};
+use crate::layout::header::SegmentHeader;
+use crate::layout::record;
+use crate::table::OpenSegment;
+use crate::{Addr, AppendClass, AppendError, MovedRecord, RecordPtr, SegmentId, Stream, metalog};
+
+const CHUNK_BYTES: usize = 1 << 20;
+/// Segments that may fail in a row before the write is given up.
+const TRIES: usize = 8;
+
+pub(crate) struct Writer {
+    turn: Semaphore,
+    state: Mutex<WriterState>,
+}
+
+#[derive(Default)]
+struct WriterState {
+    open: Option<OpenSegment>,
+    /// Of the moved stream.
+    next_frame: u64,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self { turn: Semaphore::new(1), state: Mutex::default() }
+    }
+}
+
+impl Writer {
+    fn state(&self) -> MutexGuard<'_, WriterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn next_frame(&self) -> u64 {
+        self.state().next_frame
+    }
+
+    pub(crate) fn set_next_frame(&self, number: u64) {
+        self.state().next_frame = number;
+    }
+
+    pub(crate) fn set_open(&self, open: OpenSegment) {
+        self.state().open = Some(open);
+    }
+
+    /// Takes the open segment away from the writer.
+    pub(crate) fn take_open(&self) -> Option<OpenSegment> {
+        self.state().open.take()
+    }
+
+    pub(crate) fn open(&self) -> Option<OpenSegment> {
+        self.state().open
+    }
+
+    /// One caller at a time.
+    pub(crate) fn turn(&self) -> &Semaphore {
+        &self.turn
+    }
+}
+
+/// Bytes of a frame with one record.
+fn frame_bytes(payload: usize, has_seq: bool) -> usize {
+    frame::HEADER_BYTES + record::padded(record::total_bytes(payload, has_seq))
+}
+
+/// Largest payload that fits in a fresh segment.
+pub(crate) fn object_max_bytes(inner: &Inner) -> u32 {
+    inner.segment_bytes - inner.page_bytes() as u32 - frame_bytes(0, true) as u32
+}
+
+/// See [`crate::Heap::object_room`].
+pub(crate) fn object_room(inner: &Inner, stream: Stream) -> u32 {
+    let page = inner.page_bytes() as u32;
+    let fresh = object_max_bytes(inner);
+    let Some(open) = inner.writers[stream as usize].open() else { return fresh };
+    let left = inner.segment_bytes - open.offset.max(page);
+    // Less than a sixteenth of a segment is not worth a piece: the segment is sealed.
+    match left.checked_sub(frame_bytes(0, true) as u32) {
+        Some(room) if room >= inner.segment_bytes / 16 => room,
+        _ => fresh,
+    }
+}
+
+/// The segment being written: sealed if the write is abandoned, because how far it came is not known then.
+struct Writing<'a> {
+    inner: &'a Arc<Inner>,
+    segment: Option<SegmentId>,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if let Some(segment) = self.segment {
+            self.inner.table().seal(segment);
+        }
+    }
+}
+
+/// A frame to write: its records' payloads in pieces.
+pub(crate) struct FrameIn<'a> {
+    pub records: &'a [ObjectIn<'a>],
+}
+
+pub(crate) struct ObjectIn<'a> {
+    pub kind: u8,
+    pub seq: Option<u64>,
+    pub parts: &'a [&'a [u8]],
+}
+
+impl ObjectIn<'_> {
+    fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.len()).sum()
+    }
+}
+
+/// Writes one frame of several records, numbered by its page unless `number` is given. The caller holds the
+/// stream's turn.
+pub(crate) async fn write_frame(
+    inner: &Arc<Inner>,
+    stream: Stream,
+    input: FrameIn<'_>,
+    number: Option<u64>,
+) -> Result<Vec<RecordPtr>, AppendError> {
+    let page = inner.page_bytes();
+    let writer = &inner.writers[stream as usize];
+    let crcs: Vec<u32> =
+        input.records.iter().map(|object| record::payload_crc(object.seq, object.parts)).collect();
+    let used = frame::HEADER_BYTES
+        + input
+            .records
+            .iter()
+            .map(|object| record::padded(record::total_bytes(object.len(), object.seq.is_some())))
+            .sum::<usize>();
+    let max = inner.segment_bytes as usize - page;
+    if used > max {
+        return Err(AppendError::Oversize { len_bytes: used as u64, max_bytes: max as u64 });
+    }
+    let padded = used.next_multiple_of(page);
+    for _ in 0..TRIES {
+        inner.check_writable()?;
+        metalog::ensure_dirty(inner)
+            .await
+            .map_err(|error| AppendError::ReadOnly(error.to_string().into()))?;
+        let open = take_segment(inner, stream, padded).await?;
+        let mut writing = Writing { inner, segment: Some(open.id) };
+        let number = number.unwrap_or(u64::from(open.offset) / page as u64);
+        let last_seq = inner.commit().next_seq - 1;
+        let start = Addr::new(open.id, open.offset);
+        let head = if open.offset == 0 { page } else { 0 };
+        let mut buf = IoBuf::for_read(head + padded);
+        if head > 0 {
+            buf[..head].fill(0);
+            SegmentHeader {
+                drive_id: inner.superblock.drive_id,
+                segment: open.id.0,
+                segment_bytes: inner.segment_bytes,
+                life: open.life,
+                stream,
+                first_frame: number,
+                seq: last_seq,
+                durable_frames: number,
+            }
+            .encode(&mut buf[..head]);
+        }
+        let ptrs = encode_frame(
+            &mut buf[head..],
+            &input,
+            &crcs,
+            &FrameHeader {
+                life: open.life,
+                number,
+                seq: last_seq,
+                meta_stamp: inner.meta.stamp(),
+                bytes: used as u32,
+                count: input.records.len() as u32,
+                lag: 0,
+                stream,
+                more: false,
+            },
+            Addr::new(open.id, open.offset + head as u32),
+        );
+        match program(inner, start, buf.freeze()).await {
+            Ok(()) => {
+                let end = start.offset() + (head + padded) as u32;
+                let live = ptrs.iter().map(|ptr| ptr.len).sum();
+                writing.segment = None;
+                let newest = if stream == Stream::Moved { number } else { last_seq };
+                let full = end + 2 * page as u32 > inner.segment_bytes;
+                {
+                    let mut table = inner.table();
+                    table.wrote(open.id, end, live, newest);
+                    if full {
+                        table.seal(open.id);
+                    }
+                }
+                if !full {
+                    writer.set_open(OpenSegment { offset: end, ..open });
+                }
+                let counter = match stream {
+                    Stream::Moved => &inner.counters.moved_bytes,
+                    Stream::Large => &inner.counters.large_bytes,
+                    _ => &inner.counters.table_bytes,
+                };
+                counter.fetch_add((head + padded) as u64, Ordering::Relaxed);
+                inner.kick_meta();
+                return Ok(ptrs);
+            }
+            Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) => {
+                writing.segment = None;
+                inner.counters.relocations.fetch_add(1, Ordering::Relaxed);
+                inner.table().seal_failed(open.id, open.offset);
+            }
+            // Nothing was lost: what was durable is, and the caller may try again once the host has space.
+            Err(error @ FlashError::NoSpace { .. }) => {
+                return Err(AppendError::ReadOnly(error.to_string().into()));
+            }
+            Err(error) => {
+                let reason = format!("write to {start} failed: {error}");
+                inner.fail(&reason);
+                return Err(AppendError::ReadOnly(reason.into()));
+            }
+        }
+    }
+    let reason = format!("programs failed in {TRIES} segments in a row");
+    inner.fail(&reason);
+    Err(AppendError::ReadOnly(reason.into()))
+}
+
+/// The stream's open segment if the frame fits, else a fresh one.
+async fn take_segment(inner: &Arc<Inner>, stream: Stream, padded: usize) -> Result<OpenSegment, AppendError> {
+    let writer = &inner.writers[stream as usize];
+    let page = inner.page_bytes();
+    let mut room = inner.segment_bytes as usize;
+    if let Some(open) = writer.take_open() {
+        room -= (open.offset as usize).max(page);
+        if padded <= room {
+            return Ok(open);
+        }
+        inner.table().seal(open.id);
+    }
+    let mut out = VecDeque::new();
+    match inner.open_segments(stream, 1, AppendClass::System, &mut out) {
+        Ok(()) => {}
+        Err(AppendError::Busy) => {
+            // The pool is used up: a metadata record names more.
+            metalog::write_meta(inner, metalog::Write::internal())
+                .await
+                .map_err(|error| AppendError::ReadOnly(error.to_string().into()))?;
+            inner.open_segments(stream, 1, AppendClass::System, &mut out)?;
+        }
+        Err(error) => return Err(error),
+    }
+    out.pop_front().ok_or(AppendError::Busy)
+}
+
+fn encode_frame(
+    out: &mut [u8],
+    input: &FrameIn<'_>,
+    crcs: &[u32],
+    header: &FrameHeader,
+    addr: Addr,
+) -> Vec<RecordPtr> {
+    header.encode(out, addr);
+    let mut at = frame::HEADER_BYTES;
+    let mut ptrs = Vec::with_capacity(input.records.len());
+    for (object, crc) in input.records.iter().zip(crcs) {
+        let begin = at;
+        let place = Addr::new(addr.segment(), addr.offset() + begin as u32);
+        let len = object.len() as u32;
+        at += record::encode_head(&mut out[at..], header.life, place, len, object.kind, object.seq, *crc);
+        for part in object.parts {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        ptrs.push(RecordPtr { addr: place, len: (at - begin) as u32 });
+        let end = begin + record::padded(at - begin);
+        out[at..end].fill(0);
+        at = end;
+    }
+    out[at..].fill(0);
+    ptrs
+}
+
+async fn program(inner: &Inner, start: Addr, data: Bytes) -> Result<(), FlashError> {
+    let block = inner.block(start.segment());
+    if start.offset() == 0 {
+        inner.device.erase(block).await?;
+    }
+    let mut done = 0;
+    while done < data.len() {
+        let chunk = (data.len() - done).min(CHUNK_BYTES);
+        let page = (start.offset() + done as u32) / inner.superblock.page_bytes;
+        inner.device.program(block, page, data.slice(done..done + chunk), WriteSync::Durable).await?;
+        done += chunk;
+    }
+    Ok(())
+}
+
+/// See [`crate::Heap::write_object`].
+pub(crate) async fn write_object(
+    inner: &Arc<Inner>,
+    kind: u8,
+    stream: Stream,
+    parts: &[Bytes],
+    seq: Option<u64>,
+) -> Result<RecordPtr, AppendError> {
+    assert!(
+        matches!(stream, Stream::Table | Stream::Large),
+        "objects go to Table or Large; {stream:?} has its own way in"
+    );
+    let _turn = inner.writers[stream as usize].turn().acquire(1).await;
+    let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
+    let object = ObjectIn { kind, seq, parts: &parts };
+    let ptrs = write_frame(inner, stream, FrameIn { records: &[object] }, None).await?;
+    Ok(ptrs[0])
+}
+
+/// See [`crate::Heap::write_moved`]; returns the frames' numbers too.
+pub(crate) async fn write_moved(
+    inner: &Arc<Inner>,
+    records: &[MovedRecord],
+) -> Result<(Vec<RecordPtr>, Vec<u64>), AppendError> {
+    let _turn = inner.writers[Stream::Moved as usize].turn().acquire(1).await;
+    let mut ptrs = Vec::with_capacity(records.len());
+    let mut numbers = Vec::new();
+    let max = inner.frame_max_bytes();
+    let mut rest = records;
+    while !rest.is_empty() {
+        let (mut bytes, mut count) = (frame::HEADER_BYTES, 0);
+        while let Some(next) = rest.get(count) {
+            let need = record::padded(record::total_bytes(next.payload.len(), true));
+            if count > 0 && bytes + need > max {
+                break;
+            }
+            bytes += need;
+            count += 1;
+        }
+        let payloads: Vec<[&[u8]; 1]> = rest[..count].iter().map(|record| [&record.payload[..]]).collect();
+        let objects: Vec<ObjectIn<'_>> = rest[..count]
+            .iter()
+            .zip(&payloads)
+            .map(|(record, parts)| ObjectIn { kind: record.kind, seq: Some(record.seq), parts })
+            .collect();
+        // The number is used again when the write fails: a gap would look like damage.
+        let writer = &inner.writers[Stream::Moved as usize];
+        let number = writer.next_frame();
+        inner.moves().begin(number);
+        match write_frame(inner, Stream::Moved, FrameIn { records: &objects }, Some(number)).await {
+            Ok(written) => ptrs.extend(written),
+            Err(error) => {
+                inner.moves().forget(number);
+                return Err(error);
+            }
+        }
+        writer.set_next_frame(number + 1);
+        numbers.push(number);
+        rest = &rest[count..];
+    }
+    Ok((ptrs, numbers))
+}
