@@ -8,8 +8,10 @@
 //! CPU time is free in virtual time: a world shows what is *correct*, and how long devices and links take, not
 //! how fast the code is.
 
+mod kv;
 pub mod linear;
 pub mod oracle;
+pub mod redis;
 mod report;
 mod worlds;
 

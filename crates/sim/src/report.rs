@@ -13,7 +13,8 @@ pub struct RunOptions {
     pub seeds: u64,
     /// Operations per client and seed; `None` takes the world's own choice.
     pub ops: Option<u64>,
-    /// Replays one power cut only: the index of the operation that it struck (worlds that cut power).
+    /// Replays one case of a world that goes through many: the number that its failure names (a power cut, a
+    /// flipped bit).
     pub cut: Option<u64>,
     /// Stop after the first seed that fails.
     pub stop_at_failure: bool,
@@ -61,7 +62,6 @@ impl Report {
     }
 
     /// Adds `n` to the counter `name`.
-    #[allow(dead_code)]
     pub(crate) fn count(&mut self, name: &str, n: u64) {
         *self.counters.entry(name.to_string()).or_default() += n;
     }

@@ -1,5 +1,6 @@
 //! The list of worlds, and the loop over seeds that all of them share.
 
+use crate::kv;
 use crate::report::{Failure, Report, RunError, RunOptions};
 use pumice_base::hash::stable_hash64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +16,6 @@ pub struct WorldInfo {
 
 /// What one seed of a world answers: its event hash, or what went wrong (with the arguments beyond
 /// `--seed` which the replay needs).
-#[allow(dead_code)]
 pub(crate) struct Broken {
     pub what: String,
     pub replay_args: String,
@@ -34,7 +34,24 @@ struct World {
     run: fn(u64, &RunOptions, &mut Report) -> Outcome,
 }
 
-const WORLDS: &[World] = &[];
+const WORLDS: &[World] = &[
+    World {
+        info: WorldInfo {
+            name: "kv",
+            about: "one drive under a mixed workload, ended by power cuts, kills and clean closes",
+        },
+        run: kv::run_crash,
+    },
+    World {
+        info: WorldInfo { name: "kv-cut", about: "power cut at every operation of a small workload" },
+        run: kv::run_cut,
+    },
+    World { info: WorldInfo { name: "kv-flip", about: "bits flip anywhere on a drive" }, run: kv::run_flip },
+    World {
+        info: WorldInfo { name: "kv-full", about: "a drive is filled, half emptied, filled again" },
+        run: kv::run_full,
+    },
+];
 
 /// Every world there is.
 pub fn list() -> Vec<WorldInfo> {
@@ -51,13 +68,14 @@ pub fn run(name: &str, options: &RunOptions) -> Result<Report, RunError> {
     let mut report = Report { world: name.to_string(), seed: options.seed, ..Report::default() };
     for seed in options.seed..options.seed.saturating_add(options.seeds) {
         report.seeds += 1;
-        let outcome = catch_unwind(AssertUnwindSafe(|| (world.run)(seed, options, &mut report)))
-            .unwrap_or_else(|panic| Err(Broken::from(format!("panicked: {}", panic_text(&*panic)))));
+        let outcome = caught(|| (world.run)(seed, options, &mut report));
         match outcome {
             Ok(hash) => report.event_hash = stable_hash64(report.event_hash, &hash.to_le_bytes()),
             Err(broken) => {
                 let ops = options.ops.map(|ops| format!(" --ops {ops}")).unwrap_or_default();
-                let replay = format!("pumice sim run {name} --seed {seed}{ops}{}", broken.replay_args);
+                let cut = options.cut.filter(|_| broken.replay_args.is_empty());
+                let cut = cut.map(|cut| format!(" --cut {cut}")).unwrap_or_default();
+                let replay = format!("pumice sim run {name} --seed {seed}{ops}{cut}{}", broken.replay_args);
                 report.failures.push(Failure { seed, what: broken.what, replay });
                 if options.stop_at_failure {
                     break;
@@ -66,6 +84,12 @@ pub fn run(name: &str, options: &RunOptions) -> Result<Report, RunError> {
         }
     }
     Ok(report)
+}
+
+/// Runs `f`; a panic in it becomes an error.
+pub(crate) fn caught<T, E: From<String>>(f: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic)).into()))
 }
 
 /// The message of a caught panic.

@@ -1,0 +1,351 @@
+//! A host with one drive, and the store on it together with its model.
+
+use crate::oracle::{Key, Oracle, Seen, show};
+use bytes::Bytes;
+use pumice_base::hash::stable_hash64;
+use pumice_base::rng::Rng;
+use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_kv::{Direction, Entry, SliceId, SliceSet, Store, StoreError, StoreFormat, StoreOptions, Want};
+use pumice_reactor::sim::{Halt, HostId, HostOptions, PowerCut, World};
+use pumice_reactor::{CoreId, spawn_on};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::rc::Rc;
+
+pub(crate) const PATH: &str = "/drive0";
+
+/// The shape of a drive and of its store.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub segment_bytes: u32,
+    pub segments: u64,
+    pub channels: u16,
+    pub slices: u16,
+    pub memtable_bytes: u64,
+    pub log_max_bytes: u64,
+    pub inline_max: usize,
+    /// Keys per space and slice-independent: small numbers make overwrites frequent.
+    pub keys: u64,
+    pub spaces: u32,
+}
+
+impl Setup {
+    /// Shapes so small that everything wraps early.
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        Self {
+            segment_bytes: 256 << 10 << rng.below(2),
+            segments: 64 + rng.below(64),
+            channels: 1 << rng.below(3),
+            slices: 1 + rng.below(4) as u16,
+            memtable_bytes: 16 << 10 << rng.below(5),
+            log_max_bytes: 256 << 10 << rng.below(4),
+            inline_max: [0, 64, 128, 512][rng.below(4) as usize],
+            keys: [20, 200, 2000][rng.below(3) as usize],
+            spaces: 1 + rng.below(3) as u32,
+        }
+    }
+
+    /// The smallest, for exhaustive runs.
+    pub(crate) fn tiny(rng: &mut Rng) -> Self {
+        Self {
+            segment_bytes: 64 << 10,
+            segments: 48,
+            channels: 1 + rng.below(2) as u16,
+            slices: 1 + rng.below(3) as u16,
+            memtable_bytes: 8 << 10,
+            log_max_bytes: 64 << 10,
+            inline_max: 64,
+            keys: 12,
+            spaces: 2,
+        }
+    }
+
+    pub(crate) fn options(&self) -> StoreOptions {
+        StoreOptions {
+            inline_max: self.inline_max,
+            log_max_bytes: self.log_max_bytes,
+            memtable_bytes: Some(self.memtable_bytes),
+            ..StoreOptions::default()
+        }
+    }
+}
+
+/// What outlives a crash: the model and what is known of the store's promises.
+pub(crate) struct Model {
+    pub oracle: RefCell<Oracle>,
+    /// Key spaces in use, with the clients in each.
+    pub spaces: RefCell<BTreeMap<u32, u32>>,
+    /// Spaces that are being retired, with the clients that have not left yet.
+    pub leaving: RefCell<BTreeMap<u32, u32>>,
+    next_space: Cell<u32>,
+    /// Every id that was ever handed out.
+    pub ids: RefCell<BTreeMap<u64, ()>>,
+    pub keys: u64,
+    pub slices: u16,
+    pub counts: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Model {
+    pub(crate) fn count(&self, name: &'static str, n: u64) {
+        *self.counts.borrow_mut().entry(name).or_default() += n;
+    }
+
+    /// No client runs any more: forgets spaces that were about to be retired.
+    pub(crate) fn after_clients(&self) {
+        self.leaving.borrow_mut().clear();
+        let mut spaces = self.spaces.borrow_mut();
+        spaces.values_mut().for_each(|users| *users = 0);
+        self.oracle.borrow_mut().forget(|key| !key_in(&spaces, key));
+    }
+
+    /// A space that nothing was ever in.
+    pub(crate) fn new_space(&self) -> u32 {
+        let space = self.next_space.get();
+        self.next_space.set(space + 1);
+        self.spaces.borrow_mut().insert(space, 0);
+        space
+    }
+
+    /// The key `number` of a space; its slice follows from its bytes.
+    pub(crate) fn key(&self, space: u32, number: u64) -> Key {
+        let mut bytes = space.to_be_bytes().to_vec();
+        // A few keys are long, and some are prefixes of others.
+        match number % 97 {
+            0 => bytes.extend(std::iter::repeat_n(b'p', (number / 97) as usize % 40)),
+            1 => bytes.extend(std::iter::repeat_n(number as u8, 300 + (number % 1000) as usize * 3)),
+            _ => bytes.extend_from_slice(format!("key{number:06}").as_bytes()),
+        }
+        let slice = (stable_hash64(0, &bytes) % u64::from(self.slices)) as u16;
+        (slice, bytes)
+    }
+
+    pub(crate) fn random_key(&self, space: u32, rng: &mut Rng) -> Key {
+        let number = if rng.chance(0.5) { rng.below(self.keys.div_ceil(10)) } else { rng.below(self.keys) };
+        self.key(space, number)
+    }
+
+    pub(crate) fn random_space(&self, rng: &mut Rng) -> u32 {
+        let spaces = self.spaces.borrow();
+        let nth = rng.below(spaces.len() as u64) as usize;
+        match spaces.keys().nth(nth) {
+            Some(&space) => space,
+            None => panic!("there is always a space"),
+        }
+    }
+}
+
+/// Whether a key lies in one of the spaces.
+fn key_in(spaces: &BTreeMap<u32, u32>, key: &Key) -> bool {
+    let space = key.1.first_chunk().map(|head| u32::from_be_bytes(*head));
+    space.is_some_and(|space| spaces.contains_key(&space))
+}
+
+/// The bytes of an entry, large or not.
+pub(crate) async fn seen(store: &Store, entry: &Entry) -> Result<Seen, StoreError> {
+    let mut bytes = entry.value.to_vec();
+    if let Some(large) = &entry.large {
+        let mut reader = store.read_large(large, 0..large.len());
+        while let Some(piece) = reader.next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+    }
+    Ok(Seen { bytes, tag: entry.tag, expire_ms: entry.expire_ms })
+}
+
+/// Bounds of all keys of a space.
+pub(crate) fn space_bounds(space: u32) -> (Bound<Bytes>, Bound<Bytes>) {
+    let at = |space: u32| Bytes::copy_from_slice(&space.to_be_bytes());
+    (Bound::Included(at(space)), Bound::Excluded(at(space + 1)))
+}
+
+/// The host, its drive and the model.
+pub(crate) struct Bench {
+    pub world: World,
+    pub host: HostId,
+    pub setup: Setup,
+    pub model: Rc<Model>,
+}
+
+/// Cores for clients; one more does background work.
+pub(crate) const CLIENT_CORES: u16 = 2;
+
+impl Bench {
+    pub(crate) fn new(seed: u64, setup: Setup, host: HostOptions) -> Self {
+        let world = World::new(seed);
+        let host = world.add_host(HostOptions { cores: usize::from(CLIENT_CORES) + 1, ..host });
+        let model = Rc::new(Model {
+            oracle: RefCell::default(),
+            spaces: RefCell::default(),
+            leaving: RefCell::default(),
+            next_space: Cell::new(1),
+            ids: RefCell::default(),
+            keys: setup.keys,
+            slices: setup.slices,
+            counts: RefCell::default(),
+        });
+        for _ in 0..setup.spaces {
+            model.new_space();
+        }
+        Self { world, host, setup, model }
+    }
+
+    /// Makes the drive.
+    pub(crate) fn format(&self) -> Result<(), String> {
+        let setup = self.setup.clone();
+        let made = self.world.block_on(self.host, async move {
+            let spec = DeviceSpec::Path(PATH.into());
+            let bytes = setup.segments * u64::from(setup.segment_bytes);
+            let device = Device::create(&spec, bytes).await.map_err(|error| format!("create: {error}"))?;
+            let format = StoreFormat {
+                slices: setup.slices,
+                drive_id: [7; 16],
+                segment_bytes: setup.segment_bytes,
+                channels: setup.channels,
+                ..StoreFormat::default()
+            };
+            Store::format(&device, &format).await.map_err(|error| format!("format: {error}"))
+        });
+        made.map_err(|halt| format!("format: {halt}"))?
+    }
+
+    /// Opens the store, with its background work on the last core; `Ok(None)` when power was cut meanwhile.
+    pub(crate) fn open(&self, background: bool) -> Result<Option<Store>, String> {
+        let options = self.setup.options();
+        let opened = self.world.block_on(self.host, async move {
+            let device = Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await;
+            let device = device.map_err(|error| format!("open: {error}"))?;
+            let opened = Store::open(device, options, &|_, _| {}).await;
+            let opened = opened.map_err(|error| format!("open: {error}"))?;
+            if background {
+                let store = opened.store.clone();
+                spawn_on(CoreId(CLIENT_CORES), move || Box::pin(async move { store.start_background() }));
+            }
+            Ok::<_, String>(opened)
+        });
+        match opened {
+            Ok(Ok(opened)) => {
+                self.model.count("opens", 1);
+                self.model.count("clean opens", u64::from(opened.clean));
+                self.model.count("records replayed", opened.replayed);
+                if let Some(damage) = opened.damage.first() {
+                    return Err(format!("opening reports damage where there is none: {damage}"));
+                }
+                Ok(Some(opened.store))
+            }
+            Ok(Err(error)) => Err(error),
+            Err(Halt::HostDown) => Ok(None),
+            Err(halt) => Err(format!("open: {halt}")),
+        }
+    }
+
+    /// Starts the host again and opens the store. With `cut`, power fails again at that operation of the
+    /// recovery, if it has so many.
+    pub(crate) fn reopen(&self, cut: Option<PowerCut>) -> Result<Store, String> {
+        self.world.restart(self.host);
+        if let Some(cut) = cut {
+            let at = self.world.counters(self.host).mutations + cut.at;
+            self.world.cut_power(self.host, PowerCut { at, ..cut });
+        }
+        if let Some(store) = self.open(true)? {
+            return Ok(store);
+        }
+        self.model.count("cuts in recovery", 1);
+        self.world.restart(self.host);
+        self.open(true)?.ok_or_else(|| "the host went down without a power cut".to_string())
+    }
+
+    /// Closes the store cleanly and stops the host.
+    pub(crate) fn close(&self, store: Store) -> Result<(), String> {
+        let closed = self.world.block_on(self.host, async move { store.close().await });
+        closed.map_err(|halt| format!("close: {halt}"))?.map_err(|error| format!("close: {error}"))?;
+        self.world.kill(self.host);
+        Ok(())
+    }
+
+    /// Everything the store holds in the spaces that are in use.
+    pub(crate) fn contents(&self, store: &Store) -> Result<Option<BTreeMap<Key, Seen>>, String> {
+        let (store, model) = (store.clone(), Rc::clone(&self.model));
+        let read = self.world.block_on(self.host, async move {
+            let mut contents = BTreeMap::new();
+            let spaces: Vec<u32> = model.spaces.borrow().keys().copied().collect();
+            let snapshot = store.snapshot();
+            for space in spaces {
+                for slice in 0..model.slices {
+                    let set = SliceSet::One(SliceId(slice));
+                    let (lower, upper) = space_bounds(space);
+                    let mut scan = store.scan(&snapshot, set, lower, upper, Direction::Forward, Want::Values);
+                    while let Some((key, entry)) = scan.next().await? {
+                        let seen = seen(&store, &entry).await?;
+                        contents.insert((slice, key.to_vec()), seen);
+                    }
+                }
+            }
+            Ok::<_, StoreError>(contents)
+        });
+        match read {
+            Ok(Ok(contents)) => Ok(Some(contents)),
+            Ok(Err(error)) => Err(format!("reading everything: {error}")),
+            Err(Halt::HostDown) => Ok(None),
+            Err(halt) => Err(format!("reading everything: {halt}")),
+        }
+    }
+
+    /// After a crash and reopening: some prefix of the writes survived, gets agree with scans, ids are not
+    /// reused, and the check finds nothing wrong.
+    pub(crate) fn verify(&self, store: &Store) -> Result<(), String> {
+        let Some(contents) = self.contents(store)? else {
+            return Err("the host went down during verification".into());
+        };
+        let survived = self.model.oracle.borrow_mut().survivors(&contents, |space| store.tally(space))?;
+        self.model.count("keys verified", contents.len() as u64);
+        self.model.count("writes survived", survived);
+        self.verify_gets(store)?;
+        self.check(store)
+    }
+
+    /// Every key the model knows, by get.
+    fn verify_gets(&self, store: &Store) -> Result<(), String> {
+        let (store, model) = (store.clone(), Rc::clone(&self.model));
+        let read = self.world.block_on(self.host, async move {
+            let keys: Vec<Key> = model.oracle.borrow().known_keys().cloned().collect();
+            for key in keys {
+                let from = model.oracle.borrow_mut().begin_read();
+                let entry = store.get(SliceId(key.0), &key.1).await;
+                let entry = entry.map_err(|error| format!("get {}: {error}", show(&key)))?;
+                let seen = match &entry {
+                    Some(entry) => {
+                        Some(seen(&store, entry).await.map_err(|e| format!("get {}: {e}", show(&key)))?)
+                    }
+                    None => None,
+                };
+                model.oracle.borrow_mut().end_read(&key, from, seen.as_ref())?;
+            }
+            let id = store.allocate_id();
+            if model.ids.borrow_mut().insert(id, ()).is_some() {
+                return Err(format!("id {id} was handed out twice"));
+            }
+            Ok::<_, String>(())
+        });
+        read.map_err(|halt| format!("reading keys: {halt}"))?
+    }
+
+    /// The store's own check must find nothing.
+    pub(crate) fn check(&self, store: &Store) -> Result<(), String> {
+        let store = store.clone();
+        let report = self.world.block_on(self.host, async move { store.check(&|_, _| {}).await });
+        let report =
+            report.map_err(|halt| format!("check: {halt}"))?.map_err(|error| format!("check: {error}"))?;
+        self.model.count("checks", 1);
+        if report.is_clean() {
+            return Ok(());
+        }
+        Err(format!("check finds damage where there is none: {}", report.problems.join("; ")))
+    }
+
+    /// Bytes of the drive that were ever written: `(offset, bytes)`.
+    pub(crate) fn extents(&self) -> Vec<(u64, u64)> {
+        self.world.extents(self.host, Path::new(PATH))
+    }
+}

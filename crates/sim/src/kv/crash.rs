@@ -1,0 +1,86 @@
+//! World `kv`: a mixed workload on one drive, ended again and again by power cuts, kills and clean closes.
+
+use super::bench::{Bench, CLIENT_CORES, Setup};
+use super::client::{Client, Mix};
+use crate::report::{Report, RunOptions};
+use crate::worlds::Outcome;
+use pumice_base::rng::Rng;
+use pumice_kv::Store;
+use pumice_reactor::sim::{CutMode, HostOptions, PowerCut};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How many lives the store has.
+const LIVES: u64 = 5;
+
+pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outcome {
+    let mut rng = Rng::from_seed(seed).split("kv");
+    let setup = Setup::draw(&mut rng);
+    let bench = Bench::new(seed, setup, HostOptions::default());
+    let outcome = lives(&bench, &mut rng, options.ops.unwrap_or(400));
+    for (name, count) in bench.model.counts.borrow().iter() {
+        report.count(name, *count);
+    }
+    report.count("events", bench.world.events());
+    outcome.map_err(|what| format!("{what}\n  with {:?}", bench.setup))?;
+    Ok(bench.world.event_hash())
+}
+
+fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
+    bench.format()?;
+    let mut store = bench.open(true)?.ok_or("the host went down while opening")?;
+    for life in 0..LIVES {
+        let said = |what: String| format!("life {life}: {what}");
+        start_clients(bench, &store, rng, calls);
+        match rng.below(4) {
+            0 => {
+                bench.world.run_for(Duration::from_micros(1_000 + rng.below(200_000)));
+                bench.world.crash(bench.host);
+                bench.model.count("power cuts", 1);
+            }
+            1 => {
+                bench.world.run_for(Duration::from_micros(1_000 + rng.below(200_000)));
+                bench.world.kill(bench.host);
+                bench.model.count("kills", 1);
+            }
+            2 => {
+                let at = bench.world.counters(bench.host).mutations + rng.below(400);
+                let mode = [CutMode::Before, CutMode::Torn, CutMode::After][rng.below(3) as usize];
+                bench.world.cut_power(bench.host, PowerCut { at, mode, fate: None });
+                bench.world.run_for(Duration::from_secs(2));
+                bench.world.crash(bench.host);
+                bench.model.count("power cuts", 1);
+            }
+            _ => {
+                bench.world.run_for(Duration::from_secs(60));
+                bench.model.after_clients();
+                let closing = store.clone();
+                bench.close(closing).map_err(said)?;
+                // A clean close makes everything durable.
+                let newest = bench.model.oracle.borrow().newest();
+                bench.model.oracle.borrow_mut().acknowledge(newest);
+                bench.model.count("clean closes", 1);
+            }
+        }
+        drop(store);
+        bench.model.after_clients();
+        let mode = [CutMode::Before, CutMode::Torn, CutMode::After][rng.below(3) as usize];
+        let cut = rng.chance(0.3).then(|| PowerCut { at: rng.below(12), mode, fate: None });
+        store = bench.reopen(cut).map_err(said)?;
+        bench.verify(&store).map_err(said)?;
+    }
+    Ok(())
+}
+
+/// Several clients on each core, each with a mix of its own.
+pub(crate) fn start_clients(bench: &Bench, store: &Store, rng: &mut Rng, calls: u64) {
+    for index in 0..2 + rng.below(6) {
+        let client = Client {
+            store: store.clone(),
+            model: Rc::clone(&bench.model),
+            rng: rng.split(&format!("client {index} {}", rng.clone().next_u64())),
+            mix: Mix::draw(rng),
+        };
+        drop(bench.world.run(bench.host, (index % u64::from(CLIENT_CORES)) as u16, client.run(calls)));
+    }
+}

@@ -1,0 +1,244 @@
+//! What one key of a Redis server does, for the linearizability checker: strings, counters, hashes, lists.
+
+use super::resp::Reply;
+use crate::linear::Model;
+use std::collections::BTreeMap;
+
+/// A command on one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// GET
+    Get,
+    /// SET
+    Set(Vec<u8>),
+    /// SET NX
+    SetNx(Vec<u8>),
+    /// SET XX GET
+    SetXxGet(Vec<u8>),
+    /// GETDEL
+    GetDel,
+    /// DEL
+    Del,
+    /// EXISTS
+    Exists,
+    /// INCRBY
+    IncrBy(i64),
+    /// APPEND
+    Append(Vec<u8>),
+    /// STRLEN
+    StrLen,
+    /// HSET of one field
+    HSet(Vec<u8>, Vec<u8>),
+    /// HDEL of one field
+    HDel(Vec<u8>),
+    /// HGET
+    HGet(Vec<u8>),
+    /// HLEN
+    HLen,
+    /// HGETALL
+    HGetAll,
+    /// RPUSH of one element
+    RPush(Vec<u8>),
+    /// LPOP
+    LPop,
+    /// LRANGE 0 -1
+    LRange,
+    /// LLEN
+    LLen,
+}
+
+impl Op {
+    /// The command, with its key.
+    pub fn command<'a>(&'a self, key: &'a [u8]) -> Vec<std::borrow::Cow<'a, [u8]>> {
+        use std::borrow::Cow::{Borrowed, Owned};
+        let word = |text: &'static str| Borrowed(text.as_bytes());
+        match self {
+            Self::Get => vec![word("GET"), Borrowed(key)],
+            Self::Set(value) => vec![word("SET"), Borrowed(key), Borrowed(value)],
+            Self::SetNx(value) => vec![word("SET"), Borrowed(key), Borrowed(value), word("NX")],
+            Self::SetXxGet(value) => {
+                vec![word("SET"), Borrowed(key), Borrowed(value), word("XX"), word("GET")]
+            }
+            Self::GetDel => vec![word("GETDEL"), Borrowed(key)],
+            Self::Del => vec![word("DEL"), Borrowed(key)],
+            Self::Exists => vec![word("EXISTS"), Borrowed(key)],
+            Self::IncrBy(by) => vec![word("INCRBY"), Borrowed(key), Owned(by.to_string().into_bytes())],
+            Self::Append(value) => vec![word("APPEND"), Borrowed(key), Borrowed(value)],
+            Self::StrLen => vec![word("STRLEN"), Borrowed(key)],
+            Self::HSet(field, value) => vec![word("HSET"), Borrowed(key), Borrowed(field), Borrowed(value)],
+            Self::HDel(field) => vec![word("HDEL"), Borrowed(key), Borrowed(field)],
+            Self::HGet(field) => vec![word("HGET"), Borrowed(key), Borrowed(field)],
+            Self::HLen => vec![word("HLEN"), Borrowed(key)],
+            Self::HGetAll => vec![word("HGETALL"), Borrowed(key)],
+            Self::RPush(value) => vec![word("RPUSH"), Borrowed(key), Borrowed(value)],
+            Self::LPop => vec![word("LPOP"), Borrowed(key)],
+            Self::LRange => vec![word("LRANGE"), Borrowed(key), word("0"), word("-1")],
+            Self::LLen => vec![word("LLEN"), Borrowed(key)],
+        }
+    }
+
+    /// Whether a client that never heard may leave the operation out of the history.
+    pub fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Self::Get
+                | Self::Exists
+                | Self::StrLen
+                | Self::HGet(_)
+                | Self::HLen
+                | Self::HGetAll
+                | Self::LRange
+                | Self::LLen
+        )
+    }
+}
+
+/// What a key holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Nothing.
+    #[default]
+    None,
+    /// A string.
+    String(Vec<u8>),
+    /// A hash.
+    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
+    /// A list.
+    List(Vec<Vec<u8>>),
+}
+
+/// One key.
+pub struct KeyModel;
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+
+fn ok() -> Reply {
+    Reply::Simple("OK".into())
+}
+
+fn bulk(value: &[u8]) -> Reply {
+    Reply::Bulk(Some(value.to_vec()))
+}
+
+/// The reply to `op` in `state`, and the state after it.
+pub fn step(state: &State, op: &Op) -> (Reply, State) {
+    let same = |reply| (reply, state.clone());
+    let wrong = || (Reply::Error(WRONG_TYPE.into()), state.clone());
+    match op {
+        Op::Get => match state {
+            State::None => same(Reply::Bulk(None)),
+            State::String(value) => same(bulk(value)),
+            _ => wrong(),
+        },
+        Op::Set(value) => (ok(), State::String(value.clone())),
+        Op::SetNx(value) => match state {
+            State::None => (ok(), State::String(value.clone())),
+            _ => same(Reply::Bulk(None)),
+        },
+        Op::SetXxGet(value) => match state {
+            State::None => same(Reply::Bulk(None)),
+            State::String(old) => (bulk(old), State::String(value.clone())),
+            _ => wrong(),
+        },
+        Op::GetDel => match state {
+            State::None => same(Reply::Bulk(None)),
+            State::String(value) => (bulk(value), State::None),
+            _ => wrong(),
+        },
+        Op::Del => (Reply::Integer(i64::from(*state != State::None)), State::None),
+        Op::Exists => same(Reply::Integer(i64::from(*state != State::None))),
+        Op::IncrBy(by) => {
+            let old = match state {
+                State::None => Some(0),
+                State::String(value) => {
+                    std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok())
+                }
+                _ => return wrong(),
+            };
+            match old.and_then(|old| old.checked_add(*by)) {
+                Some(sum) => (Reply::Integer(sum), State::String(sum.to_string().into_bytes())),
+                None => same(Reply::Error(NOT_INTEGER.into())),
+            }
+        }
+        Op::Append(value) => {
+            let old: &[u8] = match state {
+                State::None => &[],
+                State::String(old) => old,
+                _ => return wrong(),
+            };
+            let new = [old, value].concat();
+            (Reply::Integer(new.len() as i64), State::String(new))
+        }
+        Op::StrLen => match state {
+            State::None => same(Reply::Integer(0)),
+            State::String(value) => same(Reply::Integer(value.len() as i64)),
+            _ => wrong(),
+        },
+        Op::HSet(..) | Op::HDel(_) | Op::HGet(_) | Op::HLen | Op::HGetAll => step_hash(state, op),
+        Op::RPush(_) | Op::LPop | Op::LRange | Op::LLen => step_list(state, op),
+    }
+}
+
+fn step_hash(state: &State, op: &Op) -> (Reply, State) {
+    let mut hash = match state {
+        State::None => BTreeMap::new(),
+        State::Hash(hash) => hash.clone(),
+        _ => return (Reply::Error(WRONG_TYPE.into()), state.clone()),
+    };
+    let reply = match op {
+        Op::HSet(field, value) => {
+            Reply::Integer(i64::from(hash.insert(field.clone(), value.clone()).is_none()))
+        }
+        Op::HDel(field) => Reply::Integer(i64::from(hash.remove(field).is_some())),
+        Op::HGet(field) => Reply::Bulk(hash.get(field).cloned()),
+        Op::HLen => Reply::Integer(hash.len() as i64),
+        _ => Reply::Array(Some(hash.iter().flat_map(|(field, value)| [bulk(field), bulk(value)]).collect())),
+    };
+    (reply, if hash.is_empty() { State::None } else { State::Hash(hash) })
+}
+
+fn step_list(state: &State, op: &Op) -> (Reply, State) {
+    let mut list = match state {
+        State::None => Vec::new(),
+        State::List(list) => list.clone(),
+        _ => return (Reply::Error(WRONG_TYPE.into()), state.clone()),
+    };
+    let reply = match op {
+        Op::RPush(value) => {
+            list.push(value.clone());
+            Reply::Integer(list.len() as i64)
+        }
+        Op::LPop if list.is_empty() => Reply::Bulk(None),
+        Op::LPop => bulk(&list.remove(0)),
+        Op::LLen => Reply::Integer(list.len() as i64),
+        _ => Reply::Array(Some(list.iter().map(|value| bulk(value)).collect())),
+    };
+    (reply, if list.is_empty() { State::None } else { State::List(list) })
+}
+
+/// Replies that mean the same: HGETALL may list fields in any order.
+fn same(op: &Op, expected: &Reply, found: &Reply) -> bool {
+    match (op, expected, found) {
+        (Op::HGetAll, Reply::Array(Some(expected)), Reply::Array(Some(found))) => {
+            let pairs = |flat: &[Reply]| {
+                let mut pairs: Vec<String> = flat.chunks(2).map(|pair| format!("{pair:?}")).collect();
+                pairs.sort();
+                pairs
+            };
+            expected.len() == found.len() && pairs(expected) == pairs(found)
+        }
+        _ => expected == found,
+    }
+}
+
+impl Model for KeyModel {
+    type Op = Op;
+    type Reply = Reply;
+    type State = State;
+
+    fn apply(&self, state: &State, op: &Op, reply: Option<&Reply>) -> Option<State> {
+        let (expected, after) = step(state, op);
+        reply.is_none_or(|found| same(op, &expected, found)).then_some(after)
+    }
+}
