@@ -1,0 +1,240 @@
+//! A play: one server, clients on hosts of their own, a script of faults; then the histories are judged.
+
+use super::client::{ACCOUNTS, BankOp, BankReply, Client, History, OPENING, Teller};
+use super::model::{KeyModel, State};
+use crate::linear::{Model, Operation, Verdict, check};
+use pumice_base::rng::Rng;
+use pumice_reactor::Addr;
+use pumice_reactor::sim::{HostId, HostOptions, LinkModel, World};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The checker gives a key up after this many steps.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// What is played.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Clients of single commands.
+    pub clients: u64,
+    /// Clients of transactions.
+    pub tellers: u64,
+    /// Keys of each kind.
+    pub keys: u64,
+    /// Faults, one after another.
+    pub faults: u64,
+    /// Calls that all clients together may make between two faults.
+    pub calls: u64,
+    /// The longest time between two faults, in ms.
+    pub gap_ms: u64,
+    /// The server may lose power or be killed.
+    pub crashes: bool,
+    /// Links may be cut, connections reset, and segments lost.
+    pub link_faults: bool,
+    /// The server's wall clock may jump.
+    pub clock_jumps: bool,
+}
+
+impl Plan {
+    /// A plan from a seed.
+    pub fn draw(rng: &mut Rng) -> Self {
+        Self {
+            clients: 2 + rng.below(8),
+            tellers: 1 + rng.below(3),
+            keys: 1 + rng.below(4),
+            faults: 3 + rng.below(5),
+            calls: 200 + rng.below(400),
+            gap_ms: [20, 100, 400][rng.below(3) as usize],
+            crashes: true,
+            link_faults: true,
+            clock_jumps: true,
+        }
+    }
+}
+
+/// Plays `plan` against the server that `boot` starts on `server` (again after each of its crashes), and judges
+/// what the clients saw. Answers counters, or why the histories have no explanation.
+pub fn play(
+    world: &World,
+    server: HostId,
+    addr: &Addr,
+    boot: &mut dyn FnMut(&World),
+    rng: &mut Rng,
+    plan: &Plan,
+) -> Result<BTreeMap<&'static str, u64>, String> {
+    let history = Rc::new(History::default());
+    let hosts: Vec<HostId> = (0..2)
+        .map(|index| {
+            world.add_host(HostOptions {
+                name: format!("clients{index}"),
+                cores: 1,
+                ..HostOptions::default()
+            })
+        })
+        .collect();
+    if plan.link_faults && rng.chance(0.3) {
+        world.set_default_link(LinkModel { loss: 0.01, ..LinkModel::default() });
+    }
+    boot(world);
+    for index in 0..plan.clients {
+        let client = Client {
+            addr: addr.clone(),
+            rng: rng.split(&format!("client {index}")),
+            history: Rc::clone(&history),
+            keys: plan.keys,
+            pipeline: [1, 1, 4, 16][rng.below(4) as usize],
+            pause_us: [100, 2_000, 20_000][rng.below(3) as usize],
+            value_max: [100, 2_000, 30_000][rng.below(3) as usize],
+        };
+        drop(world.run(hosts[(index % 2) as usize], 0, client.run()));
+    }
+    for index in 0..plan.tellers {
+        let teller = Teller {
+            addr: addr.clone(),
+            rng: rng.split(&format!("teller {index}")),
+            history: Rc::clone(&history),
+        };
+        drop(world.run(hosts[(index % 2) as usize], 0, teller.run()));
+    }
+    for _ in 0..plan.faults {
+        history.calls_left.set(plan.calls);
+        world.run_for(Duration::from_micros(rng.below(plan.gap_ms * 1000)));
+        fault(world, server, &hosts, boot, rng, plan, &history);
+        // However early the faults come, something gets done in between.
+        world.run_for(Duration::from_millis(30));
+    }
+    history.over.set(true);
+    for &host in &hosts {
+        world.heal(server, host);
+    }
+    world.run_for(Duration::from_secs(30));
+    judge(&history)
+}
+
+fn fault(
+    world: &World,
+    server: HostId,
+    hosts: &[HostId],
+    boot: &mut dyn FnMut(&World),
+    rng: &mut Rng,
+    plan: &Plan,
+    history: &History,
+) {
+    let host = hosts[rng.below(hosts.len() as u64) as usize];
+    match rng.below(7) {
+        0 | 1 if plan.crashes => {
+            let power = rng.chance(0.7);
+            if power {
+                world.crash(server)
+            } else {
+                world.kill(server)
+            }
+            history.count("crashes", 1);
+            world.run_for(Duration::from_millis(rng.below(2_000)));
+            world.restart(server);
+            boot(world);
+        }
+        2 if plan.link_faults => {
+            world.partition(server, host);
+            history.count("partitions", 1);
+            world.run_for(Duration::from_millis(rng.below(8_000)));
+            world.heal(server, host);
+        }
+        3 if plan.link_faults => {
+            world.reset_connections(server, host);
+            history.count("resets", 1);
+        }
+        4 if plan.clock_jumps => {
+            let ms = rng.below(7_200_000) as i64 - 3_600_000;
+            world.jump_wall(server, ms);
+            history.count("clock jumps", 1);
+        }
+        _ => {}
+    }
+}
+
+/// The bank: transactions take effect at one instant.
+struct Bank;
+
+impl Model for Bank {
+    type Op = BankOp;
+    type Reply = BankReply;
+    type State = [i64; ACCOUNTS];
+
+    fn apply(&self, state: &Self::State, op: &BankOp, reply: Option<&BankReply>) -> Option<Self::State> {
+        match (op, reply) {
+            (_, Some(BankReply::Aborted)) => Some(*state),
+            (BankOp::Move { read, write }, None | Some(BankReply::Done)) => {
+                let unchanged = read.iter().all(|&(account, value)| state[account] == value);
+                let mut after = *state;
+                for &(account, value) in write {
+                    after[account] = value;
+                }
+                match (unchanged, reply) {
+                    (true, _) => Some(after),
+                    // Nobody heard: it may have been aborted.
+                    (false, None) => Some(*state),
+                    (false, Some(_)) => None,
+                }
+            }
+            (BankOp::ReadAll, None) => Some(*state),
+            (BankOp::ReadAll, Some(BankReply::Accounts(values))) => {
+                (values[..] == state[..]).then_some(*state)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn judge(history: &History) -> Result<BTreeMap<&'static str, u64>, String> {
+    for (key, operations) in history.keys.borrow().iter() {
+        // Reads that nobody heard explain nothing.
+        let operations: Vec<_> = operations
+            .iter()
+            .filter(|operation| operation.returned.is_some() || !operation.op.only_reads())
+            .cloned()
+            .collect();
+        let verdict = check(&KeyModel, State::None, &operations, STEPS_MAX);
+        conclude(&String::from_utf8_lossy(key), &operations, verdict, history)?;
+    }
+    let bank = history.bank.borrow();
+    let verdict = check(&Bank, [OPENING; ACCOUNTS], &bank, STEPS_MAX);
+    conclude("the bank", &bank, verdict, history)?;
+    Ok(history.counts.borrow().clone())
+}
+
+fn conclude<O: Debug, R: Debug>(
+    name: &str,
+    operations: &[Operation<O, R>],
+    verdict: Verdict,
+    history: &History,
+) -> Result<(), String> {
+    match verdict {
+        Verdict::Linearizable(_) => {
+            history.count("histories judged", 1);
+            history.count("operations judged", operations.len() as u64);
+            Ok(())
+        }
+        Verdict::Unknown(_) => {
+            history.count("histories given up", 1);
+            Ok(())
+        }
+        Verdict::Violation { longest, stuck } => {
+            let show = |index: &usize| {
+                let text = format!("{:?}", operations[*index]);
+                format!("    {}", text.chars().take(300).collect::<String>())
+            };
+            let last: Vec<String> = longest.iter().rev().take(12).rev().map(show).collect();
+            Err(format!(
+                "{name}: no order of its {} operations explains all replies; {} fit, the last of them:\n{}\n  then \
+                 this one does not:\n{}",
+                operations.len(),
+                longest.len(),
+                last.join("\n"),
+                show(&stuck)
+            ))
+        }
+    }
+}

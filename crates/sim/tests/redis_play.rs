@@ -1,0 +1,328 @@
+//! The Redis worlds judge rightly: a small correct server passes them, and each of its spoilt variants is caught.
+
+use bytes::Bytes;
+use pumice_base::checksum::crc32c;
+use pumice_base::rng::Rng;
+use pumice_reactor::sim::{DiskModel, HostId, HostOptions, World};
+use pumice_reactor::sync::{Gate, Notify};
+use pumice_reactor::{
+    File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn, yield_now,
+};
+use pumice_sim::redis::model::{Op, State, step};
+use pumice_sim::redis::play::{Plan, play};
+use pumice_sim::redis::resp::{Reply, decode, encode};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Spoilt {
+    No,
+    /// Writes are acknowledged before they are on the media.
+    EarlyReplies,
+    /// Reads tell what is not on the media yet.
+    EarlyReads,
+    /// Read, think, write, with others in between.
+    LostUpdates,
+    /// EXEC does not look at what was watched.
+    BlindExec,
+}
+
+/// Keys, the number of the newest change, and how far the media have got.
+struct Toy {
+    keys: RefCell<BTreeMap<Vec<u8>, State>>,
+    changed: RefCell<BTreeMap<Vec<u8>, u64>>,
+    version: Cell<u64>,
+    durable: Gate,
+    dirty: Notify,
+    spoilt: Spoilt,
+}
+
+const SLOT_BYTES: u64 = 1 << 20;
+
+impl Toy {
+    fn apply(&self, key: &[u8], op: &Op) -> Reply {
+        let mut keys = self.keys.borrow_mut();
+        let old = keys.get(key).cloned().unwrap_or_default();
+        let (reply, new) = step(&old, op);
+        if new != old {
+            self.version.set(self.version.get() + 1);
+            self.changed.borrow_mut().insert(key.to_vec(), self.version.get());
+            self.dirty.notify_one();
+            keys.insert(key.to_vec(), new);
+        }
+        reply
+    }
+
+    /// All keys as the commands that make them, with a head of version, length and checksum.
+    fn image(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (key, state) in self.keys.borrow().iter() {
+            let ops: Vec<Op> = match state {
+                State::None => vec![],
+                State::String(value) => vec![Op::Set(value.clone())],
+                State::Hash(hash) => hash.iter().map(|(f, v)| Op::HSet(f.clone(), v.clone())).collect(),
+                State::List(list) => list.iter().map(|value| Op::RPush(value.clone())).collect(),
+            };
+            for op in ops {
+                let command = op.command(key);
+                encode(&command.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &mut body);
+            }
+        }
+        let mut image = self.version.get().to_le_bytes().to_vec();
+        image.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        image.extend_from_slice(&crc32c(&[&image[..], &body[..]].concat()).to_le_bytes());
+        image.extend_from_slice(&body);
+        assert!(image.len() as u64 <= SLOT_BYTES);
+        image
+    }
+
+    async fn save(self: Rc<Self>, file: File) {
+        let mut slot = self.version.get() % 2;
+        loop {
+            while self.version.get() == self.durable.current() {
+                self.dirty.notified().await;
+            }
+            let version = self.version.get();
+            let image = Bytes::from(self.image());
+            slot = 1 - slot;
+            file.write_at(image, slot * SLOT_BYTES, WriteSync::Durable).await.expect("saves");
+            self.durable.open_to(version);
+        }
+    }
+
+    async fn load(file: &File, spoilt: Spoilt) -> Rc<Self> {
+        let toy = Self {
+            keys: RefCell::default(),
+            changed: RefCell::default(),
+            version: Cell::new(0),
+            durable: Gate::new(0),
+            dirty: Notify::new(),
+            spoilt,
+        };
+        let mut best: Option<(u64, Vec<u8>)> = None;
+        for slot in 0..2 {
+            let (result, buf) = file.read_at(IoBuf::zeroed(SLOT_BYTES as usize), slot * SLOT_BYTES).await;
+            let there = &buf[..result.expect("reads")];
+            let Some((head, rest)) = there.split_at_checked(16) else { continue };
+            let version = u64::from_le_bytes(head[..8].try_into().expect("8 bytes"));
+            let len = u32::from_le_bytes(head[8..12].try_into().expect("4 bytes")) as usize;
+            let Some(body) = rest.get(..len) else { continue };
+            let right = crc32c(&[&head[..12], body].concat()).to_le_bytes() == head[12..];
+            if right && best.as_ref().is_none_or(|(newest, _)| version > *newest) {
+                best = Some((version, body.to_vec()));
+            }
+        }
+        if let Some((version, body)) = best {
+            let mut at = 0;
+            while let Ok(Some((command, len))) = decode(&body[at..]) {
+                let (key, op) = parse(&command).expect("its own commands");
+                toy.apply(&key, &op);
+                at += len;
+            }
+            // Slots alternate with versions: both must be free for the next.
+            toy.version.set(version + version % 2);
+            toy.durable.open_to(toy.version.get());
+        }
+        Rc::new(toy)
+    }
+}
+
+fn words(command: &Reply) -> Vec<Vec<u8>> {
+    match command {
+        Reply::Array(Some(words)) => words
+            .iter()
+            .map(|word| match word {
+                Reply::Bulk(Some(word)) => word.clone(),
+                other => panic!("{other:?}"),
+            })
+            .collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn parse(command: &Reply) -> Option<(Vec<u8>, Op)> {
+    let words = words(command);
+    let name = String::from_utf8(words[0].clone()).ok()?;
+    let key = words.get(1)?.clone();
+    let word = |index: usize| words[index].clone();
+    let op = match (name.as_str(), words.len()) {
+        ("GET", _) => Op::Get,
+        ("SET", 3) => Op::Set(word(2)),
+        ("SET", 4) => Op::SetNx(word(2)),
+        ("SET", _) => Op::SetXxGet(word(2)),
+        ("GETDEL", _) => Op::GetDel,
+        ("DEL", _) => Op::Del,
+        ("EXISTS", _) => Op::Exists,
+        ("INCRBY", _) => Op::IncrBy(String::from_utf8(word(2)).ok()?.parse().ok()?),
+        ("APPEND", _) => Op::Append(word(2)),
+        ("STRLEN", _) => Op::StrLen,
+        ("HSET", _) => Op::HSet(word(2), word(3)),
+        ("HDEL", _) => Op::HDel(word(2)),
+        ("HGET", _) => Op::HGet(word(2)),
+        ("HLEN", _) => Op::HLen,
+        ("HGETALL", _) => Op::HGetAll,
+        ("RPUSH", _) => Op::RPush(word(2)),
+        ("LPOP", _) => Op::LPop,
+        ("LRANGE", _) => Op::LRange,
+        ("LLEN", _) => Op::LLen,
+        _ => return None,
+    };
+    Some((key, op))
+}
+
+fn reply_bytes(reply: &Reply, out: &mut Vec<u8>) {
+    match reply {
+        Reply::Simple(text) => out.extend_from_slice(format!("+{text}\r\n").as_bytes()),
+        Reply::Error(text) => out.extend_from_slice(format!("-{text}\r\n").as_bytes()),
+        Reply::Integer(number) => out.extend_from_slice(format!(":{number}\r\n").as_bytes()),
+        Reply::Bulk(None) => out.extend_from_slice(b"$-1\r\n"),
+        Reply::Bulk(Some(value)) => {
+            out.extend_from_slice(format!("${}\r\n", value.len()).as_bytes());
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        }
+        Reply::Array(None) => out.extend_from_slice(b"*-1\r\n"),
+        Reply::Array(Some(replies)) => {
+            out.extend_from_slice(format!("*{}\r\n", replies.len()).as_bytes());
+            replies.iter().for_each(|reply| reply_bytes(reply, out));
+        }
+    }
+}
+
+/// One connection.
+async fn serve(toy: Rc<Toy>, mut stream: Stream) {
+    let mut input = Vec::new();
+    let mut watched: Vec<(Vec<u8>, u64)> = Vec::new();
+    let mut queued: Option<Vec<(Vec<u8>, Op)>> = None;
+    let changed = |key: &[u8]| toy.changed.borrow().get(key).copied().unwrap_or(0);
+    loop {
+        match stream.recv().await {
+            Ok(data) if !data.is_empty() => input.extend_from_slice(&data),
+            _ => return,
+        }
+        let mut out = Vec::new();
+        let mut wrote = false;
+        while let Some((command, len)) =
+            if input.is_empty() { None } else { decode(&input).expect("requests") }
+        {
+            input.drain(..len);
+            let ok = Reply::Simple("OK".into());
+            let reply = match parse(&command) {
+                Some(one) if queued.is_some() => {
+                    queued.as_mut().expect("is queueing").push(one);
+                    Reply::Simple("QUEUED".into())
+                }
+                Some((key, op)) => {
+                    wrote |= !op.only_reads();
+                    if toy.spoilt == Spoilt::LostUpdates && matches!(op, Op::IncrBy(_)) {
+                        let old = toy.keys.borrow().get(&key).cloned().unwrap_or_default();
+                        yield_now().await;
+                        let (reply, new) = step(&old, &op);
+                        if let State::String(value) = new {
+                            toy.apply(&key, &Op::Set(value));
+                        }
+                        reply
+                    } else {
+                        toy.apply(&key, &op)
+                    }
+                }
+                None => match (&words(&command)[0][..], &mut queued) {
+                    (b"WATCH", _) => {
+                        watched.extend(words(&command)[1..].iter().map(|key| (key.clone(), changed(key))));
+                        ok
+                    }
+                    (b"MULTI", queued) => {
+                        *queued = Some(Vec::new());
+                        ok
+                    }
+                    (b"EXEC", queued) => {
+                        let commands = queued.take().unwrap_or_default();
+                        let stale = watched.drain(..).any(|(key, version)| changed(&key) != version);
+                        if stale && toy.spoilt != Spoilt::BlindExec {
+                            Reply::Array(None)
+                        } else {
+                            wrote |= commands.iter().any(|(_, op)| !op.only_reads());
+                            Reply::Array(Some(commands.iter().map(|(key, op)| toy.apply(key, op)).collect()))
+                        }
+                    }
+                    (name, _) => panic!("{}", String::from_utf8_lossy(name)),
+                },
+            };
+            reply_bytes(&reply, &mut out);
+        }
+        let early = match toy.spoilt {
+            Spoilt::EarlyReplies => true,
+            Spoilt::EarlyReads => !wrote,
+            _ => false,
+        };
+        if !early {
+            toy.durable.wait_for(toy.version.get()).await.expect("is saved");
+        }
+        if stream.send_one(out).await.0.is_err() {
+            return;
+        }
+    }
+}
+
+fn boot(world: &World, host: HostId, spoilt: Spoilt) {
+    drop(world.run(host, 0, async move {
+        let options = OpenOptions { create: true, ..OpenOptions::default() };
+        let file = File::open(Path::new("/toy"), &options).await.expect("opens");
+        let toy = Toy::load(&file, spoilt).await;
+        drop(spawn(Rc::clone(&toy).save(file)));
+        let listen = "0.0.0.0:6379".parse().expect("an address");
+        let listener = Listener::bind(&listen, ListenOptions::default()).await.expect("binds");
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => drop(spawn(serve(Rc::clone(&toy), stream))),
+                Err(_) => sleep(Duration::from_millis(1)).await,
+            }
+        }
+    }));
+}
+
+fn one(seed: u64, spoilt: Spoilt) -> (Result<BTreeMap<&'static str, u64>, String>, u64) {
+    let world = World::new(seed);
+    // A slow disk: much is on its way when a fault strikes.
+    let disk = DiskModel { write_ns: 2_000_000, ..DiskModel::default() };
+    let server =
+        world.add_host(HostOptions { name: "server".into(), cores: 1, disk, ..HostOptions::default() });
+    let mut rng = Rng::from_seed(seed).split("play");
+    let mut plan = Plan::draw(&mut rng);
+    if spoilt == Spoilt::EarlyReads || spoilt == Spoilt::EarlyReplies {
+        plan = Plan { faults: 20, link_faults: false, clock_jumps: false, gap_ms: 20, ..plan };
+    }
+    let addr = world.addr(server, 6379);
+    let result = play(&world, server, &addr, &mut |world| boot(world, server, spoilt), &mut rng, &plan);
+    (result, world.event_hash())
+}
+
+#[test]
+fn a_correct_server_passes_and_every_seed_replays() {
+    let mut operations = 0;
+    for seed in 0..40 {
+        let (result, hash) = one(seed, Spoilt::No);
+        let counts = match result {
+            Ok(counts) => counts,
+            Err(what) => panic!("seed {seed}: {what}"),
+        };
+        operations += counts.get("operations judged").copied().unwrap_or(0);
+        assert_eq!(counts.get("histories given up"), None, "seed {seed}: {counts:?}");
+        if seed < 4 {
+            assert_eq!(one(seed, Spoilt::No).1, hash, "seed {seed} did not replay");
+        }
+    }
+    assert!(operations > 5_000, "{operations} operations show little");
+}
+
+#[test]
+fn each_spoilt_server_is_caught() {
+    for spoilt in [Spoilt::EarlyReplies, Spoilt::EarlyReads, Spoilt::LostUpdates, Spoilt::BlindExec] {
+        let caught = (0..60).find_map(|seed| one(seed, spoilt).0.err());
+        let what = caught.unwrap_or_else(|| panic!("{spoilt:?} was never caught"));
+        assert!(what.contains("no order"), "{what}");
+    }
+}
