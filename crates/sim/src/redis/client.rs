@@ -42,6 +42,9 @@ pub enum BankReply {
     Accounts(Vec<i64>),
 }
 
+/// The operations on one key.
+pub type KeyHistory = Vec<Operation<Op, Reply>>;
+
 /// Everything that was asked and heard. Times are counts of calls and returns: exact, as all clients run on one
 /// thread.
 #[derive(Default)]
@@ -50,7 +53,7 @@ pub struct History {
     clients: Cell<u64>,
     stamps: Cell<u64>,
     /// By key.
-    pub keys: RefCell<BTreeMap<Vec<u8>, Vec<Operation<Op, Reply>>>>,
+    pub keys: RefCell<BTreeMap<Vec<u8>, KeyHistory>>,
     /// Transactions.
     pub bank: RefCell<Vec<Operation<BankOp, BankReply>>>,
     /// What else went on.
