@@ -7,6 +7,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pumice_base::rng::Rng;
 use pumice_node::Gate;
 
 use crate::errors::CommandResult;
@@ -31,6 +32,7 @@ pub struct Ctx {
     /// What the running EXEC has written so far.
     pub transaction: Option<Overlay>,
     pub(crate) spare_change: Option<Change>,
+    rng: Rng,
     /// The connection's way out; none in tests of handlers alone.
     pub(crate) output: Option<Rc<Output>>,
     /// Part of the running command's reply has left already.
@@ -41,6 +43,7 @@ impl Ctx {
     /// The context of a new connection.
     pub fn new(server: Arc<Server>, session: Session) -> Self {
         let now_ms = pumice_reactor::wall_ms();
+        let rng = server.rng();
         Self {
             server,
             session,
@@ -49,6 +52,7 @@ impl Ctx {
             gate: Gate::open(),
             transaction: None,
             spare_change: None,
+            rng,
             output: None,
             is_streaming: false,
         }
@@ -69,6 +73,11 @@ impl Ctx {
     pub fn space_of(&self, database: usize) -> Space {
         let moved = self.transaction.as_ref().and_then(|overlay| overlay.space_of(database));
         moved.unwrap_or_else(|| self.server.spaces.of(database))
+    }
+
+    /// This connection's random numbers.
+    pub fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
     }
 
     /// True while EXEC runs.

@@ -68,14 +68,22 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
             ctx.reply.error(failure.text());
         }
     }
-    // CLIENT REPLY: what it says itself when switching on is sent.
-    match (mode, ctx.session.reply_mode) {
-        (ReplyMode::On, ReplyMode::On) | (ReplyMode::Off | ReplyMode::SkipNext, ReplyMode::On) => {}
-        (ReplyMode::SkipNext, ReplyMode::SkipNext) => {
-            ctx.reply.rollback(mark);
-            ctx.session.reply_mode = ReplyMode::On;
-        }
-        _ => ctx.reply.rollback(mark),
+    let was_switched_on = ctx.session.reply_mode == ReplyMode::On;
+    // What is silenced is what was silent before or becomes so; switching on is heard.
+    let session = &mut ctx.session;
+    session.reply_mode = match (mode, session.reply_mode) {
+        (_, ReplyMode::On) => ReplyMode::On,
+        (_, ReplyMode::Off) => ReplyMode::Off,
+        (_, ReplyMode::SkipThis) => ReplyMode::SkipNext,
+        (_, ReplyMode::SkipNext) => ReplyMode::On,
+    };
+    let heard = match mode {
+        ReplyMode::On => matches!(session.reply_mode, ReplyMode::On),
+        ReplyMode::Off => matches!(session.reply_mode, ReplyMode::On),
+        ReplyMode::SkipThis | ReplyMode::SkipNext => was_switched_on,
+    };
+    if !heard {
+        ctx.reply.rollback(mark);
     }
 }
 

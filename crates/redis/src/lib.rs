@@ -22,6 +22,7 @@ pub mod face;
 pub mod glob;
 mod join;
 pub mod keyspace;
+pub mod long_double;
 pub mod number;
 pub mod options;
 mod output;

@@ -14,7 +14,9 @@ pub enum ReplyMode {
     On,
     /// None until further notice.
     Off,
-    /// Not the one of the next command.
+    /// Not the one of this command (CLIENT REPLY SKIP itself), nor of the next.
+    SkipThis,
+    /// Not the one of this command.
     SkipNext,
 }
 

@@ -109,7 +109,7 @@ impl Overlay {
     }
 
     /// How many keys of `space` the transaction added, less those it removed.
-    pub(super) fn tally(&self, space: Space) -> i64 {
+    pub(crate) fn tally(&self, space: Space) -> i64 {
         self.tallies.iter().filter(|((s, _), _)| *s == space).map(|(_, (_, delta))| delta).sum()
     }
 

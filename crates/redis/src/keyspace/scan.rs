@@ -151,6 +151,14 @@ impl Ctx {
         ElementScan { merged, place }
     }
 
+    /// All keys under `prefix` at `place`, with values.
+    pub(crate) fn scan_prefix_values(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
+        let end = after_prefix(prefix);
+        let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
+        let merged = self.merged_in(place, Bound::Included(prefix), upper, Direction::Forward, Want::Values);
+        ElementScan { merged, place }
+    }
+
     /// The live keys of `space` whose user keys lie within bounds.
     pub fn scan_keys(
         &mut self,

@@ -1,0 +1,264 @@
+//! CONFIG: the parameters that clients and tools look at or set.
+//!
+//! A parameter is live (it changes something here), fixed (told, and not to be changed while serving), or kept
+//! (tools set it and read it back; it stands for something that this server does not have).
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use pumice_base::size::parse_size;
+
+use crate::args::Args;
+use crate::command::Row;
+use crate::context::Ctx;
+use crate::errors::{CommandResult, Failure};
+use crate::server::Server;
+use crate::{glob, handler, number};
+
+/// The commands of this module.
+pub static ROWS: &[Row] = &[("config", handler!(config))];
+
+/// Parameters that mean nothing here, with the values that Redis starts with.
+const KEPT: &[(&str, &str)] = &[
+    ("activedefrag", "no"),
+    ("appendfsync", "always"),
+    ("auto-aof-rewrite-percentage", "100"),
+    ("close-on-oom", "yes"),
+    ("dynamic-hz", "yes"),
+    ("hash-max-listpack-entries", "128"),
+    ("hash-max-listpack-value", "64"),
+    ("hash-max-ziplist-entries", "128"),
+    ("hash-max-ziplist-value", "64"),
+    ("hz", "10"),
+    ("latency-monitor-threshold", "0"),
+    ("lazyfree-lazy-eviction", "no"),
+    ("lazyfree-lazy-expire", "no"),
+    ("lazyfree-lazy-server-del", "no"),
+    ("lazyfree-lazy-user-del", "no"),
+    ("lazyfree-lazy-user-flush", "no"),
+    ("list-compress-depth", "0"),
+    ("list-max-listpack-size", "-2"),
+    ("list-max-ziplist-size", "-2"),
+    ("loglevel", "notice"),
+    ("lua-time-limit", "5000"),
+    ("maxmemory-clients", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("maxmemory-samples", "5"),
+    ("min-replicas-to-write", "0"),
+    ("notify-keyspace-events", ""),
+    ("rdbcompression", "yes"),
+    ("save", ""),
+    ("set-max-intset-entries", "512"),
+    ("stop-writes-on-bgsave-error", "yes"),
+    ("tcp-keepalive", "300"),
+    ("zset-max-listpack-entries", "128"),
+    ("zset-max-listpack-value", "64"),
+    ("zset-max-ziplist-entries", "128"),
+    ("zset-max-ziplist-value", "64"),
+];
+
+/// Names and values of the parameters that are not kept, in the order of Redis's documentation.
+fn live(server: &Server) -> Vec<(&'static str, String)> {
+    let settings = &server.settings;
+    let number = |value: &AtomicU64| value.load(Ordering::Relaxed).to_string();
+    let limits = format!(
+        "normal {} {} {} slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+        number(&settings.output_hard_bytes),
+        number(&settings.output_soft_bytes),
+        number(&settings.output_soft_seconds)
+    );
+    let yes_no = |value: bool| if value { "yes" } else { "no" }.to_string();
+    vec![
+        ("appendonly", yes_no(true)),
+        ("bind", String::new()),
+        ("client-output-buffer-limit", limits),
+        ("client-query-buffer-limit", number(&settings.query_buffer_bytes_max)),
+        ("databases", crate::keyspace::DATABASES.to_string()),
+        ("dbfilename", String::new()),
+        ("dir", server.options.directory.display().to_string()),
+        ("maxclients", number(&settings.clients_max)),
+        ("maxmemory", server.options.memory_bytes.to_string()),
+        ("port", server.options.port.to_string()),
+        ("proto-max-bulk-len", crate::resp::parser::BULK_BYTES_MAX.to_string()),
+        ("protected-mode", yes_no(settings.protected_mode.load(Ordering::Relaxed))),
+        ("requirepass", settings.password()),
+        ("slowlog-log-slower-than", settings.slowlog_slower_than_us.load(Ordering::Relaxed).to_string()),
+        ("slowlog-max-len", number(&settings.slowlog_entries_max)),
+        ("timeout", number(&settings.timeout_seconds)),
+    ]
+}
+
+fn all(server: &Server) -> Vec<(String, String)> {
+    let kept = server.settings.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all: Vec<(String, String)> =
+        live(server).into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+    for (name, value) in KEPT {
+        let set = kept.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        all.push((name.to_string(), set.unwrap_or_else(|| value.to_string())));
+    }
+    all
+}
+
+async fn config(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    match args[1].to_ascii_lowercase().as_slice() {
+        b"get" => {
+            let all = all(&ctx.server);
+            let wanted: Vec<Vec<u8>> = args.iter_from(2).map(<[u8]>::to_ascii_lowercase).collect();
+            let found: Vec<_> = all
+                .into_iter()
+                .filter(|(name, _)| wanted.iter().any(|pattern| glob::matches(pattern, name.as_bytes())))
+                .collect();
+            ctx.reply.map(found.len());
+            for (name, value) in found {
+                ctx.reply.bulk(name.as_bytes());
+                ctx.reply.bulk(value.as_bytes());
+            }
+        }
+        b"set" => {
+            set(&ctx.server, &args)?;
+            ctx.reply.ok();
+        }
+        b"resetstat" => {
+            ctx.server.stats.reset();
+            ctx.reply.ok();
+        }
+        b"rewrite" => return Err("ERR The server is running without a config file".into()),
+        _ => super::client::help(
+            ctx,
+            &[
+                "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+                "GET <pattern>",
+                "    Return parameters matching the glob-like <pattern> and their values.",
+                "SET <directive> <value>",
+                "    Set the configuration <directive> to <value>.",
+                "RESETSTAT",
+                "    Reset statistics reported by the INFO command.",
+                "REWRITE",
+                "    Rewrite the configuration file.",
+                "HELP",
+                "    Print this help.",
+            ],
+        ),
+    }
+    Ok(())
+}
+
+fn refuse(name: &str, why: &str) -> Failure {
+    Failure::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+}
+
+/// Sets all parameters, or none when one cannot be.
+fn set(server: &Server, args: &Args<'_>) -> CommandResult {
+    if !args.len().is_multiple_of(2) {
+        return Err(crate::errors::wrong_arity("config|set"));
+    }
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for at in (2..args.len()).step_by(2) {
+        let name = String::from_utf8_lossy(&args[at]).to_ascii_lowercase();
+        let value = String::from_utf8_lossy(&args[at + 1]).into_owned();
+        if pairs.iter().any(|(known, _)| *known == name) {
+            return Err(refuse(&name, "duplicate parameter"));
+        }
+        check(server, &name, &value)?;
+        pairs.push((name, value));
+    }
+    for (name, value) in pairs {
+        apply(server, &name, &value);
+    }
+    Ok(())
+}
+
+/// A whole number of at least `min`; sizes with their units.
+fn whole(name: &str, value: &str, min: i64) -> Result<i64, Failure> {
+    let parsed = number::parse_int(value.as_bytes())
+        .or_else(|| parse_size(value).ok().and_then(|bytes| i64::try_from(bytes).ok()));
+    match parsed {
+        None => Err(refuse(name, "argument couldn't be parsed into an integer")),
+        Some(parsed) if parsed < min => {
+            Err(refuse(name, &format!("argument must be between {min} and {} inclusive", i64::MAX)))
+        }
+        Some(parsed) => Ok(parsed),
+    }
+}
+
+fn check(server: &Server, name: &str, value: &str) -> CommandResult {
+    match name {
+        "requirepass" => Ok(()),
+        "protected-mode" => match value {
+            "yes" | "no" => Ok(()),
+            _ => Err(refuse(name, "argument must be 'yes' or 'no'")),
+        },
+        "maxclients" => whole(name, value, 1).map(drop),
+        "timeout" | "slowlog-max-len" => whole(name, value, 0).map(drop),
+        "client-query-buffer-limit" => whole(name, value, 1 << 20).map(drop),
+        "slowlog-log-slower-than" => whole(name, value, -1).map(drop),
+        "client-output-buffer-limit" => output_limits(value).map(drop),
+        // Benchmarks and test suites switch these as they please; what they would do is always on here.
+        "appendonly" | "maxmemory" => Ok(()),
+        _ if KEPT.iter().any(|(known, _)| *known == name) => Ok(()),
+        _ if live(server).iter().any(|(known, _)| *known == name) => {
+            Err(refuse(name, "can't set immutable config"))
+        }
+        _ => {
+            Err(Failure::new(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")))
+        }
+    }
+}
+
+/// Hard limit, soft limit and seconds of normal clients, if `value` speaks of them.
+fn output_limits(value: &str) -> Result<Option<[u64; 3]>, Failure> {
+    let name = "client-output-buffer-limit";
+    let words: Vec<&str> = value.split_whitespace().collect();
+    if words.is_empty() || !words.len().is_multiple_of(4) {
+        return Err(refuse(name, "Wrong number of arguments in buffer limit configuration."));
+    }
+    let mut normal = None;
+    for class in words.chunks(4) {
+        let mut numbers = [0; 3];
+        for (number, word) in numbers.iter_mut().zip(&class[1..]) {
+            *number = whole(name, word, 0)? as u64;
+        }
+        match class[0] {
+            "normal" => normal = Some(numbers),
+            "slave" | "replica" | "pubsub" => {}
+            _ => return Err(refuse(name, "Invalid client class specified in buffer limit configuration.")),
+        }
+    }
+    Ok(normal)
+}
+
+fn apply(server: &Server, name: &str, value: &str) {
+    let settings = &server.settings;
+    let store = |into: &AtomicU64| {
+        if let Ok(parsed) = whole(name, value, 0) {
+            into.store(parsed as u64, Ordering::Relaxed);
+        }
+    };
+    let store_signed = |into: &AtomicI64| {
+        if let Ok(parsed) = whole(name, value, -1) {
+            into.store(parsed, Ordering::Relaxed);
+        }
+    };
+    match name {
+        "requirepass" => settings.set_password(value),
+        "protected-mode" => settings.protected_mode.store(value == "yes", Ordering::Relaxed),
+        "maxclients" => store(&settings.clients_max),
+        "timeout" => store(&settings.timeout_seconds),
+        "slowlog-max-len" => store(&settings.slowlog_entries_max),
+        "slowlog-log-slower-than" => store_signed(&settings.slowlog_slower_than_us),
+        "client-query-buffer-limit" => store(&settings.query_buffer_bytes_max),
+        "client-output-buffer-limit" => {
+            if let Ok(Some([hard, soft, seconds])) = output_limits(value) {
+                settings.output_hard_bytes.store(hard, Ordering::Relaxed);
+                settings.output_soft_bytes.store(soft, Ordering::Relaxed);
+                settings.output_soft_seconds.store(seconds, Ordering::Relaxed);
+            }
+        }
+        "appendonly" | "maxmemory" => {}
+        _ => {
+            let mut kept = settings.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.retain(|(known, _)| known != name);
+            kept.push((name.to_string(), value.to_string()));
+        }
+    }
+}

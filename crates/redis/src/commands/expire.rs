@@ -1,0 +1,169 @@
+//! When keys expire: EXPIRE and its like, TTL and its like, PERSIST.
+
+use crate::args::Args;
+use crate::command::Row;
+use crate::context::Ctx;
+use crate::errors::{self, CommandResult, Failure};
+use crate::handler;
+use crate::keyspace::{HeadKey, StringValue, is_expired};
+
+/// The commands of this module.
+pub static ROWS: &[Row] = &[
+    ("expire", handler!(expire)),
+    ("pexpire", handler!(pexpire)),
+    ("expireat", handler!(expireat)),
+    ("pexpireat", handler!(pexpireat)),
+    ("ttl", handler!(ttl)),
+    ("pttl", handler!(pttl)),
+    ("expiretime", handler!(expiretime)),
+    ("pexpiretime", handler!(pexpiretime)),
+    ("persist", handler!(persist)),
+];
+
+#[derive(Default)]
+struct Conditions {
+    only_without: bool,
+    only_with: bool,
+    only_later: bool,
+    only_earlier: bool,
+}
+
+impl Conditions {
+    fn parse(args: &Args<'_>) -> Result<Self, Failure> {
+        let mut conditions = Self::default();
+        for at in 3..args.len() {
+            if args.is(at, "nx") {
+                conditions.only_without = true;
+            } else if args.is(at, "xx") {
+                conditions.only_with = true;
+            } else if args.is(at, "gt") {
+                conditions.only_later = true;
+            } else if args.is(at, "lt") {
+                conditions.only_earlier = true;
+            } else {
+                let option = String::from_utf8_lossy(&args[at]);
+                return Err(Failure::new(format!("ERR Unsupported option {option}")));
+            }
+        }
+        if conditions.only_without
+            && (conditions.only_with || conditions.only_later || conditions.only_earlier)
+        {
+            return Err("ERR NX and XX, GT or LT options at the same time are not compatible".into());
+        }
+        if conditions.only_later && conditions.only_earlier {
+            return Err("ERR GT and LT options at the same time are not compatible".into());
+        }
+        Ok(conditions)
+    }
+
+    /// Whether the expiry may change from `now` (0 = never) to `then`.
+    fn allow(&self, now: u64, then: i64) -> bool {
+        // A key that never expires counts as one that expires after all others.
+        let is_later = now != 0 && then > now as i64;
+        let is_earlier = now == 0 || then < now as i64;
+        !((self.only_without && now != 0)
+            || (self.only_with && now == 0)
+            || (self.only_later && !is_later)
+            || (self.only_earlier && !is_earlier))
+    }
+}
+
+async fn expire(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    expire_at(ctx, args, true, true, "expire").await
+}
+
+async fn pexpire(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    expire_at(ctx, args, false, true, "pexpire").await
+}
+
+async fn expireat(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    expire_at(ctx, args, true, false, "expireat").await
+}
+
+async fn pexpireat(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    expire_at(ctx, args, false, false, "pexpireat").await
+}
+
+async fn expire_at(
+    ctx: &mut Ctx,
+    args: Args<'_>,
+    in_seconds: bool,
+    from_now: bool,
+    name: &str,
+) -> CommandResult {
+    let conditions = Conditions::parse(&args)?;
+    let value = args.int(2)?;
+    let invalid = || errors::invalid_expire(name);
+    let ms = if in_seconds { value.checked_mul(1000).ok_or_else(invalid)? } else { value };
+    let base = if from_now { ctx.now_ms as i64 } else { 0 };
+    let at = ms.checked_add(base).ok_or_else(invalid)?;
+
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    let entry = ctx.entry(key.place, key.raw()).await?;
+    let Some(entry) = entry.filter(|entry| !is_expired(entry.expire_ms, ctx.now_ms)) else {
+        ctx.reply.flag(false);
+        return Ok(());
+    };
+    if !conditions.allow(entry.expire_ms, at) {
+        ctx.reply.flag(false);
+        return Ok(());
+    }
+    let mut change = ctx.change();
+    if at <= ctx.now_ms as i64 {
+        ctx.erase_stored(&mut change, &key, Some(entry)).await?;
+        change.delete_head(&key);
+    } else {
+        change.put_head(&key, entry.tag, at as u64, &StringValue::of(&entry), true);
+    }
+    ctx.commit(change).await?;
+    ctx.reply.flag(true);
+    Ok(())
+}
+
+async fn persist(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let _held = ctx.latch([&args[1]]).await;
+    let key = ctx.key(&args[1]);
+    let meta = ctx.meta(key.place, key.raw()).await?;
+    let expires = meta.is_some_and(|meta| meta.expire_ms != 0 && !is_expired(meta.expire_ms, ctx.now_ms));
+    if expires && let Some(entry) = ctx.entry(key.place, key.raw()).await? {
+        let mut change = ctx.change();
+        change.put_head(&key, entry.tag, 0, &StringValue::of(&entry), true);
+        ctx.commit(change).await?;
+    }
+    ctx.reply.flag(expires);
+    Ok(())
+}
+
+/// When a live key expires: `None` no key, `Some(0)` never.
+async fn expiry(ctx: &mut Ctx, key: &HeadKey) -> Result<Option<u64>, Failure> {
+    let meta = ctx.meta(key.place, key.raw()).await?;
+    Ok(meta.map(|meta| meta.expire_ms).filter(|&at| !is_expired(at, ctx.now_ms)))
+}
+
+async fn answer(ctx: &mut Ctx, args: Args<'_>, show: impl Fn(u64, u64) -> u64) -> CommandResult {
+    let key = ctx.key(&args[1]);
+    let answer = match expiry(ctx, &key).await? {
+        None => -2,
+        Some(0) => -1,
+        Some(at) => show(at, ctx.now_ms) as i64,
+    };
+    ctx.reply.int(answer);
+    Ok(())
+}
+
+async fn ttl(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    answer(ctx, args, |at, now| (at - now + 500) / 1000).await
+}
+
+async fn pttl(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    answer(ctx, args, |at, now| at - now).await
+}
+
+async fn expiretime(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    answer(ctx, args, |at, _| (at + 500) / 1000).await
+}
+
+async fn pexpiretime(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    answer(ctx, args, |at, _| at).await
+}

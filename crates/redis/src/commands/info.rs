@@ -1,0 +1,308 @@
+//! INFO: the sections that Redis tools read, and Pumice's own.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pumice_base::size::format_size;
+
+use crate::args::Args;
+use crate::command::{Row, Table};
+use crate::context::Ctx;
+use crate::errors::CommandResult;
+use crate::handler;
+use crate::keyspace::DATABASES;
+
+/// The commands of this module.
+pub static ROWS: &[Row] = &[("info", handler!(info))];
+
+const DEFAULT: &[&str] = &[
+    "server",
+    "clients",
+    "memory",
+    "persistence",
+    "stats",
+    "replication",
+    "cpu",
+    "modules",
+    "errorstats",
+    "cluster",
+    "keyspace",
+    "pumice",
+];
+const ONLY_ON_REQUEST: &[&str] = &["commandstats", "drives"];
+
+async fn info(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let mut wanted: Vec<&str> = Vec::new();
+    if args.len() == 1 {
+        wanted.extend(DEFAULT);
+    }
+    for name in args.iter_from(1) {
+        let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+        if is("default") || is("all") || is("everything") {
+            wanted.extend(DEFAULT);
+        }
+        if is("all") || is("everything") {
+            wanted.extend(ONLY_ON_REQUEST);
+        }
+        wanted.extend(DEFAULT.iter().chain(ONLY_ON_REQUEST).copied().filter(|section| is(section)));
+    }
+    let mut text = String::new();
+    for section in DEFAULT.iter().chain(ONLY_ON_REQUEST).filter(|section| wanted.contains(section)) {
+        let lines = lines(ctx, section);
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        let title = section[..1].to_ascii_uppercase() + &section[1..];
+        let title = if title == "Cpu" { "CPU" } else { &title };
+        let _ = write!(text, "# {title}\r\n{lines}");
+    }
+    ctx.reply.verbatim(&text);
+    Ok(())
+}
+
+/// Collects `name:value` lines.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, name: &str, value: impl std::fmt::Display) {
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn lines(ctx: &mut Ctx, section: &str) -> String {
+    let mut lines = Lines::default();
+    match section {
+        "server" => server(ctx, &mut lines),
+        "clients" => clients(ctx, &mut lines),
+        "memory" => memory(ctx, &mut lines),
+        "persistence" => persistence(ctx, &mut lines),
+        "stats" => stats(ctx, &mut lines),
+        "replication" => {
+            lines.add("role", "master");
+            lines.add("connected_slaves", 0);
+            lines.add("master_failover_state", "no-failover");
+            lines.add("master_replid", &ctx.server.run_id);
+            lines.add("master_repl_offset", 0);
+        }
+        "cpu" => cpu(&mut lines),
+        "errorstats" => {
+            lines.add("errorstat_ERR", format!("count={}", load(&ctx.server.stats.error_replies)))
+        }
+        "cluster" => lines.add("cluster_enabled", 0),
+        "keyspace" if ctx.server.is_loaded() => {
+            for database in 0..DATABASES {
+                let keys = ctx.database_size(database);
+                if keys > 0 {
+                    lines.add(&format!("db{database}"), format!("keys={keys},expires=0,avg_ttl=0"));
+                }
+            }
+        }
+        "pumice" if ctx.server.is_loaded() => pumice(ctx, &mut lines),
+        "drives" if ctx.server.is_loaded() => drives(ctx, &mut lines),
+        "commandstats" => commandstats(ctx, &mut lines),
+        _ => {}
+    }
+    lines.0
+}
+
+fn server(ctx: &Ctx, lines: &mut Lines) {
+    let up_seconds = ctx.now_ms.saturating_sub(ctx.server.started_ms) / 1000;
+    lines.add("redis_version", super::connection::REDIS_VERSION);
+    lines.add("redis_git_sha1", "00000000");
+    lines.add("redis_git_dirty", 0);
+    lines.add("redis_build_id", env!("CARGO_PKG_VERSION"));
+    lines.add("redis_mode", "standalone");
+    lines.add("pumice_version", env!("CARGO_PKG_VERSION"));
+    lines.add("os", std::env::consts::OS);
+    lines.add("arch_bits", usize::BITS);
+    lines.add("multiplexing_api", "io_uring");
+    lines.add("process_id", std::process::id());
+    lines.add("run_id", &ctx.server.run_id);
+    lines.add("tcp_port", ctx.server.options.port);
+    lines.add("server_time_usec", ctx.now_ms * 1000);
+    lines.add("uptime_in_seconds", up_seconds);
+    lines.add("uptime_in_days", up_seconds / 86_400);
+    lines.add("hz", 10);
+    lines.add("configured_hz", 10);
+    lines.add("executable", "");
+    lines.add("config_file", "");
+}
+
+fn clients(ctx: &Ctx, lines: &mut Lines) {
+    let stats = &ctx.server.stats;
+    lines.add("connected_clients", ctx.server.clients.len());
+    lines.add("cluster_connections", 0);
+    lines.add("maxclients", load(&ctx.server.settings.clients_max));
+    lines.add("client_recent_max_input_buffer", load(&stats.input_waiting_bytes));
+    lines.add("client_recent_max_output_buffer", load(&stats.output_waiting_bytes));
+    lines.add("blocked_clients", 0);
+    lines.add("tracking_clients", 0);
+}
+
+/// Resident memory of the process, in bytes; 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = status.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    pages * 4096
+}
+
+fn memory(ctx: &Ctx, lines: &mut Lines) {
+    let resident = resident_bytes();
+    let budget = ctx.server.options.memory_bytes;
+    let stats = &ctx.server.stats;
+    lines.add("used_memory", resident);
+    lines.add("used_memory_human", format_size(resident));
+    lines.add("used_memory_rss", resident);
+    lines.add("used_memory_rss_human", format_size(resident));
+    lines.add("used_memory_peak", resident);
+    lines.add("used_memory_peak_human", format_size(resident));
+    lines.add("maxmemory", budget);
+    lines.add("maxmemory_human", format_size(budget));
+    lines.add("maxmemory_policy", "noeviction");
+    lines.add("mem_fragmentation_ratio", "1.00");
+    lines.add("mem_clients_normal", load(&stats.input_waiting_bytes) + load(&stats.output_waiting_bytes));
+    lines.add("mem_allocator", "system");
+}
+
+fn persistence(ctx: &Ctx, lines: &mut Lines) {
+    let (done, total) = (load(&ctx.server.loading.0), load(&ctx.server.loading.1));
+    let is_loading = !ctx.server.is_loaded();
+    lines.add("loading", u8::from(is_loading));
+    if is_loading {
+        lines.add("loading_total_bytes", total);
+        lines.add("loading_loaded_bytes", done);
+        lines.add("loading_loaded_perc", format!("{:.2}", 100.0 * done as f64 / total.max(1) as f64));
+    }
+    lines.add("async_loading", 0);
+    lines.add("rdb_changes_since_last_save", 0);
+    lines.add("rdb_bgsave_in_progress", 0);
+    lines.add("rdb_last_save_time", load(&ctx.server.last_save));
+    lines.add("rdb_last_bgsave_status", "ok");
+    lines.add("aof_enabled", 1);
+    lines.add("aof_rewrite_in_progress", 0);
+    lines.add("aof_last_bgrewrite_status", "ok");
+    lines.add("aof_last_write_status", "ok");
+}
+
+fn stats(ctx: &Ctx, lines: &mut Lines) {
+    let stats = &ctx.server.stats;
+    lines.add("total_connections_received", load(&stats.connections));
+    lines.add("total_commands_processed", stats.calls());
+    lines.add("total_net_input_bytes", load(&stats.input_bytes));
+    lines.add("total_net_output_bytes", load(&stats.output_bytes));
+    lines.add("rejected_connections", load(&stats.rejected_connections));
+    lines.add("sync_full", 0);
+    lines.add("expired_keys", load(&stats.expired_keys));
+    lines.add("evicted_keys", 0);
+    lines.add("keyspace_hits", load(&stats.hits));
+    lines.add("keyspace_misses", load(&stats.misses));
+    lines.add("pubsub_channels", 0);
+    lines.add("pubsub_patterns", 0);
+    lines.add("total_error_replies", load(&stats.error_replies));
+    lines.add("client_query_buffer_limit_disconnections", load(&stats.input_limit_closes));
+    lines.add("client_output_buffer_limit_disconnections", load(&stats.output_limit_closes));
+}
+
+/// User and system time of the process, from the kernel's accounts, in hundredths of a second.
+fn cpu(lines: &mut Lines) {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The command's name may hold spaces: count from behind its bracket.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = |at: usize| {
+        let ticks: f64 = rest.split_whitespace().nth(at).and_then(|word| word.parse().ok()).unwrap_or(0.0);
+        format!("{:.6}", ticks / 100.0)
+    };
+    lines.add("used_cpu_sys", ticks(12));
+    lines.add("used_cpu_user", ticks(11));
+    lines.add("used_cpu_sys_children", ticks(14));
+    lines.add("used_cpu_user_children", ticks(13));
+}
+
+fn commandstats(ctx: &Ctx, lines: &mut Lines) {
+    for (command, stats) in Table::get().commands().iter().zip(&ctx.server.stats.commands) {
+        let (calls, nanos) = (load(&stats.calls), load(&stats.nanos));
+        let (rejected, failed) = (load(&stats.rejected), load(&stats.failed));
+        if calls + rejected > 0 {
+            let per_call = nanos as f64 / 1000.0 / calls.max(1) as f64;
+            let (name, usec) = (command.facts.name, nanos / 1000);
+            lines.add(
+                &format!("cmdstat_{name}"),
+                format!(
+                    "calls={calls},usec={usec},usec_per_call={per_call:.2},rejected_calls={rejected},\
+                     failed_calls={failed}"
+                ),
+            );
+        }
+    }
+}
+
+/// All drives together.
+fn pumice(ctx: &Ctx, lines: &mut Lines) {
+    let node = &ctx.server.node;
+    let stats = node.stats();
+    let sum = |value: fn(&pumice_kv::StoreStats) -> u64| stats.drives.iter().map(value).sum::<u64>();
+    lines.add("drives", node.drive_count());
+    lines.add("slices", node.slice_count());
+    lines.add("space_raw_bytes", sum(|d| d.space.raw));
+    lines.add("space_live_bytes", sum(|d| d.space.live));
+    lines.add("space_dead_bytes", sum(|d| d.space.dead));
+    lines.add("space_free_bytes", sum(|d| d.space.free));
+    lines.add("space_open_bytes", sum(|d| d.space.open));
+    lines.add("space_pending_bytes", sum(|d| d.space.pending));
+    lines.add("space_reserved_bytes", sum(|d| d.space.reserved));
+    lines.add("space_meta_bytes", sum(|d| d.space.meta));
+    lines.add("space_bad_bytes", sum(|d| d.space.bad));
+    let written = sum(|d| {
+        d.heap.commit_bytes + d.heap.moved_bytes + d.heap.table_bytes + d.heap.large_bytes + d.heap.meta_bytes
+    });
+    let user = sum(|d| d.counters.user_bytes);
+    lines.add("user_written_bytes", user);
+    lines.add("flash_written_bytes", written);
+    lines.add("write_amplification", format!("{:.3}", written as f64 / user.max(1) as f64));
+    let gets = sum(|d| d.counters.gets + d.counters.row_hits);
+    let reads = sum(|d| d.counters.value_reads + d.counters.block_reads + d.counters.head_reads);
+    lines.add("flash_reads", reads);
+    lines.add("flash_reads_per_get", format!("{:.3}", reads as f64 / gets.max(1) as f64));
+    lines.add("cleaned_segments", sum(|d| d.counters.cleaned_segments));
+    lines.add("cleaning_moved_bytes", sum(|d| d.counters.moved_bytes));
+    lines.add("flushes", sum(|d| d.counters.flushes));
+    lines.add("merges", sum(|d| d.counters.merges));
+    lines.add("merge_bytes", sum(|d| d.counters.merge_bytes));
+    let latency = |quantile: f64| {
+        let of = |d: &pumice_kv::StoreStats| d.heap.commit_latency.quantile_ns(quantile) / 1000;
+        stats.drives.iter().map(of).max().unwrap_or(0)
+    };
+    lines.add("commit_p50_us", latency(0.5));
+    lines.add("commit_p99_us", latency(0.99));
+    lines.add("commit_p999_us", latency(0.999));
+    lines.add("latch_waits", stats.latch_waits);
+    lines.add("watched_keys", stats.watched);
+    lines.add("trouble", node.trouble().unwrap_or_default());
+}
+
+/// Each drive by itself.
+fn drives(ctx: &Ctx, lines: &mut Lines) {
+    let stats = ctx.server.node.stats();
+    for (i, (drive, name)) in stats.drives.iter().zip(&stats.names).enumerate() {
+        lines.add(
+            &format!("drive{i}"),
+            format!(
+                "name={name},raw={},live={},dead={},free={},written={},user={},runs={},tables={},snapshots={}",
+                drive.space.raw,
+                drive.space.live,
+                drive.space.dead,
+                drive.space.free,
+                drive.heap.commit_bytes + drive.heap.moved_bytes + drive.heap.table_bytes + drive.heap.large_bytes,
+                drive.counters.user_bytes,
+                drive.runs_max,
+                drive.tables,
+                drive.snapshots
+            ),
+        );
+    }
+}

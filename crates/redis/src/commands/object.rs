@@ -1,0 +1,158 @@
+//! OBJECT and MEMORY: what is known of how a key is stored, in Redis's words.
+
+use crate::args::Args;
+use crate::command::Row;
+use crate::context::Ctx;
+use crate::errors::{self, CommandResult, Failure};
+use crate::keyspace::{HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, HeadKey, Type};
+use crate::{handler, number};
+
+/// The commands of this module.
+pub static ROWS: &[Row] = &[("object", handler!(object)), ("memory", handler!(memory))];
+
+/// The encoding that Redis would use, as far as the head tells; `None` when the key is absent.
+pub(super) async fn encoding(ctx: &mut Ctx, key: &HeadKey) -> Result<Option<&'static str>, Failure> {
+    Ok(match ctx.head(key).await? {
+        None => None,
+        Some(Head::String(string)) => Some(match string.entry.value_len() {
+            1..=20 if number::parse_int(&string.entry.value).is_some() => "int",
+            0..=44 => "embstr",
+            _ => "raw",
+        }),
+        Some(Head::Collection(collection)) => {
+            let is_big = collection.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0;
+            Some(match collection.kind {
+                Type::List => "quicklist",
+                Type::Set if collection.hints & (HINT_NOT_INTEGERS | HINT_MANY) == 0 => "intset",
+                Type::Set => "hashtable",
+                Type::Hash if is_big => "hashtable",
+                Type::Zset if is_big => "skiplist",
+                _ => "listpack",
+            })
+        }
+    })
+}
+
+async fn object(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let sub = args[1].to_ascii_lowercase();
+    if sub == b"help" {
+        super::client::help(
+            ctx,
+            &[
+                "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+                "ENCODING <key>",
+                "    Return the kind of internal representation used in order to store the value",
+                "    associated with a <key>.",
+                "FREQ <key>",
+                "    Return the access frequency index of the <key>. The returned integer is",
+                "    proportional to the logarithm of the recent access frequency of the key.",
+                "IDLETIME <key>",
+                "    Return the idle time of the <key>, that is the approximated number of",
+                "    seconds elapsed since the last access to the key.",
+                "REFCOUNT <key>",
+                "    Return the number of references of the value associated with the specified",
+                "    <key>.",
+                "HELP",
+                "    Print this help.",
+            ],
+        );
+        return Ok(());
+    }
+    let key = ctx.key(&args[2]);
+    let Some(encoding) = encoding(ctx, &key).await? else {
+        ctx.reply.null();
+        return Ok(());
+    };
+    match sub.as_slice() {
+        b"encoding" => ctx.reply.bulk(encoding.as_bytes()),
+        b"refcount" => ctx.reply.int(1),
+        // Accesses are not counted per key: that would be a write per read.
+        b"idletime" => ctx.reply.int(0),
+        _ => {
+            return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+                 that when switching between policies at runtime LRU and LFU data will take some time to adjust."
+                .into());
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that an entry takes besides key and value: record header, entry of its key table.
+const ENTRY_BYTES: u64 = 48;
+/// Elements looked at for an estimate when SAMPLES is not given.
+const SAMPLES_DEFAULT: i64 = 5;
+
+async fn memory(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    match args[1].to_ascii_lowercase().as_slice() {
+        b"usage" => usage(ctx, &args).await?,
+        b"doctor" => {
+            ctx.reply.verbatim("Memory is bounded by the --memory budget; see INFO memory and INFO pumice.")
+        }
+        b"stats" => {
+            let budget = ctx.server.options.memory_bytes;
+            let keys = (0..crate::keyspace::DATABASES).map(|d| ctx.database_size(d)).sum();
+            ctx.reply.map(2);
+            ctx.reply.bulk(b"peak.allocated");
+            ctx.reply.count(budget);
+            ctx.reply.bulk(b"keys.count");
+            ctx.reply.count(keys);
+        }
+        b"purge" => ctx.reply.ok(),
+        _ => super::client::help(
+            ctx,
+            &[
+                "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+                "DOCTOR",
+                "    Return memory problems reports.",
+                "PURGE",
+                "    Attempt to purge dirty pages for reclamation by the allocator.",
+                "STATS",
+                "    Return information about the memory usage of the server.",
+                "USAGE <key> [SAMPLES <count>]",
+                "    Return memory in bytes used by <key> and its value. Nested values are",
+                "    sampled up to <count> times (default: 5, 0 means sample all).",
+                "HELP",
+                "    Print this help.",
+            ],
+        ),
+    }
+    Ok(())
+}
+
+/// Bytes of flash that a key takes, its elements estimated from a few of them.
+async fn usage(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
+    let mut samples = SAMPLES_DEFAULT;
+    if args.len() > 3 {
+        if args.len() != 5 || !args.is(3, "samples") {
+            return Err(errors::SYNTAX.into());
+        }
+        samples = args.int(4)?;
+        if samples < 0 {
+            return Err(errors::SYNTAX.into());
+        }
+    }
+    let key = ctx.key(&args[2]);
+    let own = ENTRY_BYTES + key.raw().len() as u64;
+    let total = match ctx.head(&key).await? {
+        None => {
+            ctx.reply.null();
+            return Ok(());
+        }
+        Some(Head::String(string)) => own + string.entry.value_len(),
+        Some(Head::Collection(collection)) => {
+            let prefix = crate::keyspace::collection_prefix(key.space(), collection.id);
+            let mut scan = ctx.scan_prefix_values(collection.elements, &prefix);
+            let (mut looked_at, mut bytes) = (0, 0);
+            while (samples == 0 || looked_at < samples)
+                && let Some((raw, entry)) = scan.next_raw(ctx).await?
+            {
+                looked_at += 1;
+                bytes += ENTRY_BYTES + raw.len() as u64 + entry.value_len();
+            }
+            let entries = if collection.kind == Type::Zset { 2 * collection.count } else { collection.count };
+            own + 40 + bytes * entries / (looked_at as u64).max(1)
+        }
+    };
+    ctx.reply.count(total);
+    Ok(())
+}
