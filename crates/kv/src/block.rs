@@ -170,7 +170,7 @@ impl Block {
             let middle = low + (high - low) / 2;
             let mut cursor = Cursor::new(&self.bytes, self.restart(middle).ok_or(Malformed)?);
             cursor.varint().filter(|&shared| shared == 0).ok_or(Malformed)?;
-            let len = cursor.len().ok_or(Malformed)?;
+            let len = cursor.count().ok_or(Malformed)?;
             match cursor.take(len).ok_or(Malformed)?.cmp(key) {
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return self.entry(&mut cursor).map(Some).ok_or(Malformed),
@@ -185,8 +185,8 @@ impl Block {
         // predecessor it is below the key like it.
         let mut matched = 0usize;
         while cursor.left() > 0 {
-            let shared = cursor.len().ok_or(Malformed)?;
-            let len = cursor.len().ok_or(Malformed)?;
+            let shared = cursor.count().ok_or(Malformed)?;
+            let len = cursor.count().ok_or(Malformed)?;
             let rest = cursor.take(len).ok_or(Malformed)?;
             if shared < matched {
                 return Ok(None);
@@ -219,7 +219,7 @@ impl Block {
         match head & BODY_MASK {
             BODY_TOMBSTONE => {}
             BODY_INLINE => {
-                let len = cursor.len()?;
+                let len = cursor.count()?;
                 if head & LARGE != 0 {
                     cursor.varint()?;
                 }
@@ -246,7 +246,7 @@ impl Block {
         let (body, value_len) = match head & BODY_MASK {
             BODY_TOMBSTONE => (Body::Tombstone, 0),
             BODY_INLINE => {
-                let len = cursor.len()?;
+                let len = cursor.count()?;
                 let value_len = if large { cursor.varint()? } else { len as u64 };
                 let at = cursor.at;
                 cursor.take(len)?;
@@ -272,8 +272,8 @@ impl Block {
         let mut cursor = Cursor::new(&self.bytes, self.entries_at);
         let mut last = 0..0;
         while cursor.left() > 0 {
-            let shared = cursor.len().filter(|&shared| shared <= last.len()).ok_or(Malformed)?;
-            let len = cursor.len().ok_or(Malformed)?;
+            let shared = cursor.count().filter(|&shared| shared <= last.len()).ok_or(Malformed)?;
+            let len = cursor.count().ok_or(Malformed)?;
             let rest = cursor.take(len).ok_or(Malformed)?;
             let start = keys.len();
             keys.extend_from_within(last.start..last.start + shared);

@@ -1,8 +1,25 @@
 //! The whole drive, read and verified.
+//!
+//! 1. Every segment that is in use, record by record: damage anywhere, in dead data too.
+//! 2. Every key table: head, blocks, order of keys, counts.
+//! 3. Every key of every slice: its value is where the key says and belongs to it; large values piece by piece.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use pumice_reactor::yield_now;
 
 use crate::errors::StoreError;
 use crate::open::Progress;
-use crate::store::Store;
+use crate::scan::{Direction, SliceSet, Want};
+use crate::slice::lock;
+use crate::store::{Store, show_key};
+use crate::table;
+use crate::types::SliceId;
+use crate::version::Table;
+
+/// Problems listed in full; the rest is counted.
+const PROBLEMS_MAX: usize = 1000;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,8 +34,10 @@ pub struct CheckReport {
     pub keys: u64,
     /// Bytes of their values.
     pub value_bytes: u64,
-    /// What is wrong, one line each; empty when the drive is sound.
+    /// What is wrong, one line each, at most a thousand; empty when the drive is sound.
     pub problems: Vec<String>,
+    /// Problems beyond those.
+    pub more_problems: u64,
 }
 
 impl CheckReport {
@@ -26,15 +45,149 @@ impl CheckReport {
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
+
+    fn problem(&mut self, text: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(text);
+        } else {
+            self.more_problems += 1;
+        }
+    }
 }
 
 impl Store {
     /// Reads and verifies everything: every record of every segment, every key table, and that every key's value
-    /// is where the key says.
+    /// is where the key says. `progress` hears bytes done and bytes to do of the segments.
     ///
     /// # Errors
     /// When the drive does not answer; damage is in the report.
-    pub async fn check(&self, _progress: Progress<'_>) -> Result<CheckReport, StoreError> {
-        Ok(CheckReport::default())
+    pub async fn check(&self, progress: Progress<'_>) -> Result<CheckReport, StoreError> {
+        let inner = &self.inner;
+        let mut report = CheckReport::default();
+        let flushed = inner.heap.flush().await;
+        if let Err(error) = flushed {
+            report.problem(error.to_string());
+        }
+        let snapshot = self.snapshot();
+        let segments = inner.heap.segments_in_use();
+        let each = u64::from(inner.heap.segment_bytes());
+        for (done, segment) in segments.iter().enumerate() {
+            progress(done as u64 * each, segments.len() as u64 * each);
+            match inner.heap.contents(*segment).await {
+                Ok(contents) => {
+                    report.records += contents.records.len() as u64;
+                    for damage in contents.damage {
+                        report.problem(damage.to_string());
+                    }
+                }
+                Err(error) => report.problem(format!("{segment}: {error}")),
+            }
+            report.segments += 1;
+            yield_now().await;
+        }
+        progress(segments.len() as u64 * each, segments.len() as u64 * each);
+        for view in &snapshot.inner.slices {
+            for table in view.version.tables() {
+                if let Err(problem) = self.check_table(table).await {
+                    report.problem(format!(
+                        "key table {} of slice {} at {}: {problem}",
+                        table.meta.id, table.meta.slice.0, table.meta.ptr
+                    ));
+                }
+                report.tables += 1;
+            }
+        }
+        for slice in 0..self.slice_count() {
+            let set = SliceSet::One(SliceId(slice));
+            let mut scan = self.scan(
+                &snapshot,
+                set,
+                Bound::Unbounded,
+                Bound::Unbounded,
+                Direction::Forward,
+                Want::Values,
+            );
+            if let Err(error) = self.check_keys(&mut scan, &mut report).await {
+                report.problem(format!("slice {slice}, where its keys cannot be read on: {error}"));
+            }
+        }
+        let space = inner.heap.space();
+        if space.accounted() != space.raw {
+            report.problem(format!("space does not add up: {} of {} bytes", space.accounted(), space.raw));
+        }
+        Ok(report)
+    }
+
+    async fn check_keys(&self, scan: &mut crate::Scan, report: &mut CheckReport) -> Result<(), StoreError> {
+        loop {
+            let (key, entry) = match scan.next_key_and_value().await {
+                Ok(None) => return Ok(()),
+                Ok(Some((key, Ok(entry)))) => (key, entry),
+                Ok(Some((key, Err(error)))) => {
+                    report.problem(format!("{}: {error}", show_key(&key)));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            report.keys += 1;
+            report.value_bytes += entry.value_len();
+            if let Some(large) = &entry.large {
+                let mut reader = self.read_large(large, 0..large.len());
+                loop {
+                    match reader.next().await {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(error) => {
+                            report.problem(format!("{}: {error}", show_key(&key)));
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn check_table(&self, table: &Table) -> Result<(), String> {
+        let inner = &self.inner;
+        let meta = &table.meta;
+        let text = |error: StoreError| error.to_string();
+        // From flash, whatever is in memory.
+        let cached = lock(&table.head).take();
+        let head = inner.head(table).await;
+        if let (Err(_), Some(cached)) = (&head, cached) {
+            *lock(&table.head) = Some(cached);
+        }
+        let head = head.map_err(text)?;
+        let footer_at = meta.head_at + meta.head_len;
+        let footer = inner.read_of(table, footer_at, table::FOOTER_BYTES as u32).await.map_err(text)?;
+        let footer = table::decode_footer(&footer).ok_or("the footer does not verify")?;
+        if footer.id != meta.id || footer.slice != meta.slice || footer.head_at != meta.head_at {
+            return Err("the footer is another table's".into());
+        }
+        let (mut entries, mut last) = (0, Bytes::new());
+        for at in 0..head.index.blocks() {
+            let (offset, len) = head.index.place(at);
+            let bytes = inner.read_of(table, offset, len).await.map_err(text)?;
+            let block = crate::block::Block::verify(meta.id, offset, bytes);
+            let block = block.ok_or_else(|| format!("the block at {offset} does not verify"))?;
+            for (key, _) in block.entries().map_err(|_| format!("the block at {offset} does not parse"))? {
+                if entries > 0 && key <= last {
+                    return Err(format!("{} is out of order", show_key(&key)));
+                }
+                if head.index.block_of(&key) != Some(at) {
+                    return Err(format!("the block index misses {}", show_key(&key)));
+                }
+                if !head.may_contain(crate::filter::filter_hash(&key)) {
+                    return Err(format!("the filter misses {}", show_key(&key)));
+                }
+                entries += 1;
+                last = key;
+            }
+            yield_now().await;
+        }
+        if entries != footer.entries || last != meta.max_key {
+            return Err(format!("{entries} entries up to {} are not what was written", show_key(&last)));
+        }
+        Ok(())
     }
 }

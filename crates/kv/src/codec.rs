@@ -77,7 +77,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A varint that counts bytes or things in memory.
-    pub fn len(&mut self) -> Option<usize> {
+    pub fn count(&mut self) -> Option<usize> {
         usize::try_from(self.varint()?).ok()
     }
 

@@ -52,7 +52,7 @@ pub struct LargeRef {
     /// Keeps the pieces readable while a caller holds this.
     pub(crate) pin: Option<Arc<HeapPin>>,
     /// Keeps cleaning off the pieces until an entry names them.
-    pub(crate) being_written: Option<Arc<BeingWritten>>,
+    pub(crate) _being_written: Option<Arc<BeingWritten>>,
 }
 
 impl fmt::Debug for LargeRef {
@@ -109,7 +109,7 @@ impl LargeRef {
             len,
             pieces,
             pin: None,
-            being_written: None,
+            _being_written: None,
         })
     }
 }
@@ -212,7 +212,7 @@ impl LargeWriter {
             len: self.len,
             pieces: std::mem::take(&mut self.pieces),
             pin: None,
-            being_written: Some(self.being_written.clone()),
+            _being_written: Some(self.being_written.clone()),
         })
     }
 

@@ -119,7 +119,7 @@ fn decode_one(cursor: &mut Cursor<'_>) -> Option<Change> {
     let kind = cursor.u8()?;
     let slice = |cursor: &mut Cursor<'_>| Some(SliceId(u16::try_from(cursor.varint()?).ok()?));
     let key = |cursor: &mut Cursor<'_>| {
-        let len = cursor.len().filter(|&len| len <= KEY_BYTES_MAX)?;
+        let len = cursor.count().filter(|&len| len <= KEY_BYTES_MAX)?;
         Some(Bytes::copy_from_slice(cursor.take(len)?))
     };
     Some(match kind {

@@ -52,12 +52,14 @@ pub struct NewVersion<'a> {
 }
 
 /// What an insert did to the version that was there.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Replaced {
-    /// The key was new here.
+    /// The key was new here, or what was there held nothing.
     Nothing,
-    /// A version went; its record, if it had one, is dead.
-    Version(Option<RecordPtr>),
+    /// A version went; its record is dead.
+    Record(RecordPtr),
+    /// A large value went; its pieces are dead, and its record if it has one.
+    Large(Box<KeyEntry>),
     /// A newer version was there: nothing changed.
     Newer,
 }
@@ -100,7 +102,8 @@ pub struct Memtable {
     arena_bytes: usize,
     order: Vec<Vec<u32>>,
     ordered: usize,
-    with_expiry: usize,
+    /// No row expires before this, Unix milliseconds; `None` = no row does.
+    next_expiry_ms: Option<u64>,
 }
 
 impl Memtable {
@@ -123,9 +126,20 @@ impl Memtable {
         self.rows.is_empty()
     }
 
-    /// Whether any version ever written here expires.
-    pub fn any_expiry(&self) -> bool {
-        self.with_expiry > 0
+    /// No row expires before this, Unix milliseconds.
+    pub fn next_expiry_ms(&self) -> u64 {
+        self.next_expiry_ms.unwrap_or(u64::MAX)
+    }
+
+    /// Says that no row expires before `at_ms`.
+    pub fn set_next_expiry_ms(&mut self, at_ms: u64) {
+        self.next_expiry_ms = Some(at_ms);
+    }
+
+    /// Number and expiry of a row's newest version.
+    pub fn expiry_of(&self, row: u32) -> (Seq, u64) {
+        let version = &self.rows[row as usize].version;
+        (version.seq, version.expire_ms)
     }
 
     fn store(&mut self, bytes: &[u8]) -> u64 {
@@ -161,7 +175,9 @@ impl Memtable {
     /// above it may be live (`newest_snapshot`), else it goes.
     pub fn insert(&mut self, hash: u64, key: &[u8], new: &NewVersion<'_>, newest_snapshot: Seq) -> Replaced {
         let hash = spread(hash);
-        self.with_expiry += usize::from(new.expire_ms != 0);
+        if new.expire_ms != 0 {
+            self.next_expiry_ms = Some(self.next_expiry_ms().min(new.expire_ms));
+        }
         let Some(row) = self.find(hash, key) else {
             let version = self.version(new, None);
             let key_at = self.store(key);
@@ -175,17 +191,22 @@ impl Memtable {
         if old.seq >= new.seq {
             return Replaced::Newer;
         }
+        let replaced = match old.record() {
+            _ if old.large => Replaced::Large(Box::new(self.entry(&old))),
+            Some(record) => Replaced::Record(record),
+            None => Replaced::Nothing,
+        };
         if old.seq <= newest_snapshot {
             self.olds.push(old);
             let mut version = self.version(new, None);
             version.older = self.olds.len() as u32 - 1;
             self.rows[row as usize].version = version;
-            return Replaced::Version(old.record());
+            return replaced;
         }
         let mut version = self.version(new, Some(old));
         version.older = old.older;
         self.rows[row as usize].version = version;
-        Replaced::Version(old.record())
+        replaced
     }
 
     /// Makes a version; `reuse` is one that goes, whose bytes in the arena may be written over.

@@ -92,6 +92,7 @@ impl Store {
             manifest.apply(&changes, &HashMap::default()).map_err(OpenError::Manifest)?;
         }
         let checkpoint = manifest.checkpoint;
+        let segments = (heap.space().raw / u64::from(heap.segment_bytes()).max(1)) as u32;
         let states = manifest.versions.iter().map(|version| {
             let mut slice = Slice::new(budget.rows / u64::from(slices));
             slice.version = version.clone();
@@ -109,6 +110,11 @@ impl Store {
             manifest: Mutex::new(manifest),
             commit_turn: Semaphore::new(1),
             seal_turn: Semaphore::new(1),
+            segments,
+            flush_turn: Semaphore::new(1),
+            commit_bytes_at_seal: AtomicU64::new(0),
+            merge_eagerly: AtomicBool::new(false),
+            dead_large: Mutex::default(),
             active_bytes: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
@@ -146,7 +152,7 @@ impl Store {
         inner.stop_background().await;
         let failed = |what: &str, reason: String| StoreError::Write { what: what.into(), reason };
         if inner.heap.read_only().is_none() {
-            inner.flush_all().await?;
+            inner.flush().await?;
         }
         inner.heap.close().await.map_err(|error| failed("the closing mark", error.to_string()))
     }
@@ -217,7 +223,7 @@ impl Inner {
             value_len,
             body,
         };
-        let grown = self.insert(&mut self.slice(owner.slice), key, &new, record.ptr, 0);
+        let grown = self.insert(owner.slice, &mut self.slice(owner.slice), key, &new, record.ptr, 0);
         self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -1,32 +1,230 @@
 //! Keys found without being named: expired ones, and any one.
 
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use pumice_base::rng::Rng;
+use pumice_reactor::yield_now;
 
+use crate::entry::KeyEntry;
 use crate::errors::StoreError;
+use crate::scan::{Direction, SliceSet, Want};
+use crate::slice::{SharedMemtable, lock};
 use crate::store::Store;
-use crate::types::SliceId;
+use crate::types::{Seq, SliceId};
+use crate::version::Table;
+
+/// Rows looked at while a memtable's lock is held.
+const ROWS_AT_ONCE: u32 = 2048;
+/// Draws before [`Store::random_key`] takes the first key instead.
+const DRAWS_MAX: u32 = 32;
 
 impl Store {
-    /// Up to `limit` keys that expired before `now_ms`, for the caller to delete. A call goes on where the last
-    /// one stopped; none found means that a whole round found none.
+    /// Up to about `limit` keys that expired before `now_ms`, for the caller to delete, which they ought to before
+    /// the next call. Memtables and tables whose earliest expiry lies ahead are not looked at.
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub async fn expired(&self, _now_ms: u64, _limit: usize) -> Result<Vec<(SliceId, Bytes)>, StoreError> {
-        Ok(Vec::new())
+    pub async fn expired(&self, now_ms: u64, limit: usize) -> Result<Vec<(SliceId, Bytes)>, StoreError> {
+        let mut found = Vec::new();
+        for id in 0..self.slice_count() {
+            let slice = SliceId(id);
+            let (memtables, version) = {
+                let state = self.inner.slice(slice);
+                let mut memtables = vec![state.active.clone()];
+                memtables.extend(state.sealed.iter().cloned());
+                (memtables, state.version.clone())
+            };
+            let mut candidates = Vec::new();
+            for memtable in &memtables {
+                self.expired_rows(memtable, now_ms, limit, &mut candidates).await;
+            }
+            for table in version.tables() {
+                if candidates.len() >= limit {
+                    break;
+                }
+                let earliest = table.next_expiry_ms.load(Ordering::Relaxed);
+                if earliest != 0 && earliest <= now_ms {
+                    self.expired_entries(table, now_ms, limit, &mut candidates).await?;
+                }
+            }
+            for (key, seq) in candidates {
+                let newest = self.inner.find(slice, &key).await?;
+                if newest.is_some_and(|newest| newest.seq == seq) {
+                    found.push((slice, key));
+                }
+            }
+            if found.len() >= limit {
+                break;
+            }
+        }
+        Ok(found)
     }
 
-    /// Some key under `prefix` of the slice, near enough to uniform; `None` when there is none.
+    async fn expired_rows(
+        &self,
+        memtable: &SharedMemtable,
+        now_ms: u64,
+        limit: usize,
+        candidates: &mut Vec<(Bytes, Seq)>,
+    ) {
+        let mut from = 0;
+        let mut next = u64::MAX;
+        loop {
+            {
+                let mut memtable = lock(memtable);
+                if from == 0 && memtable.next_expiry_ms() > now_ms {
+                    return;
+                }
+                let end = (from + ROWS_AT_ONCE).min(memtable.len() as u32);
+                for row in from..end {
+                    let (seq, expire_ms) = memtable.expiry_of(row);
+                    if expire_ms != 0 && expire_ms <= now_ms {
+                        candidates.push((Bytes::copy_from_slice(memtable.key(row)), seq));
+                    } else if expire_ms != 0 {
+                        next = next.min(expire_ms);
+                    }
+                }
+                from = end;
+                if candidates.len() >= limit {
+                    return;
+                }
+                if from == memtable.len() as u32 {
+                    // Those found here come up again only if the caller leaves them and writes others.
+                    memtable.set_next_expiry_ms(if candidates.is_empty() { next } else { now_ms });
+                    return;
+                }
+            }
+            yield_now().await;
+        }
+    }
+
+    async fn expired_entries(
+        &self,
+        table: &Table,
+        now_ms: u64,
+        limit: usize,
+        candidates: &mut Vec<(Bytes, Seq)>,
+    ) -> Result<(), StoreError> {
+        let head = self.inner.head(table).await?;
+        let mut next = u64::MAX;
+        for at in 0..head.index.blocks() {
+            let block = self.inner.block(table, &head, at, false).await?;
+            let entries =
+                block.entries().map_err(|_| crate::cache::damaged(table, "a block does not parse"))?;
+            for (key, entry) in entries {
+                if entry.expire_ms == 0 || key < table.meta.min_key {
+                    continue;
+                }
+                if entry.expire_ms > now_ms {
+                    next = next.min(entry.expire_ms);
+                } else {
+                    candidates.push((Bytes::copy_from_slice(&key), entry.seq));
+                }
+            }
+            if candidates.len() >= limit {
+                return Ok(());
+            }
+            yield_now().await;
+        }
+        table.next_expiry_ms.store(if next == u64::MAX { 0 } else { next }, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Some key under `prefix` of the slice, near enough to uniform over what tables and memtables hold; `None`
+    /// when there is none. Expired keys are found alike.
     ///
     /// # Errors
     /// As [`Store::get`].
     pub async fn random_key(
         &self,
-        _slice: SliceId,
-        _prefix: &[u8],
-        _rng: &mut Rng,
+        slice: SliceId,
+        prefix: &[u8],
+        rng: &mut Rng,
     ) -> Result<Option<Bytes>, StoreError> {
+        let (memtables, version) = {
+            let state = self.inner.slice(slice);
+            let mut memtables = vec![state.active.clone()];
+            memtables.extend(state.sealed.iter().cloned());
+            (memtables, state.version.clone())
+        };
+        let overlaps = |table: &&std::sync::Arc<Table>| {
+            table.meta.max_key.as_ref() >= prefix
+                && (table.meta.min_key.as_ref() <= prefix || table.meta.min_key.starts_with(prefix))
+        };
+        let tables: Vec<_> = version.tables().filter(overlaps).cloned().collect();
+        let rows: u64 = memtables.iter().map(|memtable| lock(memtable).len() as u64).sum();
+        let entries: u64 = tables.iter().map(|table| table.meta.entries).sum();
+        for _ in 0..DRAWS_MAX {
+            if rows + entries == 0 {
+                return Ok(None);
+            }
+            let mut draw = rng.below(rows + entries);
+            let mut drawn: Option<(Bytes, Option<KeyEntry>)> = None;
+            for memtable in &memtables {
+                let memtable = lock(memtable);
+                let len = memtable.len() as u64;
+                if draw < len {
+                    let row = draw as u32;
+                    drawn = Some((Bytes::copy_from_slice(memtable.key(row)), memtable.row(row, Seq::MAX)));
+                    break;
+                }
+                draw -= len;
+            }
+            if drawn.is_none() {
+                drawn = self.random_entry(&tables, draw, prefix, rng).await?;
+            }
+            let Some((key, Some(entry))) = drawn else { continue };
+            if !key.starts_with(prefix) || entry.is_tombstone() {
+                continue;
+            }
+            if self.inner.find(slice, &key).await?.is_some_and(|newest| newest.seq == entry.seq) {
+                return Ok(Some(key));
+            }
+        }
+        let snapshot = self.snapshot();
+        let lower = Bound::Included(Bytes::copy_from_slice(prefix));
+        let set = SliceSet::One(slice);
+        let mut scan = self.scan(&snapshot, set, lower, Bound::Unbounded, Direction::Forward, Want::Keys);
+        Ok(scan.next().await?.map(|(key, _)| key).filter(|key| key.starts_with(prefix)))
+    }
+
+    async fn random_entry(
+        &self,
+        tables: &[std::sync::Arc<Table>],
+        mut draw: u64,
+        prefix: &[u8],
+        rng: &mut Rng,
+    ) -> Result<Option<(Bytes, Option<KeyEntry>)>, StoreError> {
+        for table in tables {
+            if draw >= table.meta.entries {
+                draw -= table.meta.entries;
+                continue;
+            }
+            let head = self.inner.head(table).await?;
+            if head.index.blocks() == 0 {
+                return Ok(None);
+            }
+            let last = head.index.blocks() - 1;
+            let first = head.index.block_of(prefix.max(&table.meta.min_key)).unwrap_or(last);
+            let mut end = prefix.to_vec();
+            end.resize(prefix.len() + 16, 0xFF);
+            let end = head.index.block_of(&end).unwrap_or(last).max(first);
+            let at = first + rng.below((end - first + 1) as u64) as usize;
+            let block = self.inner.block(table, &head, at, true).await?;
+            let entries =
+                block.entries().map_err(|_| crate::cache::damaged(table, "a block does not parse"))?;
+            let under: Vec<_> = entries
+                .into_iter()
+                .filter(|(key, _)| key.starts_with(prefix) && *key >= table.meta.min_key)
+                .collect();
+            if under.is_empty() {
+                return Ok(None);
+            }
+            let (key, entry) = under[rng.below(under.len() as u64) as usize].clone();
+            return Ok(Some((key, Some(entry))));
+        }
         Ok(None)
     }
 }

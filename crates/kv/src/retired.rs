@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use crate::table::TableMeta;
 use crate::types::{Seq, SliceId};
 
 /// The retired prefixes of all slices.
@@ -54,8 +55,38 @@ impl Retired {
             .any(|&len| self.prefixes.contains_key(&(slice, Bytes::copy_from_slice(&key[..len]))))
     }
 
+    /// Whether all keys of a table lie under one retired prefix.
+    pub fn covers_all(&self, table: &TableMeta) -> bool {
+        let (min, max) = (&table.min_key, &table.max_key);
+        self.lengths.keys().take_while(|&&len| len <= min.len()).any(|&len| {
+            max.starts_with(&min[..len]) && self.prefixes.contains_key(&(table.slice, min.slice(..len)))
+        })
+    }
+
+    /// Whether a table may hold a key under a retired prefix.
+    pub fn may_be_in(&self, table: &TableMeta) -> bool {
+        let min = &table.min_key;
+        let around = self.lengths.keys().take_while(|&&len| len <= min.len()).any(|&len| {
+            self.prefixes.get(&(table.slice, min.slice(..len))).is_some_and(|&seq| table.id < seq)
+        });
+        around
+            || self
+                .prefixes
+                .range((table.slice, min.clone())..)
+                .take_while(|((slice, prefix), _)| *slice == table.slice && *prefix <= table.max_key)
+                .any(|(_, &seq)| table.id < seq)
+    }
+
     /// All prefixes with their slices and numbers.
     pub fn iter(&self) -> impl Iterator<Item = (SliceId, &Bytes, Seq)> {
         self.prefixes.iter().map(|((slice, prefix), seq)| (*slice, prefix, *seq))
     }
+}
+
+/// Whether a table may hold a key under a prefix that the record `seq` retired: younger tables were written
+/// without such keys.
+pub fn may_hold(table: &TableMeta, prefix: &[u8], seq: Seq) -> bool {
+    table.id < seq
+        && table.max_key.as_ref() >= prefix
+        && (table.min_key.as_ref() <= prefix || table.min_key.starts_with(prefix))
 }

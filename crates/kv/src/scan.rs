@@ -121,9 +121,23 @@ impl Ord for HeadKey {
     }
 }
 
-enum Ahead {
-    Ready(Bytes, Result<Entry, StoreError>),
-    Reading(Bytes, u64, LocalBoxFuture<'static, Result<Entry, StoreError>>),
+/// A key handed over by the merge, and its value when it is there.
+struct Ahead {
+    key: Bytes,
+    /// What it counts against the limit.
+    bytes: u64,
+    state: State,
+}
+
+enum State {
+    Ready(Result<Entry, StoreError>),
+    Reading(LocalBoxFuture<'static, Result<Entry, StoreError>>),
+}
+
+impl Ahead {
+    fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready(_))
+    }
 }
 
 impl Store {
@@ -193,14 +207,18 @@ impl Scan {
     /// [`StoreError::Damaged`] when what lies on flash is not what was written; the scan may go on after it when
     /// a value is damaged, and not when keys are.
     pub async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, StoreError> {
+        match self.next_key_and_value().await? {
+            Some((key, entry)) => Ok(Some((key, entry?))),
+            None => Ok(None),
+        }
+    }
+
+    /// [`Scan::next`], with a value's failure beside its key.
+    pub(crate) async fn next_key_and_value(
+        &mut self,
+    ) -> Result<Option<(Bytes, Result<Entry, StoreError>)>, StoreError> {
         let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
         while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
-            if self.ahead.len() > 0
-                && !self.hungry.is_empty()
-                && matches!(self.ahead.front(), Some(Ahead::Ready(..)))
-            {
-                break;
-            }
             match self.next_key().await? {
                 Some((slice, key, entry)) => self.read_ahead(slice, key, entry),
                 None => self.ended = true,
@@ -213,20 +231,19 @@ impl Scan {
         let ahead = &mut self.ahead;
         poll_fn(|cx| {
             for slot in ahead.iter_mut() {
-                if let Ahead::Reading(key, _, future) = slot
+                if let State::Reading(future) = &mut slot.state
                     && let Poll::Ready(result) = Pin::new(future).poll(cx)
                 {
-                    *slot = Ahead::Ready(key.clone(), result);
+                    slot.state = State::Ready(result);
                 }
             }
-            if matches!(ahead.front(), Some(Ahead::Ready(..))) { Poll::Ready(()) } else { Poll::Pending }
+            if ahead.front().is_some_and(Ahead::is_ready) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        let Some(Ahead::Ready(key, entry)) = self.ahead.pop_front() else {
+        let Some(Ahead { key, bytes, state: State::Ready(entry) }) = self.ahead.pop_front() else {
             unreachable!("the poll above ends when the front is ready")
         };
-        let entry = entry?;
-        self.bytes_ahead = self.bytes_ahead.saturating_sub(entry.value.len() as u64);
+        self.bytes_ahead -= bytes;
         Ok(Some((key, entry)))
     }
 
@@ -238,17 +255,15 @@ impl Scan {
             value,
             large: None,
         };
-        let slot = match (&found.body, self.want) {
-            (_, Want::Keys) => Ahead::Ready(key, Ok(plain(Bytes::new()))),
+        let (bytes, state) = match (&found.body, self.want) {
+            (_, Want::Keys) => (0, State::Ready(Ok(plain(Bytes::new())))),
             (Body::Inline(value), _) if !found.large => {
-                self.bytes_ahead += value.len() as u64;
-                Ahead::Ready(key, Ok(plain(value.clone())))
+                (value.len() as u64, State::Ready(Ok(plain(value.clone()))))
             }
             _ => {
-                let bytes = if found.large { 0 } else { found.value_len };
-                self.bytes_ahead += bytes;
                 let (snapshot, own) = (self.snapshot.clone(), key.clone());
-                let future = Box::pin(async move {
+                let bytes = if found.large { 0 } else { found.value_len };
+                let future = async move {
                     let mut entry = snapshot.store.value_of(slice, &own, &found).await?;
                     if let Some(large) = entry.large.take() {
                         let mut pinned = LargeRef::clone(&large);
@@ -256,11 +271,12 @@ impl Scan {
                         entry.large = Some(Arc::new(pinned));
                     }
                     Ok(entry)
-                });
-                Ahead::Reading(key, bytes, future)
+                };
+                (bytes, State::Reading(Box::pin(future)))
             }
         };
-        self.ahead.push_back(slot);
+        self.bytes_ahead += bytes;
+        self.ahead.push_back(Ahead { key, bytes, state });
     }
 
     /// The next key that is there.
@@ -336,10 +352,10 @@ impl Scan {
                     let current = &run.tables[*table];
                     let store = &self.snapshot.store;
                     let head = store.head(current).await?;
-                    if head.index.len() == 0 {
+                    if head.index.blocks() == 0 {
                         return Err(damaged(current, "it has no blocks"));
                     }
-                    let last = head.index.len() - 1;
+                    let last = head.index.blocks() - 1;
                     let number = block.unwrap_or_else(|| {
                         let from: &[u8] = match &*start {
                             Bound::Unbounded if backward => current.meta.max_key.as_ref(),

@@ -54,6 +54,16 @@ pub(crate) struct Inner {
     /// Held from the reservation of a moved record's number to its redirection, and while memtables are sealed:
     /// a moved record must not be older than the checkpoint that could have held it.
     pub seal_turn: Semaphore,
+    /// One flush at a time.
+    pub flush_turn: Semaphore,
+    /// Commit bytes of the heap when memtables were last sealed.
+    pub commit_bytes_at_seal: AtomicU64,
+    /// Space is wanted: merge to find out what is dead.
+    pub merge_eagerly: AtomicBool,
+    /// Large values that are gone, whose pieces the heap was not told of yet.
+    pub dead_large: Mutex<Vec<(SliceId, Bytes, KeyEntry)>>,
+    /// Segments of the drive.
+    pub segments: u32,
     /// Memory of the active memtables, in bytes.
     pub active_bytes: AtomicU64,
     /// Memory of sealed memtables, in bytes.
@@ -279,7 +289,7 @@ impl Inner {
 
     pub fn write(&self, batch: &Batch, class: AppendClass) -> Result<Seq, WriteError> {
         if batch.is_empty() {
-            return Ok(self.heap.last_seq());
+            return Ok(self.heap.durable().current());
         }
         if class != AppendClass::System && self.memtables_full() {
             self.flush_wanted.notify_one();
@@ -302,7 +312,7 @@ impl Inner {
     }
 
     /// Writes a batch whose slices' locks are held; `place` finds a slice's guard.
-    fn write_locked(
+    pub fn write_locked(
         &self,
         batch: &Batch,
         class: AppendClass,
@@ -373,12 +383,13 @@ impl Inner {
             value_len: op.value_len,
             body,
         };
-        self.insert(slice, op.key(buf), &new, ptr, newest_snapshot)
+        self.insert(op.slice, slice, op.key(buf), &new, ptr, newest_snapshot)
     }
 
     /// Inserts a version, telling the heap what died by it. Answers by how many bytes the memtable grew.
     pub fn insert(
         &self,
+        id: SliceId,
         slice: &mut Slice,
         key: &[u8],
         new: &NewVersion<'_>,
@@ -388,8 +399,9 @@ impl Inner {
         let (replaced, grown) = slice.insert(key, new, newest_snapshot);
         match replaced {
             Replaced::Newer => self.heap.mark_dead(ptr),
-            Replaced::Version(Some(old)) => self.heap.mark_dead(old),
-            Replaced::Version(None) | Replaced::Nothing => {}
+            Replaced::Record(old) => self.heap.mark_dead(self.place_of(old)),
+            Replaced::Large(old) => self.bury(id, key, &old),
+            Replaced::Nothing => {}
         }
         // Replay needs the record until the next checkpoint, which is why cleaning waits for it; after that its
         // bytes are of no use when the value lies in a key table.

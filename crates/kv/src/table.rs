@@ -78,7 +78,7 @@ impl TableMeta {
         let slice = SliceId(u16::try_from(cursor.varint()?).ok()?);
         let ptr = RecordPtr { addr: Addr(cursor.u64()?), len: u32::try_from(cursor.varint()?).ok()? };
         let mut key = || {
-            let len = cursor.len().filter(|&len| len <= KEY_BYTES_MAX)?;
+            let len = cursor.count().filter(|&len| len <= KEY_BYTES_MAX)?;
             Some(Bytes::copy_from_slice(cursor.take(len)?))
         };
         let (min_key, max_key) = (key()?, key()?);
@@ -121,18 +121,18 @@ impl Index {
     }
 
     /// Blocks in the table.
-    pub fn len(&self) -> usize {
+    pub fn blocks(&self) -> usize {
         self.places.len()
     }
 
     /// The block that holds `key` if any does.
     pub fn block_of(&self, key: &[u8]) -> Option<usize> {
-        let (mut low, mut high) = (0, self.len());
+        let (mut low, mut high) = (0, self.blocks());
         while low < high {
             let middle = low + (high - low) / 2;
             if self.key(middle) < key { low = middle + 1 } else { high = middle }
         }
-        (low < self.len()).then_some(low)
+        (low < self.blocks()).then_some(low)
     }
 
     /// Offset and length of block `block` in the table's payload.
@@ -141,8 +141,8 @@ impl Index {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.len() as u64);
-        for block in 0..self.len() {
+        put_varint(out, self.blocks() as u64);
+        for block in 0..self.blocks() {
             put_varint(out, self.key(block).len() as u64);
             out.extend_from_slice(self.key(block));
             put_varint(out, u64::from(self.places[block].1));
@@ -151,11 +151,11 @@ impl Index {
 
     fn decode(bytes: &[u8], blocks_end: u32) -> Option<Self> {
         let mut cursor = Cursor::new(bytes, 0);
-        let count = cursor.len()?;
+        let count = cursor.count()?;
         let mut index = Self::default();
         let mut offset = 0u32;
         for _ in 0..count {
-            let len = cursor.len()?;
+            let len = cursor.count()?;
             let key = cursor.take(len)?;
             let block_len = u32::try_from(cursor.varint()?).ok()?;
             index.push(key, (offset, block_len));

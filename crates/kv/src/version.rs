@@ -4,7 +4,7 @@
 //! first, and at most one bottom run under them. A [`Version`] never changes; a flush or a merge makes the next
 //! one, and readers keep theirs as long as they need it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -23,12 +23,15 @@ pub struct Table {
     pub head: Mutex<Option<Arc<Head>>>,
     /// Whether the head was asked for since the sweep last came by.
     pub used: AtomicBool,
+    /// The earliest expiry that was not yet told to the layer above; 0 = none.
+    pub next_expiry_ms: AtomicU64,
 }
 
 impl Table {
     /// A table whose head is not in memory, or is `head`.
     pub fn new(meta: TableMeta, head: Option<Arc<Head>>) -> Self {
-        Self { meta, head: Mutex::new(head), used: AtomicBool::new(true) }
+        let next_expiry_ms = AtomicU64::new(meta.earliest_expiry_ms);
+        Self { meta, head: Mutex::new(head), used: AtomicBool::new(true), next_expiry_ms }
     }
 
     /// The head, if in memory.

@@ -1,0 +1,512 @@
+//! Cleaning: segments with much dead data are emptied and freed.
+//!
+//! 1. The heap names a victim, by its hints of what is dead. Its records are read, and the index is asked for
+//!    each whether it is what its key points at: only that decides.
+//! 2. Live values are written again to the stream of moved records, each with a new number that was taken under
+//!    its slice's lock while the key still pointed at the old place. So whatever the user writes meanwhile has a
+//!    higher number, in memory and in a replay.
+//! 3. Under the slice's lock again, each key that still points at the old place is pointed at the new one.
+//! 4. Tables and pieces of large values are written again as they are; the manifest, or the entry's list of
+//!    pieces, follows.
+//! 5. The segment is released. The heap reuses it after the next metadata record, before which everything
+//!    appended is made durable: so also what made these records dead.
+//!
+//! From 2 to 3 no memtable is sealed (`seal_turn`), or a moved record could be older than the checkpoint that
+//! should hold it.
+//!
+//! Records of the commit stream above the checkpoint are needed for a replay, so their segments wait for a flush.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+use pumice_reactor::{now, sleep, timeout};
+use pumice_segment::{
+    AppendClass, AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream, VictimPolicy,
+};
+
+use crate::batch::Batch;
+use crate::entry::{Body, KeyEntry};
+use crate::errors::StoreError;
+use crate::large::LargeRef;
+use crate::manifest::Change;
+use crate::memtable::{NewBody, NewVersion};
+use crate::record;
+use crate::slice::{key_hash, lock};
+use crate::store::{Inner, show_key};
+use crate::table;
+use crate::types::{Seq, SliceId};
+
+const TICK: Duration = Duration::from_millis(50);
+const AFTER_FAILURE: Duration = Duration::from_millis(200);
+/// Bytes of records moved in one write.
+const MOVE_BYTES: usize = 512 * 1024;
+/// Released segments that wait for a metadata record before one is written for their sake.
+const RELEASED_MAX: u32 = 4;
+
+/// What came of looking at a victim.
+enum Outcome {
+    /// It was emptied and released.
+    Released,
+    /// It is needed until the next checkpoint.
+    NeedsCheckpoint,
+    /// Pieces of a value being written lie in it.
+    InUse,
+}
+
+pub async fn clean_task(store: Arc<Inner>) {
+    let mut released = 0;
+    while !store.is_closing() {
+        store.bury_large_values().await;
+        let free = store.heap.free_segments();
+        let target = store.free_target();
+        if free >= target {
+            store.merge_eagerly.store(false, Ordering::Relaxed);
+            let _ = timeout(TICK, store.clean_wanted.notified()).await;
+            continue;
+        }
+        let started = now();
+        match store.clean_one().await {
+            Ok(true) => released += 1,
+            Ok(false) => {
+                if released > 0 {
+                    store.free_released(&mut released).await;
+                } else {
+                    let _ = timeout(TICK, store.clean_wanted.notified()).await;
+                }
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cleaning failed");
+                sleep(AFTER_FAILURE).await;
+            }
+        }
+        if released >= RELEASED_MAX || store.heap.free_segments() <= target / 4 {
+            store.free_released(&mut released).await;
+        }
+        // Half of the time while there is room, all of it when there is none.
+        let free = store.heap.free_segments();
+        if free > target / 2 {
+            sleep(started.elapsed().min(TICK * 4)).await;
+        }
+    }
+}
+
+impl Inner {
+    /// Free segments below which cleaning starts: enough to take what is written while one is cleaned, no more,
+    /// because every segment kept free is dead data cleaned too early.
+    pub fn free_target(&self) -> u32 {
+        (self.segments / 64).clamp(3, 24)
+    }
+
+    /// Cleans the best victim. Answers whether there was one.
+    async fn clean_one(self: &Arc<Self>) -> Result<bool, StoreError> {
+        let Some(victim) = self.heap.victim(VictimPolicy::default()) else {
+            // Perhaps more is dead than is known.
+            self.merge_eagerly.store(true, Ordering::Relaxed);
+            self.merge_wanted.notify_one();
+            return Ok(false);
+        };
+        match self.clean_segment(victim).await {
+            Ok(Outcome::Released) => {
+                self.counters.cleaned_segments.add(1);
+                Ok(true)
+            }
+            Ok(Outcome::NeedsCheckpoint) => {
+                self.heap.unclaim(victim);
+                self.flush().await?;
+                Ok(true)
+            }
+            Ok(Outcome::InUse) => {
+                self.heap.unclaim(victim);
+                sleep(TICK).await;
+                Ok(false)
+            }
+            Err(error) => {
+                self.heap.unclaim(victim);
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes an empty metadata record, after which released segments are free.
+    async fn free_released(&self, released: &mut u32) {
+        *released = 0;
+        let _turn = self.commit_turn.acquire(1).await;
+        if let Err(error) = self.commit(&[], &HashMap::default()).await {
+            tracing::warn!(%error, "freeing cleaned segments failed");
+        }
+    }
+
+    async fn clean_segment(self: &Arc<Self>, victim: SegmentId) -> Result<Outcome, StoreError> {
+        let contents = self.heap.contents(victim).await.map_err(|error| StoreError::Write {
+            what: format!("cleaning {victim}"),
+            reason: error.to_string(),
+        })?;
+        for damage in &contents.damage {
+            tracing::error!(%damage, "cleaning found damage");
+        }
+        let checkpoint = lock(&self.manifest).checkpoint;
+        if contents.stream == Stream::Commit && contents.records.iter().any(|record| record.seq > checkpoint)
+        {
+            return Ok(Outcome::NeedsCheckpoint);
+        }
+        let Contents { records, .. } = contents;
+        let bytes: u64 = records.iter().map(|record| u64::from(record.ptr.len)).sum();
+        self.counters.victim_bytes.add(bytes);
+        let (mut values, mut pieces) = (Vec::new(), Vec::new());
+        for record in records {
+            match record.kind {
+                record::PUT | record::PUT_LARGE => values.push(record),
+                record::PIECE => pieces.push(record),
+                record::TABLE => self.move_table(&record).await?,
+                _ => {}
+            }
+        }
+        if !pieces.is_empty() && !self.move_pieces(pieces).await? {
+            return Ok(Outcome::InUse);
+        }
+        self.move_values(values).await?;
+        self.heap.release(victim);
+        Ok(Outcome::Released)
+    }
+
+    /// Moves those of a victim's values that are alive.
+    async fn move_values(self: &Arc<Self>, mut records: Vec<Replayed>) -> Result<(), StoreError> {
+        // In key order, so that neighbours share key blocks.
+        let owner = |record: &Replayed| record::decode_key(&record.payload);
+        records.sort_by_cached_key(|record| {
+            owner(record).map(|owner| (owner.slice, record.payload.slice(owner.key)))
+        });
+        let mut batch: Vec<Candidate> = Vec::new();
+        let mut bytes = 0;
+        for record in records {
+            let Some(owner) = owner(&record) else { continue };
+            if usize::from(owner.slice.0) >= self.slices.len() {
+                continue;
+            }
+            let key = record.payload.slice(owner.key.clone());
+            let epoch = self.slice(owner.slice).epoch;
+            let Some(found) = self.find(owner.slice, &key).await? else { continue };
+            if found.record().map(|ptr| self.place_of(ptr)) != Some(record.ptr)
+                || self.is_retired(owner.slice, &key)
+            {
+                continue;
+            }
+            bytes += record.ptr.len as usize;
+            batch.push(Candidate { slice: owner.slice, key, record, found, epoch });
+            if bytes >= MOVE_BYTES {
+                self.move_batch(&mut batch).await?;
+                bytes = 0;
+            }
+        }
+        self.move_batch(&mut batch).await
+    }
+
+    fn is_retired(&self, slice: SliceId, key: &[u8]) -> bool {
+        let manifest = lock(&self.manifest);
+        !manifest.retired.is_empty() && manifest.retired.covers(slice, key)
+    }
+
+    async fn move_batch(self: &Arc<Self>, batch: &mut Vec<Candidate>) -> Result<(), StoreError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        while self.memtables_full() {
+            self.flush_wanted.notify_one();
+            let _ = timeout(TICK, self.flushed.notified()).await;
+            if self.is_closing() {
+                return Err(StoreError::Closing);
+            }
+        }
+        let turn = self.seal_turn.acquire(1).await;
+        let mut moved = Vec::with_capacity(batch.len());
+        let mut kept = Vec::with_capacity(batch.len());
+        for candidate in batch.drain(..) {
+            let seq = {
+                let state = self.slice(candidate.slice);
+                let newest = state.in_memtables(key_hash(&candidate.key), &candidate.key);
+                let points_here = match newest {
+                    Some(newest) => {
+                        newest.record().map(|ptr| self.place_of(ptr)) == Some(candidate.record.ptr)
+                    }
+                    None => state.epoch == candidate.epoch,
+                };
+                points_here.then(|| self.heap.next_seq(1))
+            };
+            let Some(seq) = seq else {
+                // A seal came between; the index is asked again, which may read key blocks. Rare.
+                kept.push((candidate, None));
+                continue;
+            };
+            moved.push(MovedRecord {
+                seq,
+                kind: candidate.record.kind,
+                payload: candidate.record.payload.clone(),
+            });
+            kept.push((candidate, Some(seq)));
+        }
+        if !moved.is_empty() {
+            let bytes: u64 = moved.iter().map(|record| record.payload.len() as u64).sum();
+            let done = loop {
+                match self.heap.write_moved(moved.clone()).await {
+                    Ok(done) => break done,
+                    Err(AppendError::Busy) => self.heap.room().await,
+                    Err(error) => {
+                        return Err(StoreError::Write {
+                            what: "moved records".into(),
+                            reason: error.to_string(),
+                        });
+                    }
+                }
+            };
+            self.counters.moved_records.add(moved.len() as u64);
+            self.counters.moved_bytes.add(bytes);
+            let with_seq = kept.iter().filter_map(|(candidate, seq)| Some((candidate, (*seq)?)));
+            for ((candidate, seq), ptr) in with_seq.zip(&done.ptrs) {
+                self.redirect(candidate, seq, *ptr);
+            }
+            drop(done.ticket);
+        }
+        drop(turn);
+        for (candidate, seq) in kept {
+            if seq.is_none() {
+                batch.push(candidate);
+            }
+        }
+        self.look_again(batch).await?;
+        if batch.is_empty() { Ok(()) } else { Box::pin(self.move_batch(batch)).await }
+    }
+
+    /// Asks the index again about candidates that a seal came between.
+    async fn look_again(&self, batch: &mut Vec<Candidate>) -> Result<(), StoreError> {
+        for mut candidate in std::mem::take(batch) {
+            candidate.epoch = self.slice(candidate.slice).epoch;
+            let Some(found) = self.find(candidate.slice, &candidate.key).await? else { continue };
+            if found.record().map(|ptr| self.place_of(ptr)) == Some(candidate.record.ptr) {
+                candidate.found = found;
+                batch.push(candidate);
+            }
+        }
+        Ok(())
+    }
+
+    /// Points a key at its record's new place, unless it was written meanwhile.
+    fn redirect(&self, candidate: &Candidate, seq: Seq, ptr: RecordPtr) {
+        let found = &candidate.found;
+        let new = NewVersion {
+            seq,
+            expire_ms: found.expire_ms,
+            tag: found.tag,
+            large: found.large,
+            value_len: found.value_len,
+            body: NewBody::Record(ptr),
+        };
+        let mut state = self.slice(candidate.slice);
+        let hash = key_hash(&candidate.key);
+        // A newer number than `seq` is the user's; insert would refuse it, too, but bury the wrong pieces.
+        if state.seq_in_memtables(hash, &candidate.key).is_some_and(|newest| newest > seq) {
+            self.heap.mark_dead(ptr);
+            return;
+        }
+        let (_, grown) = state.insert(&candidate.key, &new, self.snapshots.newest());
+        self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
+    }
+
+    /// Moves a key table that the manifest names.
+    async fn move_table(self: &Arc<Self>, record: &Replayed) -> Result<(), StoreError> {
+        let Some(footer) = table::decode_footer(&record.payload) else { return Ok(()) };
+        let is_here = || {
+            let manifest = lock(&self.manifest);
+            let version = manifest.versions.get(usize::from(footer.slice.0));
+            version.is_some_and(|version| {
+                version.tables().any(|table| table.meta.id == footer.id && table.meta.ptr == record.ptr)
+            })
+        };
+        if !is_here() {
+            return Ok(());
+        }
+        let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)]).await?;
+        let _turn = self.commit_turn.acquire(1).await;
+        if !is_here() {
+            self.heap.mark_dead(ptr);
+            return Ok(());
+        }
+        self.commit(&[Change::Move(footer.slice, footer.id, ptr)], &HashMap::default()).await?;
+        self.show_tables(footer.slice, &[]);
+        self.counters.moved_bytes.add(u64::from(ptr.len));
+        Ok(())
+    }
+
+    /// Moves those of a victim's pieces that are alive. Answers false when some belong to values being written.
+    async fn move_pieces(self: &Arc<Self>, pieces: Vec<Replayed>) -> Result<bool, StoreError> {
+        let mut by_key: HashMap<(SliceId, Bytes), Vec<(record::PieceName, Replayed)>> = HashMap::default();
+        {
+            // Before the index is asked: a value is registered until its entry is there.
+            let writers = lock(&self.large_writers);
+            for piece in pieces {
+                let Some((owner, name, _)) = record::decode_piece(&piece.payload) else { continue };
+                if writers.contains(&name.id) {
+                    return Ok(false);
+                }
+                if usize::from(owner.slice.0) < self.slices.len() {
+                    let key = piece.payload.slice(owner.key);
+                    by_key.entry((owner.slice, key)).or_default().push((name, piece));
+                }
+            }
+        }
+        let mut keys: Vec<_> = by_key.into_iter().collect();
+        keys.sort_by(|a, b| a.0.cmp(&b.0));
+        for ((slice, key), pieces) in keys {
+            self.move_pieces_of(slice, &key, &pieces).await?;
+        }
+        Ok(true)
+    }
+
+    async fn move_pieces_of(
+        self: &Arc<Self>,
+        slice: SliceId,
+        key: &[u8],
+        pieces: &[(record::PieceName, Replayed)],
+    ) -> Result<(), StoreError> {
+        loop {
+            let Some(found) = self.find(slice, key).await?.filter(|found| found.large) else { return Ok(()) };
+            if self.is_retired(slice, key) {
+                return Ok(());
+            }
+            let list = match self.value_of(slice, key, &found).await {
+                Err(error) if error.is_stale() => continue,
+                entry => entry?.large,
+            };
+            let Some(list) = list else { return Ok(()) };
+            let mut list = LargeRef::clone(&list);
+            let mut written = Vec::new();
+            for (name, piece) in pieces {
+                let here = list.id == name.id
+                    && list.pieces.get(name.index as usize).is_some_and(|other| other.ptr == piece.ptr);
+                if here {
+                    let payload = vec![Bytes::copy_from_slice(&piece.payload)];
+                    let ptr = self.write_piece_again(payload).await?;
+                    self.counters.moved_bytes.add(u64::from(ptr.len));
+                    list.pieces[name.index as usize].ptr = ptr;
+                    written.push(ptr);
+                }
+            }
+            if written.is_empty() {
+                return Ok(());
+            }
+            if self.replace_list(slice, key, &found, &list).await? {
+                return Ok(());
+            }
+            for ptr in written {
+                self.heap.mark_dead(ptr);
+            }
+        }
+    }
+
+    async fn write_piece_again(&self, payload: Vec<Bytes>) -> Result<RecordPtr, StoreError> {
+        loop {
+            match self.heap.write_object(record::PIECE, Stream::Large, payload.clone(), None).await {
+                Ok(ptr) => return Ok(ptr),
+                Err(AppendError::Busy) => self.heap.room().await,
+                Err(error) => {
+                    let what = "a piece of a large value".into();
+                    return Err(StoreError::Write { what, reason: error.to_string() });
+                }
+            }
+        }
+    }
+
+    /// Writes a large value's list of pieces anew, unless the key was written since `found`.
+    async fn replace_list(
+        &self,
+        slice: SliceId,
+        key: &[u8],
+        found: &KeyEntry,
+        list: &LargeRef,
+    ) -> Result<bool, StoreError> {
+        let mut batch = Batch::new();
+        batch.put_large(slice, key, found.tag, found.expire_ms, list);
+        loop {
+            // The seal waits, so a key that no memtable speaks of is still what the tables say.
+            let turn = self.seal_turn.acquire(1).await;
+            let newest = self.find(slice, key).await?;
+            if newest.is_none_or(|newest| newest.seq != found.seq) {
+                return Ok(false);
+            }
+            let written = self.write_unless(&batch, slice, key, found.seq);
+            drop(turn);
+            match written {
+                None => return Ok(false),
+                Some(Ok(_)) => return Ok(true),
+                Some(Err(crate::WriteError::Busy)) => self.heap.room().await,
+                Some(Err(error)) => {
+                    return Err(StoreError::Write { what: show_key(key), reason: error.to_string() });
+                }
+            }
+        }
+    }
+
+    /// Tells the heap of the pieces of large values that are gone; those that the key's newest list still names
+    /// are not.
+    pub async fn bury_large_values(&self) {
+        let dead = std::mem::take(&mut *lock(&self.dead_large));
+        for (slice, key, entry) in dead {
+            let Some(list) = self.list_of(&entry).await else { continue };
+            if let Body::Record(ptr) = entry.body {
+                self.heap.mark_dead(self.place_of(ptr));
+            }
+            let newest = match self.find(slice, &key).await {
+                Ok(Some(newest)) if newest.large => self.list_of(&newest).await,
+                _ => None,
+            };
+            let kept =
+                |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
+            for piece in list.pieces {
+                if !kept(piece.ptr) {
+                    self.heap.mark_dead(piece.ptr);
+                }
+            }
+        }
+    }
+
+    async fn list_of(&self, entry: &KeyEntry) -> Option<LargeRef> {
+        match &entry.body {
+            Body::Inline(list) => LargeRef::decode(list),
+            Body::Record(ptr) => {
+                let record = self.heap.read(self.place_of(*ptr)).await.ok()?;
+                let owner = record::decode_key(&record.payload)?;
+                LargeRef::decode(&record.payload[owner.rest])
+            }
+            Body::Tombstone => None,
+        }
+    }
+
+    /// Writes a batch of one key unless a memtable holds a version of it other than `seq`.
+    fn write_unless(
+        &self,
+        batch: &Batch,
+        slice: SliceId,
+        key: &[u8],
+        seq: Seq,
+    ) -> Option<Result<Seq, crate::WriteError>> {
+        let mut guards = [self.slice(slice)];
+        let newest = guards[0].seq_in_memtables(key_hash(key), key);
+        if newest.is_some_and(|newest| newest != seq) {
+            return None;
+        }
+        Some(self.write_locked(batch, AppendClass::System, |_| 0, &mut guards))
+    }
+}
+
+/// A value to move.
+struct Candidate {
+    slice: SliceId,
+    key: Bytes,
+    record: Replayed,
+    found: KeyEntry,
+    /// The slice's when the index was asked.
+    epoch: u64,
+}

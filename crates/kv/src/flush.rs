@@ -1,0 +1,275 @@
+//! Memtables become key tables, and the log's start moves on: a checkpoint.
+//!
+//! 1. *Seal*: under all slice locks the active memtables are put aside and the last number is taken. Everything
+//!    up to it is in sealed memtables or tables, nothing above it is; tallies are copied in the same instant.
+//! 2. *Write*: each slice's sealed rows go in key order into tables of a new run. Keys under retired prefixes are
+//!    left out, and tombstones when there is nothing below to hide.
+//! 3. *Commit*: one metadata record names the tables, tallies, newly retired prefixes and the number. Then the
+//!    sealed memtables go.
+//!
+//! If any step fails the sealed memtables stay readable, and the next flush takes them along.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+use pumice_reactor::yield_now;
+use pumice_segment::{AppendError, Stream};
+
+use crate::entry::{Body, KeyEntry};
+use crate::errors::StoreError;
+use crate::manifest::{Change, Manifest};
+use crate::record;
+use crate::retired::Retired;
+use crate::slice::{SharedMemtable, lock};
+use crate::store::Inner;
+use crate::table::{Head, TABLE_BYTES, TableBuilder};
+use crate::types::{Seq, SliceId};
+use crate::version::RunOrder;
+
+/// Filter bits per key of upper runs, which are asked for keys that they mostly lack.
+pub const UPPER_FILTER_BITS: usize = 14;
+/// Filter bits per key of the bottom run.
+pub const BOTTOM_FILTER_BITS: usize = 10;
+/// Rows taken from a memtable at a time, so that its lock is held for microseconds.
+const ROWS_AT_ONCE: usize = 128;
+
+/// What was put aside.
+struct Sealed {
+    seq: Seq,
+    memtables: Vec<Vec<SharedMemtable>>,
+    tallies: HashMap<u32, i64>,
+    bytes: u64,
+}
+
+/// What decides which rows a flush leaves out.
+struct RowContext {
+    slice: SliceId,
+    nothing_below: bool,
+    retired: Retired,
+}
+
+/// Tables on flash that no metadata record names yet.
+#[derive(Default)]
+pub struct NewTables {
+    /// Their additions to the manifest.
+    pub changes: Vec<Change>,
+    /// Their heads, to be kept in memory.
+    pub heads: HashMap<u64, Arc<Head>>,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Inner {
+    /// Makes a checkpoint: everything written before it was called is in key tables when it returns.
+    pub async fn flush(self: &Arc<Self>) -> Result<(), StoreError> {
+        let _turn = self.flush_turn.acquire(1).await;
+        let sealed = self.seal().await;
+        let mut new = NewTables::default();
+        for (id, memtables) in sealed.memtables.iter().enumerate() {
+            if let Err(error) = self.flush_slice(SliceId(id as u16), memtables, &mut new).await {
+                self.abandon(&new);
+                return Err(error);
+            }
+        }
+        let commit_turn = self.commit_turn.acquire(1).await;
+        let mut changes = std::mem::take(&mut new.changes);
+        {
+            let manifest = lock(&self.manifest);
+            changes.extend(tally_changes(&manifest, &sealed.tallies));
+            let retired =
+                manifest.retired.iter().filter(|(.., seq)| *seq > manifest.checkpoint && *seq <= sealed.seq);
+            changes.extend(retired.map(|(slice, prefix, seq)| Change::Retire(slice, prefix.clone(), seq)));
+        }
+        changes.push(Change::Checkpoint(sealed.seq));
+        self.commit(&changes, &new.heads).await?;
+        for (id, memtables) in sealed.memtables.iter().enumerate() {
+            self.show_tables(SliceId(id as u16), memtables);
+        }
+        drop(commit_turn);
+        self.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
+        self.counters.flushes.add(1);
+        self.counters.flush_bytes.add(new.bytes);
+        self.sweep_heads();
+        self.flushed.notify_all();
+        self.merge_wanted.notify_one();
+        self.clean_wanted.notify_one();
+        Ok(())
+    }
+
+    /// Puts a slice's tables from the manifest in force, and lets go of flushed memtables.
+    pub fn show_tables(&self, slice: SliceId, flushed: &[SharedMemtable]) {
+        let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
+        let mut state = self.slice(slice);
+        state.version = version;
+        state.sealed.retain(|memtable| !flushed.iter().any(|gone| Arc::ptr_eq(gone, memtable)));
+    }
+
+    async fn seal(&self) -> Sealed {
+        let _turn = self.seal_turn.acquire(1).await;
+        let mut slices = self.all_slices();
+        for slice in &mut slices {
+            if !lock(&slice.active).is_empty() {
+                let active = std::mem::take(&mut slice.active);
+                slice.sealed.insert(0, active);
+            }
+            slice.epoch += 1;
+        }
+        let bytes = self.active_bytes.swap(0, Ordering::Relaxed);
+        let bytes = self.sealed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.log_bytes.store(0, Ordering::Relaxed);
+        self.commit_bytes_at_seal.store(self.heap.stats().commit_bytes, Ordering::Relaxed);
+        Sealed {
+            seq: self.heap.last_seq(),
+            memtables: slices.iter().map(|slice| slice.sealed.clone()).collect(),
+            tallies: lock(&self.tallies).clone(),
+            bytes,
+        }
+    }
+
+    /// Writes the rows of a slice's sealed memtables, newest first, as a new run.
+    async fn flush_slice(
+        self: &Arc<Self>,
+        slice: SliceId,
+        memtables: &[SharedMemtable],
+        new: &mut NewTables,
+    ) -> Result<(), StoreError> {
+        let Some((first, older)) = memtables.split_first() else { return Ok(()) };
+        let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
+        let (order, nothing_below) = (version.newest_order() + 1, version.runs.is_empty());
+        let (ids, retired) = self.ids_and_retired(slice);
+        let mut writer = TableWriter::new(self, slice, order, ids, UPPER_FILTER_BITS);
+        let context = RowContext { slice, nothing_below, retired };
+        if !older.is_empty() {
+            // A flush before this one failed: its rows go along, each key's newest version.
+            let mut rows = std::collections::BTreeMap::new();
+            for memtable in memtables {
+                let mut memtable = lock(memtable);
+                for row in memtable.rows_in_order() {
+                    let key = Bytes::copy_from_slice(memtable.key(row));
+                    if let Some(entry) = memtable.row(row, Seq::MAX) {
+                        rows.entry(key).or_insert(entry);
+                    }
+                }
+            }
+            for (key, entry) in rows {
+                self.flush_row(&mut writer, &key, entry, &context, new).await?;
+            }
+            return writer.finish(new).await;
+        }
+        let order = lock(first).rows_in_order();
+        let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
+        for piece in order.chunks(ROWS_AT_ONCE) {
+            {
+                let memtable = lock(first);
+                rows.extend(piece.iter().filter_map(|&row| {
+                    let entry = memtable.row(row, Seq::MAX)?;
+                    Some((Bytes::copy_from_slice(memtable.key(row)), entry))
+                }));
+            }
+            for (key, entry) in rows.drain(..) {
+                self.flush_row(&mut writer, &key, entry, &context, new).await?;
+            }
+            yield_now().await;
+        }
+        writer.finish(new).await
+    }
+
+    async fn flush_row(
+        &self,
+        writer: &mut TableWriter<'_>,
+        key: &[u8],
+        mut entry: KeyEntry,
+        context: &RowContext,
+        new: &mut NewTables,
+    ) -> Result<(), StoreError> {
+        if entry.is_tombstone() && context.nothing_below {
+            return Ok(());
+        }
+        if context.retired.covers(context.slice, key) {
+            self.bury(context.slice, key, &entry);
+            return Ok(());
+        }
+        if let Body::Record(ptr) = &mut entry.body {
+            *ptr = self.place_of(*ptr);
+        }
+        writer.add(key, &entry, new).await
+    }
+
+    /// Gives up tables that were written for a commit that did not come about.
+    pub fn abandon(&self, new: &NewTables) {
+        for change in &new.changes {
+            if let Change::Add(_, meta) = change {
+                self.heap.mark_dead(meta.ptr);
+            }
+        }
+    }
+}
+
+fn tally_changes(manifest: &Manifest, tallies: &HashMap<u32, i64>) -> Vec<Change> {
+    let changed =
+        tallies.iter().filter(|(space, value)| manifest.tallies.get(*space).copied().unwrap_or(0) != **value);
+    let mut changes: Vec<(u32, i64)> = changed.map(|(space, value)| (*space, *value)).collect();
+    changes.sort_unstable();
+    changes.into_iter().map(|(space, value)| Change::Tally(space, value)).collect()
+}
+
+/// Writes entries in key order into as many tables as they need.
+pub struct TableWriter<'a> {
+    store: &'a Arc<Inner>,
+    slice: SliceId,
+    order: RunOrder,
+    next_id: u64,
+    filter_bits: usize,
+    builder: Option<TableBuilder>,
+}
+
+impl<'a> TableWriter<'a> {
+    /// Tables for run `order` of `slice`, numbered from `ids` on.
+    pub fn new(store: &'a Arc<Inner>, slice: SliceId, order: RunOrder, ids: u64, filter_bits: usize) -> Self {
+        Self { store, slice, order, next_id: ids, filter_bits, builder: None }
+    }
+
+    /// Adds an entry, whose key is above all before it.
+    pub async fn add(&mut self, key: &[u8], entry: &KeyEntry, new: &mut NewTables) -> Result<(), StoreError> {
+        let builder = self.builder.get_or_insert_with(|| {
+            self.next_id += 1;
+            TableBuilder::new(self.next_id - 1, self.slice, self.filter_bits)
+        });
+        builder.add(key, entry);
+        if builder.bytes() >= TABLE_BYTES {
+            self.finish(new).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes the table that is open.
+    pub async fn finish(&mut self, new: &mut NewTables) -> Result<(), StoreError> {
+        let Some(builder) = self.builder.take() else { return Ok(()) };
+        let (mut meta, payload) = builder.finish();
+        let head_at = meta.head_at as usize;
+        let head = Head::verify(&meta, &payload[head_at..head_at + meta.head_len as usize])
+            .expect("the builder's own head verifies");
+        new.bytes += payload.len() as u64;
+        meta.ptr = self.store.write_table(vec![payload]).await?;
+        new.heads.insert(meta.id, Arc::new(head));
+        new.changes.push(Change::Add(self.order, meta));
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Writes a key table's payload, durable on return.
+    pub async fn write_table(&self, payload: Vec<Bytes>) -> Result<pumice_segment::RecordPtr, StoreError> {
+        loop {
+            match self.heap.write_object(record::TABLE, Stream::Table, payload.clone(), None).await {
+                Ok(ptr) => return Ok(ptr),
+                Err(AppendError::Busy) => self.heap.room().await,
+                Err(error) => {
+                    return Err(StoreError::Write { what: "a key table".into(), reason: error.to_string() });
+                }
+            }
+        }
+    }
+}
