@@ -24,7 +24,7 @@ use crate::record;
 use crate::retired::Retired;
 use crate::slice::{SharedMemtable, lock};
 use crate::store::Inner;
-use crate::table::{Head, TABLE_BYTES, TableBuilder};
+use crate::table::{Head, TableBuilder};
 use crate::types::{Seq, SliceId};
 use crate::version::RunOrder;
 
@@ -238,7 +238,7 @@ impl<'a> TableWriter<'a> {
             TableBuilder::new(self.next_id - 1, self.slice, self.filter_bits)
         });
         builder.add(key, entry);
-        if builder.bytes() >= TABLE_BYTES {
+        if builder.bytes() >= self.store.table_bytes {
             self.finish(new).await?;
         }
         Ok(())

@@ -190,7 +190,7 @@ impl LargeWriter {
         self.len += data.len() as u64;
         self.pending_bytes += data.len();
         self.pending.push_back(data);
-        while self.pending_bytes >= PIECE_BYTES_MAX {
+        while self.pending_bytes >= self.store.piece_bytes {
             self.write_piece().await?;
         }
         Ok(())
@@ -222,7 +222,8 @@ impl LargeWriter {
         }
         let head_bytes = record::piece_head_bytes(&self.key);
         let room = (self.store.heap.object_room(Stream::Large) as usize).saturating_sub(head_bytes);
-        let most = if room < PIECE_BYTES_MIN { PIECE_BYTES_MAX } else { room.min(PIECE_BYTES_MAX) };
+        let whole = self.store.piece_bytes;
+        let most = if room < PIECE_BYTES_MIN { whole } else { room.min(whole) };
         let mut left = most.min(self.pending_bytes);
         let len = left as u32;
         self.pending_bytes -= left;

@@ -166,25 +166,27 @@ impl Memtable {
         self.bytes_at(row.key_at, row.key_len)
     }
 
-    fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        let short = hash as u32;
-        self.index.find(hash, |&row| self.rows[row as usize].hash == short && self.key(row) == key).copied()
+    fn find(&self, short: u32, key: &[u8]) -> Option<u32> {
+        let found = self
+            .index
+            .find(spread(short), |&row| self.rows[row as usize].hash == short && self.key(row) == key);
+        found.copied()
     }
 
     /// Inserts a version of `key`, whose hash is `hash`. The version it shadows is kept when a snapshot at or
     /// above it may be live (`newest_snapshot`), else it goes.
     pub fn insert(&mut self, hash: u64, key: &[u8], new: &NewVersion<'_>, newest_snapshot: Seq) -> Replaced {
-        let hash = spread(hash);
+        let short = hash as u32;
         if new.expire_ms != 0 {
             self.next_expiry_ms = Some(self.next_expiry_ms().min(new.expire_ms));
         }
-        let Some(row) = self.find(hash, key) else {
+        let Some(row) = self.find(short, key) else {
             let version = self.version(new, None);
             let key_at = self.store(key);
             let row = self.rows.len() as u32;
-            self.rows.push(Row { version, key_at, key_len: key.len() as u32, hash: hash as u32 });
+            self.rows.push(Row { version, key_at, key_len: key.len() as u32, hash: short });
             let rows = &self.rows;
-            self.index.insert_unique(hash, row, |&row| respread(rows[row as usize].hash));
+            self.index.insert_unique(spread(short), row, |&row| spread(rows[row as usize].hash));
             return Replaced::Nothing;
         };
         let old = self.rows[row as usize].version;
@@ -242,13 +244,13 @@ impl Memtable {
 
     /// The newest version of `key`.
     pub fn get(&self, hash: u64, key: &[u8]) -> Option<KeyEntry> {
-        let row = self.find(spread(hash), key)?;
+        let row = self.find(hash as u32, key)?;
         Some(self.entry(&self.rows[row as usize].version))
     }
 
     /// The sequence number of the newest version of `key`.
     pub fn seq_of(&self, hash: u64, key: &[u8]) -> Option<Seq> {
-        self.find(spread(hash), key).map(|row| self.rows[row as usize].version.seq)
+        self.find(hash as u32, key).map(|row| self.rows[row as usize].version.seq)
     }
 
     /// The newest version of row `row` that is not above `max_seq`.
@@ -373,11 +375,7 @@ impl Version {
     }
 }
 
-/// Rows remember 32 bits of the hash, so the index is built on those alone.
-fn spread(hash: u64) -> u64 {
-    respread(hash as u32)
-}
-
-fn respread(short: u32) -> u64 {
+/// The index's hash of a row: rows remember 32 bits of theirs, and the index is built on those alone.
+fn spread(short: u32) -> u64 {
     u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(short)
 }

@@ -14,7 +14,7 @@ use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replaye
 
 use crate::cache::TableCache;
 use crate::errors::{OpenError, StoreError};
-use crate::large::LargeRef;
+use crate::large::{LargeRef, PIECE_BYTES_MAX};
 use crate::manifest::{self, Manifest};
 use crate::memtable::{NewBody, NewVersion};
 use crate::options::{Budget, StoreFormat, StoreOptions};
@@ -23,6 +23,7 @@ use crate::slice::{Slice, lock};
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::store::{Inner, Store};
+use crate::table::TABLE_BYTES;
 
 const CONFIG_VERSION: u32 = 1;
 const CONFIG_HEAD_BYTES: usize = 8;
@@ -92,6 +93,7 @@ impl Store {
             manifest.apply(&changes, &HashMap::default()).map_err(OpenError::Manifest)?;
         }
         let checkpoint = manifest.checkpoint;
+        let segment_bytes = heap.segment_bytes() as usize;
         let segments = (heap.space().raw / u64::from(heap.segment_bytes()).max(1)) as u32;
         let states = manifest.versions.iter().map(|version| {
             let mut slice = Slice::new(budget.rows / u64::from(slices));
@@ -110,6 +112,8 @@ impl Store {
             manifest: Mutex::new(manifest),
             commit_turn: Semaphore::new(1),
             seal_turn: Semaphore::new(1),
+            table_bytes: TABLE_BYTES.min(segment_bytes / 4),
+            piece_bytes: PIECE_BYTES_MAX.min(segment_bytes / 4),
             segments,
             flush_turn: Semaphore::new(1),
             commit_bytes_at_seal: AtomicU64::new(0),
@@ -140,6 +144,13 @@ impl Store {
             }
         }
         Ok(Opened { store: Self { inner }, clean: opened.clean, replayed, damage })
+    }
+
+    /// Stops background work and leaves everything as it is: the next open finds what a crash would have left.
+    pub async fn abandon(&self) {
+        self.inner.stop_background().await;
+        // What is on its way must not reach the device after another has opened it.
+        let _ = self.inner.heap.flush().await;
     }
 
     /// Stops background work, puts everything into key tables and closes the drive cleanly, so that the next open

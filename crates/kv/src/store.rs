@@ -62,6 +62,9 @@ pub(crate) struct Inner {
     pub merge_eagerly: AtomicBool,
     /// Large values that are gone, whose pieces the heap was not told of yet.
     pub dead_large: Mutex<Vec<(SliceId, Bytes, KeyEntry)>>,
+    /// Bytes of blocks after which a table is closed, and of a value in one piece: both must fit in a segment.
+    pub table_bytes: usize,
+    pub piece_bytes: usize,
     /// Segments of the drive.
     pub segments: u32,
     /// Memory of the active memtables, in bytes.

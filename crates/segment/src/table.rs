@@ -301,6 +301,8 @@ impl Table {
         entry.end = entry.end.max(end);
         entry.live += i64::from(live);
         entry.last_seq = entry.last_seq.max(last_seq);
+        // The closing record must know where open segments end.
+        self.dirty.insert(id.0);
     }
 
     pub(crate) fn seal(&mut self, id: SegmentId) {
