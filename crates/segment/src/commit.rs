@@ -24,6 +24,7 @@ use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::SegmentHeader;
 use crate::layout::record;
 use crate::pump::pump;
+use crate::relocate::reencode_records;
 use crate::table::{NoSegment, OpenSegment};
 use crate::{Addr, AppendClass, AppendError, Appended, Durability, Record, RecordIn, RecordPtr, SegmentId};
 use crate::{Stream, tail};
@@ -67,6 +68,8 @@ pub(crate) struct Commit {
     pub next_frame: u64,
     /// Frames below this number are on flash.
     pub durable_frames: u64,
+    /// Everything up to this sequence number is on flash.
+    pub durable_seq: u64,
     /// Frames below this number are written, perhaps not synced.
     pub written_frames: u64,
     pub open: Option<OpenSegment>,
@@ -90,6 +93,7 @@ impl Commit {
             next_seq,
             next_frame,
             durable_frames: next_frame,
+            durable_seq: next_seq - 1,
             written_frames: next_frame,
             open: None,
             spares: VecDeque::with_capacity(4),
@@ -302,6 +306,28 @@ impl Commit {
         });
     }
 
+    /// Moves the forming frame to `offset` of `target`, behind frames that are there already.
+    pub(crate) fn move_forming(
+        &mut self,
+        inner: &Inner,
+        target: OpenSegment,
+        offset: u32,
+        pairs: &mut Vec<(RecordPtr, RecordPtr)>,
+    ) {
+        let Some(mut forming) = self.forming.take() else { return };
+        let old_addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.frame_at as u32);
+        let start = Addr::new(target.id, offset);
+        let used = forming.used - forming.frame_at;
+        let mut buf = IoBuf::for_read(forming.buf.len());
+        buf[..used].copy_from_slice(&forming.buf[forming.frame_at..forming.used]);
+        reencode_records(&mut buf, used, forming.count, target.life, old_addr, start, pairs);
+        forming.limit = (forming.limit - forming.frame_at).min((inner.segment_bytes - offset) as usize);
+        (forming.buf, forming.used, forming.frame_at) = (buf, used, 0);
+        (forming.start, forming.life) = (start, target.life);
+        inner.forming_at.store(start.0, Ordering::Release);
+        self.forming = Some(forming);
+    }
+
     /// The record, when it lies in the forming frame.
     pub(crate) fn peek(&self, ptr: RecordPtr) -> Option<Record> {
         let forming = self.forming.as_ref()?;
@@ -412,6 +438,9 @@ pub(crate) fn take_seqs(inner: &Arc<Inner>, n: u64) -> u64 {
     commit.next_seq += n;
     let idle = commit.is_idle();
     let last = commit.next_seq - 1;
+    if idle && commit.durable_frames == commit.written_frames {
+        commit.durable_seq = last;
+    }
     drop(commit);
     if idle {
         inner.written.open_to(last);

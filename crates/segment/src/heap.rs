@@ -385,7 +385,8 @@ impl Heap {
     /// nothing any more: reused after the next metadata record, which may be the heap's own, and not while a
     /// [`Pin`] from before is held.
     pub fn release(&self, segment: SegmentId) {
-        self.inner.table().release(segment);
+        let last_seq = self.last_seq();
+        self.inner.table().release(segment, last_seq);
         self.inner.kick_meta();
     }
 

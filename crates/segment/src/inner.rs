@@ -259,7 +259,9 @@ impl Inner {
         }
         let inner = self.clone();
         drop(spawn(async move {
-            // A failure has made the heap read-only, which is how others learn of it.
+            // A failure has made the heap read-only, which is how others learn of it. The flush lets released
+            // segments go whose records were overwritten only just now.
+            let _ = crate::pump::flush(&inner).await;
             let _ = crate::metalog::write_meta(&inner, crate::metalog::Write::internal()).await;
             inner.meta_kicked.store(false, Ordering::Release);
             inner.room.notify_all();

@@ -115,6 +115,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     }
     let half_bytes = half_bytes(&inner.superblock);
     let page = inner.page_bytes();
+    let mut tries = 4;
     let mut snapshot = what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_)));
     loop {
         let mut next = inner.meta.state().clone();
@@ -124,14 +125,14 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
             Some(MetaEdit::Edit(blob)) => next.blobs.push(blob.clone()),
             None => {}
         }
-        let (last_seq, next_commit) = {
+        let (last_seq, durable_seq, next_commit) = {
             let commit = inner.commit();
-            (commit.next_seq - 1, commit.next_frame)
+            (commit.next_seq - 1, commit.durable_seq, commit.durable_frames)
         };
         let next_moved = inner.writers[crate::Stream::Moved as usize].next_frame();
         let floor = inner.moves().floor(next.replay_from);
         next.moved_from = floor.unwrap_or(next_moved);
-        let composed = inner.table().compose(snapshot);
+        let composed = inner.table().compose(snapshot, durable_seq);
         let blobs = match (&what.edit, snapshot) {
             (_, true) => next.blobs.clone(),
             (Some(MetaEdit::Edit(blob)), false) => vec![blob.clone()],
@@ -151,7 +152,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
             moved_from: next.moved_from,
             last_seq,
             next_life: composed.next_life,
-            next_frames: [next_commit, next_moved],
+            durable_frames: [next_commit, next_moved],
             segments: composed.segments.clone(),
             pool: composed.pool.clone(),
             blobs,
@@ -185,8 +186,11 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 inner.room.notify_all();
                 return Ok(());
             }
-            // The half's end is spoilt: start afresh in the other one.
-            Err(FlashError::ProgramFailed { .. }) if !snapshot => snapshot = true,
+            // The half's end is spoilt: start afresh in the other one, after another erase if that fails too.
+            Err(FlashError::ProgramFailed { .. }) if tries > 0 => {
+                tries -= 1;
+                snapshot = true;
+            }
             Err(error) => {
                 inner.fail(&format!("metadata write failed: {error}"));
                 return Err(error.into());
@@ -313,6 +317,8 @@ pub(crate) async fn read_half(
     if records.is_empty() {
         return Ok(None);
     }
+    // Nothing was ever programmed behind the end of a log that was closed: what does not read there is a torn record.
+    uncertain_end |= window.lost.is_some_and(|lost| lost >= offset);
     Ok(Some(ReadHalf { records, offset, snapshot_bytes, uncertain_end }))
 }
 
@@ -328,6 +334,8 @@ struct HalfReader<'a> {
 struct Window {
     start: u64,
     bytes: Bytes,
+    /// First place in the half that did not read.
+    lost: Option<u64>,
 }
 
 impl Window {
@@ -336,17 +344,27 @@ impl Window {
         let end = self.start + self.bytes.len() as u64;
         if offset < self.start || offset + len as u64 > end {
             let wanted = len.max(256 << 10).min((reader.bytes - offset) as usize).max(len);
-            self.bytes = read_span(reader, offset, wanted).await?;
+            let lost;
+            (self.bytes, lost) = read_span(reader, offset, wanted).await?;
             self.start = offset;
+            self.lost = match (self.lost, lost) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
         }
         let at = (offset - self.start) as usize;
         Ok(self.bytes.slice(at..at + len))
     }
 }
 
-async fn read_span(reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<Bytes, HeapError> {
+async fn read_span(
+    reader: &HalfReader<'_>,
+    offset: u64,
+    len: usize,
+) -> Result<(Bytes, Option<u64>), HeapError> {
     let segment_bytes = u64::from(reader.superblock.segment_bytes);
     let mut out = IoBuf::zeroed(len);
+    let mut lost = None;
     let mut done = 0;
     while done < len {
         let at = offset + done as u64;
@@ -355,7 +373,10 @@ async fn read_span(reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<B
         let segment = SegmentId(reader.first + (at / segment_bytes) as u32);
         let part = crate::scan::read_tolerant(reader.device, segment, in_segment as u32, chunk).await?;
         out[done..done + chunk].copy_from_slice(&part.bytes);
+        if let Some(&first) = part.lost.first() {
+            lost = lost.or(Some(at - in_segment + u64::from(first)));
+        }
         done += chunk;
     }
-    Ok(out.freeze())
+    Ok((out.freeze(), lost))
 }

@@ -96,7 +96,7 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
 fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32) -> MetaRecord {
     let mut table = Table::new(device, first_data, 0);
     table.index_free();
-    let composed = table.compose(true);
+    let composed = table.compose(true, 0);
     MetaRecord {
         kind: MetaKind::Snapshot,
         clean: true,
@@ -107,7 +107,7 @@ fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32) -> 
         last_seq: 0,
         // Lives of an earlier drive on the same media must not come again: start from the identity.
         next_life: u64::from_le_bytes(std::array::from_fn(|i| superblock.drive_id[i])) >> 16 | 1,
-        next_frames: [0, 0],
+        durable_frames: [0, 0],
         segments: composed.segments,
         pool: composed.pool,
         blobs: Vec::new(),
@@ -299,7 +299,7 @@ pub(crate) async fn open(
     let inner = Arc::new(Inner::new(device, superblock, options, table, MetaLog::new(state, last.clean)));
     {
         let mut commit = inner.commit();
-        *commit = Commit::new(last.last_seq + 1, last.next_frames[0]);
+        *commit = Commit::new(last.last_seq + 1, last.durable_frames[0]);
         if clean {
             for (stream, open) in open_segments {
                 if stream != Stream::Commit {
@@ -312,7 +312,7 @@ pub(crate) async fn open(
             }
         }
     }
-    inner.writers[Stream::Moved as usize].set_next_frame(last.next_frames[1]);
+    inner.writers[Stream::Moved as usize].set_next_frame(last.durable_frames[1]);
     inner.written.open_to(last.last_seq);
     inner.durable.open_to(last.last_seq);
     if read_only {
@@ -384,10 +384,21 @@ async fn find_segments(
                 known_end: entry.end,
                 known_live: entry.live.max(0) as u32,
                 last_seq: entry.last_seq,
+                first_frame: None,
             });
         }
     }
-    // Lives are given out in the order of opening.
-    found.sort_by_key(|found| (found.stream as u8, found.life));
+    // Lives are given out in the order of opening, which is the frames' order unless a program failure moved some.
+    for found in found.iter_mut().filter(|found| found.stream == Stream::Commit) {
+        let bytes =
+            crate::scan::read_tolerant(device, found.id, 0, 2 * superblock.page_bytes as usize).await?.bytes;
+        let first = Addr::new(found.id, superblock.page_bytes);
+        found.first_frame = match SegmentHeader::decode(&bytes) {
+            header::Decoded::Header(header) if header.life == found.life => Some(header.first_frame),
+            _ => frame::FrameHeader::decode(&bytes[superblock.page_bytes as usize..], found.life, first)
+                .map(|frame| frame.number),
+        };
+    }
+    found.sort_by_key(|found| (found.stream as u8, found.first_frame.unwrap_or(u64::MAX), found.life));
     Ok(found)
 }

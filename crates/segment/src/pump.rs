@@ -59,6 +59,9 @@ impl Commit {
 
 pub(crate) async fn pump(inner: Arc<Inner>) {
     loop {
+        if inner.failed().is_some() {
+            return;
+        }
         let step = inner.commit().next_step(&inner);
         match step {
             Step::Write(frame) => {
@@ -81,15 +84,16 @@ pub(crate) async fn pump(inner: Arc<Inner>) {
 
 /// Makes every written frame durable in the relaxed modes.
 pub(crate) async fn sync(inner: &Arc<Inner>) -> Result<(), ()> {
-    let written = {
+    let (written, seq) = {
         let mut commit = inner.commit();
         commit.last_sync = now();
-        commit.written_frames
+        (commit.written_frames, inner.written.current())
     };
     match inner.device.sync().await {
         Ok(()) => {
             let mut commit = inner.commit();
             commit.durable_frames = commit.durable_frames.max(written);
+            commit.durable_seq = commit.durable_seq.max(seq);
             Ok(())
         }
         Err(error) => {
@@ -125,7 +129,7 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
                 return Ok(());
             }
             Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) => {
-                frame = match crate::relocate::relocate(inner, frame) {
+                frame = match crate::relocate::relocate(inner, frame).await {
                     Ok(frame) => frame,
                     Err(reason) => {
                         inner.fail(&reason);
@@ -163,6 +167,9 @@ fn done(inner: &Arc<Inner>, frame: &Sealed, took: Duration) {
         room = before > max / 2 && commit.undurable_bytes <= max / 2;
         // Numbers that were taken for moves count once nothing waits before them.
         open_to = if commit.is_idle() { commit.next_seq - 1 } else { frame.last_seq };
+        if inner.options.durability == Durability::Always && !frame.more {
+            commit.durable_seq = open_to;
+        }
         let mut table = inner.table();
         while commit.closing.front().is_some_and(|&(number, _)| number <= frame.number) {
             if let Some((_, segment)) = commit.closing.pop_front() {

@@ -1,10 +1,173 @@
-//! Program failures in the commit stream: what did not reach flash is written again in another segment.
+//! Program failures in the commit stream: what did not reach flash is written again, in a fresh segment.
+//!
+//! The failed frame, the queued ones behind it in the same segment and the forming one are encoded anew, because
+//! checksums are seeded with life and address. Old addresses stay readable through aliases until the heap is
+//! closed, and the client is told before the records count as durable. What lies in the segment before the failure
+//! stays there until it is cleaned; then the segment is retired.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::commit::Sealed;
+use pumice_reactor::IoBuf;
+
+use crate::commit::{Commit, Sealed};
 use crate::inner::Inner;
+use crate::layout::frame::{self, FrameHeader};
+use crate::layout::header::{Decoded, SegmentHeader};
+use crate::layout::record;
+use crate::metalog::{self, Write};
+use crate::table::OpenSegment;
+use crate::{Addr, AppendClass, AppendError, RecordPtr, Stream};
 
-pub(crate) fn relocate(_inner: &Arc<Inner>, frame: Sealed) -> Result<Sealed, String> {
-    Err(format!("program failed at {}", frame.start))
+/// Moves `failed` and what follows it in its segment; returns it as it is to be written now.
+pub(crate) async fn relocate(inner: &Arc<Inner>, failed: Sealed) -> Result<Sealed, String> {
+    let target = fresh_segment(inner).await?;
+    let mut pairs = Vec::new();
+    let result = {
+        let mut commit = inner.commit();
+        move_frames(inner, &mut commit, failed, target, &mut pairs)
+    };
+    inner.counters.relocations.fetch_add(1, Ordering::Relaxed);
+    if let Some(told) = inner.on_relocated.get() {
+        told(&pairs);
+    }
+    result
+}
+
+async fn fresh_segment(inner: &Arc<Inner>) -> Result<OpenSegment, String> {
+    let mut out = VecDeque::new();
+    for _ in 0..2 {
+        match inner.open_segments(Stream::Commit, 1, AppendClass::System, &mut out) {
+            Ok(()) => break,
+            Err(AppendError::Busy) => {
+                metalog::write_meta(inner, Write::internal()).await.map_err(|error| error.to_string())?;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    out.pop_front().ok_or_else(|| "a program failed and no segment is left to write to".into())
+}
+
+fn move_frames(
+    inner: &Inner,
+    commit: &mut Commit,
+    failed: Sealed,
+    target: OpenSegment,
+    pairs: &mut Vec<(RecordPtr, RecordPtr)>,
+) -> Result<Sealed, String> {
+    let page = inner.page_bytes();
+    let source = failed.start.segment();
+    let source_end = failed.start.offset();
+    let mut frames = VecDeque::from([failed]);
+    while commit.sealed.front().is_some_and(|next| next.start.segment() == source) {
+        frames.extend(commit.sealed.pop_front());
+    }
+    let mut offset = 0u32;
+    let mut moved_live = 0u32;
+    let last_number = frames.back().map_or(0, |last| last.number);
+    let mut replaced = Vec::new();
+    for sealed in &mut frames {
+        let old_head = if sealed.start.offset() == 0 { page } else { 0 };
+        let old_addr = Addr::new(source, sealed.start.offset() + old_head as u32);
+        let old = sealed.data.slice(old_head..);
+        let new_head = if offset == 0 { page } else { 0 };
+        let mut buf = IoBuf::for_read(new_head + old.len());
+        if new_head > 0 {
+            encode_head(inner, &mut buf[..new_head], &target, sealed, old_head);
+        }
+        let new_addr = Addr::new(target.id, offset + new_head as u32);
+        buf[new_head..].copy_from_slice(&old);
+        let used = reencode(&mut buf[new_head..], target.life, old_addr, new_addr, pairs)?;
+        let live = pairs[used..].iter().map(|(_, new)| new.len).sum::<u32>();
+        moved_live += live;
+        let (start, data) = (Addr::new(target.id, offset), buf.freeze());
+        offset += data.len() as u32;
+        inner.table().wrote(target.id, offset, live, sealed.last_seq);
+        replaced.push((start.offset(), data.clone()));
+        (sealed.start, sealed.data) = (start, data);
+    }
+    inner.tail().relocate(source, source_end, target.id, replaced);
+    commit.closing.retain(|&(_, segment)| segment != source);
+    let continues = commit.open.is_some_and(|open| open.id == source);
+    if continues {
+        commit.open = Some(OpenSegment { offset, ..target });
+        commit.move_forming(inner, target, offset, pairs);
+    } else {
+        let at = commit.closing.partition_point(|&(number, _)| number <= last_number);
+        commit.closing.insert(at, (last_number, target.id));
+    }
+    inner.table().move_live(source, moved_live, source_end);
+    let mut aliases = inner.aliases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    aliases.extend(pairs.iter().map(|(old, new)| (old.addr, *new)));
+    inner.has_aliases.store(true, Ordering::Release);
+    drop(aliases);
+    let first = frames.pop_front().ok_or("nothing to relocate")?;
+    while let Some(next) = frames.pop_back() {
+        commit.sealed.push_front(next);
+    }
+    Ok(first)
+}
+
+fn encode_head(inner: &Inner, out: &mut [u8], target: &OpenSegment, first: &Sealed, old_head: usize) {
+    let old = match SegmentHeader::decode(&first.data) {
+        Decoded::Header(header) if old_head > 0 => Some(header),
+        _ => None,
+    };
+    out.fill(0);
+    SegmentHeader {
+        drive_id: inner.superblock.drive_id,
+        segment: target.id.0,
+        segment_bytes: inner.segment_bytes,
+        life: target.life,
+        stream: Stream::Commit,
+        first_frame: first.number,
+        seq: old.map_or(first.last_seq, |header| header.seq),
+        durable_frames: old.map_or(first.number, |header| header.durable_frames),
+    }
+    .encode(out);
+}
+
+/// Encodes a frame for its new place; returns how many pairs there were before.
+fn reencode(
+    bytes: &mut [u8],
+    life: u64,
+    old_addr: Addr,
+    new_addr: Addr,
+    pairs: &mut Vec<(RecordPtr, RecordPtr)>,
+) -> Result<usize, String> {
+    let before = pairs.len();
+    let old_life = crate::layout::u64_at(bytes, 8);
+    let header = FrameHeader::decode(bytes, old_life, old_addr)
+        .ok_or_else(|| format!("the frame for {old_addr} does not verify in memory"))?;
+    reencode_records(bytes, header.bytes as usize, header.count, life, old_addr, new_addr, pairs);
+    FrameHeader { life, ..header }.encode(bytes, new_addr);
+    Ok(before)
+}
+
+/// Gives `count` records behind a frame header their checksums for another life and address.
+pub(crate) fn reencode_records(
+    bytes: &mut [u8],
+    end: usize,
+    count: u32,
+    life: u64,
+    old_addr: Addr,
+    new_addr: Addr,
+    pairs: &mut Vec<(RecordPtr, RecordPtr)>,
+) {
+    let mut at = frame::HEADER_BYTES;
+    for _ in 0..count {
+        let Some(total) = record::peek_total(&bytes[at..end]) else { break };
+        let place = |addr: Addr| RecordPtr {
+            addr: Addr::new(addr.segment(), addr.offset() + at as u32),
+            len: total as u32,
+        };
+        let (old, new) = (place(old_addr), place(new_addr));
+        let payload_len = total - record::HEADER_BYTES;
+        let kind = bytes[at + 8];
+        let crc = record::payload_crc(None, &[&bytes[at + record::HEADER_BYTES..at + total]]);
+        record::encode_head(&mut bytes[at..], life, new.addr, payload_len as u32, kind, None, crc);
+        pairs.push((old, new));
+        at += record::padded(total);
+    }
 }

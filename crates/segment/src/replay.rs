@@ -27,6 +27,8 @@ pub(crate) struct Found {
     pub known_end: u32,
     pub known_live: u32,
     pub last_seq: u64,
+    /// Number of its first frame, when it can be read.
+    pub first_frame: Option<u64>,
 }
 
 /// One frame, or the frames of one batch: all or nothing.
@@ -46,6 +48,8 @@ struct Extent {
     end: u32,
     live: u32,
     last_seq: u64,
+    /// `live` covers what lies below.
+    known_end: u32,
 }
 
 /// The frames that follow the client's durable state.
@@ -57,11 +61,14 @@ pub struct Replay {
     replay_from: u64,
     moved_from: u64,
     loaded_stamp: u64,
+    known_durable: u64,
     /// Next commit frame's number, once one was seen.
     expected: Option<u64>,
     log_ended: bool,
-    /// Frames of a batch that is not complete, or not proven durable.
+    /// Frames of a batch that is not complete.
     pending: Vec<(SegmentId, Frame)>,
+    /// A frame that is not whole, until the next one tells what that means.
+    broken: Option<(SegmentId, Frame)>,
     damage: Vec<Damage>,
     extents: BTreeMap<SegmentId, Extent>,
     ready: VecDeque<ReplayedBatch>,
@@ -82,15 +89,17 @@ impl Replay {
             replay_from: last.replay_from,
             moved_from: last.moved_from,
             loaded_stamp: last.generation << 32 | u64::from(last.index),
+            known_durable: last.durable_frames[0],
             expected: None,
             log_ended: false,
             pending: Vec::new(),
+            broken: None,
             damage: Vec::new(),
             extents: BTreeMap::new(),
             ready: VecDeque::new(),
             last_seq: last.last_seq,
-            next_frame: last.next_frames[0],
-            next_moved: last.next_frames[1],
+            next_frame: last.durable_frames[0],
+            next_moved: last.durable_frames[1],
             first_moved: None,
             bytes_read: 0,
         }
@@ -127,7 +136,12 @@ impl Replay {
         let len = len.next_multiple_of(self.inner.page_bytes()).min(self.inner.segment_bytes as usize);
         self.extents.insert(
             found.id,
-            Extent { end: found.sealed_end.unwrap_or(0), live: found.known_live, last_seq: found.last_seq },
+            Extent {
+                end: found.sealed_end.unwrap_or(0),
+                live: found.known_live,
+                last_seq: found.last_seq,
+                known_end: found.known_end,
+            },
         );
         if len == 0 {
             return Ok(());
@@ -152,24 +166,41 @@ impl Replay {
     }
 
     fn commit_segment(&mut self, found: &Found, frames: Vec<Frame>) {
+        let page = self.inner.superblock.page_bytes;
+        if self.expected.is_none()
+            && found.sealed_end.is_some_and(|end| end > page)
+            && frames.first().is_none_or(|first| first.offset != page)
+        {
+            let what = "the first frames of the segment are lost".into();
+            self.damage.push(Damage { segment: found.id, offset: page, what });
+        }
         for frame in frames {
             if self.log_ended {
                 return;
             }
             let number = frame.header.number;
             let durable = number.saturating_sub(u64::from(frame.header.lag));
-            let expected = *self.expected.get_or_insert(number);
+            // All frames that the newest metadata record knew as durable are in segments that it named.
+            let expected = *self.expected.get_or_insert(number.min(self.known_durable));
             if number < expected {
                 continue;
             }
-            // Frames held back because they are not whole are damage if this one proves them durable.
-            if let Some(position) = self.pending.iter().position(|(_, held)| !held.damage.is_empty()) {
-                if self.pending[position].1.header.number >= durable {
-                    self.log_ended = true;
-                    return;
-                }
-                for (_, held) in &mut self.pending {
-                    self.damage.append(&mut held.damage);
+            let mut expected = expected;
+            if let Some((segment, mut broken)) = self.broken.take() {
+                // It was written again elsewhere (a program failed), or it is damage if this frame proves that it
+                // was durable, or the log ended with it.
+                if number > broken.header.number {
+                    if broken.header.number >= durable {
+                        self.log_ended = true;
+                        return;
+                    }
+                    self.damage.append(&mut broken.damage);
+                    expected = broken.header.number + 1;
+                    let more = broken.header.more;
+                    self.pending.push((segment, broken));
+                    if !more {
+                        self.accept();
+                    }
                 }
             }
             if number > expected {
@@ -186,11 +217,15 @@ impl Replay {
                 let what = format!("commit frames {expected} to {} are lost", number - 1);
                 self.damage.push(Damage { segment: found.id, offset: frame.offset, what });
             }
+            if !frame.damage.is_empty() {
+                self.expected = Some(number);
+                self.broken = Some((found.id, frame));
+                continue;
+            }
             self.expected = Some(number + 1);
-            let whole = frame.damage.is_empty();
             let more = frame.header.more;
             self.pending.push((found.id, frame));
-            if whole && !more {
+            if !more {
                 self.accept();
             }
         }
@@ -207,10 +242,10 @@ impl Replay {
             self.next_frame = self.next_frame.max(header.number + 1);
             let extent = self.extents.entry(segment).or_default();
             let end = frame.end(page);
-            if end > extent.end {
+            if end > extent.known_end {
                 extent.live += frame.records.iter().map(|record| record.ptr.len).sum::<u32>();
-                extent.end = end;
             }
+            extent.end = extent.end.max(end);
             extent.last_seq = extent.last_seq.max(newest);
             if newest > self.replay_from {
                 records.extend(frame.records.into_iter().filter(|record| record.seq > self.replay_from));
@@ -267,6 +302,11 @@ impl Replay {
         }
         // What is still pending is the torn end of the log.
         self.pending.clear();
+        self.broken = None;
+        if !self.inner.device.is_read_only() {
+            // What was read may still be in a cache: what follows will call it durable.
+            self.inner.device.sync().await?;
+        }
         {
             let mut commit = self.inner.commit();
             *commit = crate::commit::Commit::new(self.last_seq + 1, self.next_frame);

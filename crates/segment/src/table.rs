@@ -59,6 +59,15 @@ pub(crate) enum NoSegment {
     Full,
 }
 
+#[derive(Clone, Copy)]
+struct Releasing {
+    id: u32,
+    /// Pins from up to here hold it.
+    epoch: u64,
+    /// What was overwritten by records up to here is only dead once they are durable.
+    seq: u64,
+}
+
 /// What a metadata record says about segments.
 pub(crate) struct Composed {
     pub segments: Vec<SegmentEntry>,
@@ -82,8 +91,8 @@ pub(crate) struct Table {
     /// Named by a metadata record that is being written.
     pool_coming: usize,
     next_life: u64,
-    /// Released, with the pin epoch of the release.
-    releasing: Vec<(u32, u64)>,
+    /// Released, and what must be over before they are free.
+    releasing: Vec<Releasing>,
     freeing: u64,
     epoch: u64,
     pins: BTreeMap<u64, u32>,
@@ -222,7 +231,7 @@ impl Table {
     pub(crate) fn wants_meta(&self) -> bool {
         let low = self.pool.len() - self.pool_coming < POOL_SEGMENTS / 2;
         let unpooled = self.free.iter().any(|set| !set.is_empty());
-        low && (unpooled || self.releasing.iter().any(|&(_, epoch)| !self.pinned(epoch)))
+        low && (unpooled || self.releasing.iter().any(|releasing| !self.pinned(releasing.epoch)))
     }
 
     fn floor(&self, class: AppendClass) -> u32 {
@@ -314,6 +323,12 @@ impl Table {
         }
     }
 
+    /// Takes back what was counted for frames of a failed segment that went elsewhere.
+    pub(crate) fn move_live(&mut self, source: SegmentId, live: u32, end: u32) {
+        self.seal_failed(source, end);
+        self.entries[source.0 as usize].live -= i64::from(live);
+    }
+
     /// Seals a segment in which a program failed; it is retired when it is released.
     pub(crate) fn seal_failed(&mut self, id: SegmentId, end: u32) {
         self.seal(id);
@@ -394,19 +409,19 @@ impl Table {
     pub(crate) fn unclaim(&mut self, id: SegmentId) {
         if let Some(entry) = self.entries.get_mut(id.0 as usize)
             && entry.state == SegmentState::Sealed
-            && !self.releasing.iter().any(|&(segment, _)| segment == id.0)
+            && !self.releasing.iter().any(|releasing| releasing.id == id.0)
         {
             entry.claimed = false;
         }
     }
 
-    pub(crate) fn release(&mut self, id: SegmentId) {
+    pub(crate) fn release(&mut self, id: SegmentId, seq: u64) {
         let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
         assert!(entry.state == SegmentState::Sealed, "{id} is {:?} and cannot be released", entry.state);
-        assert!(!self.releasing.iter().any(|&(segment, _)| segment == id.0), "{id} is released already");
+        assert!(!self.releasing.iter().any(|releasing| releasing.id == id.0), "{id} is released already");
         entry.claimed = true;
         entry.live = 0;
-        self.releasing.push((id.0, self.epoch));
+        self.releasing.push(Releasing { id: id.0, epoch: self.epoch, seq });
         self.epoch += 1;
         self.released += 1;
     }
@@ -429,15 +444,15 @@ impl Table {
         self.pins.first_key_value().is_some_and(|(&oldest, _)| oldest <= released_at)
     }
 
-    /// What the next metadata record says: frees what was released and is not pinned, and names the next pool.
-    /// Follow up with [`Table::composed`].
-    pub(crate) fn compose(&mut self, snapshot: bool) -> Composed {
+    /// What the next metadata record says: frees what was released and is not pinned, given that everything up to
+    /// `durable_seq` is durable, and names the next pool. Follow up with [`Table::composed`].
+    pub(crate) fn compose(&mut self, snapshot: bool, durable_seq: u64) -> Composed {
         let mut freed = 0;
         let releasing = std::mem::take(&mut self.releasing);
-        let (kept, ready): (Vec<_>, Vec<_>) =
-            releasing.into_iter().partition(|&(_, epoch)| self.pinned(epoch));
+        let held = |releasing: &Releasing| self.pinned(releasing.epoch) || releasing.seq > durable_seq;
+        let (kept, ready): (Vec<_>, Vec<_>) = releasing.into_iter().partition(held);
         self.releasing = kept;
-        for (id, _) in ready {
+        for Releasing { id, .. } in ready {
             let entry = &mut self.entries[id as usize];
             let bad = entry.flags & FLAG_FAILED != 0;
             entry.state = if bad { SegmentState::Bad } else { SegmentState::Free };

@@ -67,6 +67,24 @@ impl Tail {
         }
     }
 
+    /// Frames of `source` from `from` on were written to `target` instead, at these offsets with these bytes.
+    pub(crate) fn relocate(
+        &mut self,
+        source: SegmentId,
+        from: u32,
+        target: SegmentId,
+        replaced: Vec<(u32, Bytes)>,
+    ) {
+        let Some(index) = self.segments.iter().rposition(|frames| frames.segment == source) else { return };
+        let frames = &mut self.segments[index].frames;
+        let kept = frames.partition_point(|frame| frame.start < from);
+        let moved = frames.split_off(kept);
+        let moved =
+            moved.into_iter().zip(replaced).map(|(frame, (start, data))| Frame { start, data, ..frame });
+        let frames = moved.collect();
+        self.segments.insert(index + 1, SegmentFrames { segment: target, frames });
+    }
+
     /// The record's bytes, if the frame that holds them is here.
     pub(crate) fn get(&self, ptr: RecordPtr) -> Option<Bytes> {
         let (segment, offset) = (ptr.addr.segment(), ptr.addr.offset());

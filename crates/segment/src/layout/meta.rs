@@ -84,8 +84,8 @@ pub struct MetaRecord {
     pub last_seq: u64,
     /// Lives from here on were not given out.
     pub next_life: u64,
-    /// Next frame numbers of the commit and the moved stream.
-    pub next_frames: [u64; 2],
+    /// Frames of the commit and the moved stream that were durable for certain: at least this many.
+    pub durable_frames: [u64; 2],
     /// Segments: all that are not free and fresh (snapshot), or those that changed (edit).
     pub segments: Vec<SegmentEntry>,
     /// The segments that are opened next, in order.
@@ -131,8 +131,8 @@ impl MetaRecord {
         put_u64(out, 48, self.moved_from);
         put_u64(out, 56, self.last_seq);
         put_u64(out, 64, self.next_life);
-        put_u64(out, 72, self.next_frames[0]);
-        put_u64(out, 80, self.next_frames[1]);
+        put_u64(out, 72, self.durable_frames[0]);
+        put_u64(out, 80, self.durable_frames[1]);
         put_u64(out, 88, 0);
         let mut at = HEADER_BYTES;
         for entry in &self.segments {
@@ -239,7 +239,7 @@ impl MetaRecord {
             moved_from: u64_at(bytes, 48),
             last_seq: u64_at(bytes, 56),
             next_life: u64_at(bytes, 64),
-            next_frames: [u64_at(bytes, 72), u64_at(bytes, 80)],
+            durable_frames: [u64_at(bytes, 72), u64_at(bytes, 80)],
             segments,
             pool,
             blobs,
