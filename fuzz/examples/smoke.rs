@@ -1,5 +1,5 @@
 //! The seeded runner from the command line: `cargo run --release --example smoke -- [--target NAME] [--seed N] [--first N]
-//! [--runs N]`.
+//! [--runs N]`; `--seeds DIR` writes the well-formed inputs instead, as libFuzzer wants them (DIR/NAME/…).
 
 use std::process::ExitCode;
 
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         let number = value.parse::<u64>();
         match (name.as_str(), number) {
             ("--target", _) if runner::find(&value).is_some() => only = Some(value),
+            ("--seeds", _) if !value.is_empty() => return write_seeds(value.as_ref()),
             ("--seed", Ok(n)) => seed = n,
             ("--first", Ok(n)) => first = n,
             ("--runs", Ok(n)) => runs = n,
@@ -38,4 +39,21 @@ fn main() -> ExitCode {
         }
     }
     code
+}
+
+fn write_seeds(dir: &std::path::Path) -> ExitCode {
+    for target in targets::ALL {
+        let folder = dir.join(target.name);
+        let files = (target.seeds)().into_iter().enumerate();
+        let written = std::fs::create_dir_all(&folder).and_then(|()| {
+            files
+                .into_iter()
+                .try_for_each(|(i, bytes)| std::fs::write(folder.join(format!("seed-{i}")), bytes))
+        });
+        if let Err(error) = written {
+            eprintln!("{}: {error}", folder.display());
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
 }
