@@ -590,6 +590,11 @@ impl Many {
         Poll::Pending
     }
 
+    /// The next outcome if one lies here.
+    pub(crate) fn try_next(&self) -> Option<Outcome> {
+        self.queue.borrow_mut().pop_front()
+    }
+
     /// Ends the operation and forgets what lies here.
     pub(crate) fn close(&self, core: &Core) {
         if let Some(token) = self.token.take() {

@@ -88,8 +88,9 @@ struct Inner {
     peer: PeerAddr,
     core: Rc<Core>,
     many: Rc<Many>,
-    /// The shared receive buffers ran out: ask for one receive into memory of its own.
-    single: Cell<bool>,
+    /// How often in a row the shared receive buffers ran out. Others will have given some back when it asks again; if
+    /// not, the next receive goes into memory of its own.
+    exhausted: Cell<u8>,
     ended: Cell<bool>,
 }
 
@@ -99,22 +100,33 @@ impl Inner {
             if self.ended.get() {
                 return Ok(RecvBuf::from_vec(Vec::new()));
             }
-            let start = || Op::Receive { stream: self.handle.clone(), many: !self.single.take() };
-            let result = match poll_fn(|context| self.many.poll_next(&self.core, context, start)).await {
-                Outcome::Received(result) => result,
-                other => other.unexpected(),
-            };
-            match result {
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => self.single.set(true),
-                Ok(buf) => {
-                    if buf.is_empty() {
-                        self.ended.set(true);
-                    }
-                    return Ok(buf);
-                }
-                Err(error) => return Err(error),
+            let start = || Op::Receive { stream: self.handle.clone(), many: self.exhausted.get() < 2 };
+            let outcome = poll_fn(|context| self.many.poll_next(&self.core, context, start)).await;
+            if let Some(result) = self.received(outcome) {
+                return result;
             }
         }
+    }
+
+    fn try_recv(&self) -> Option<io::Result<RecvBuf>> {
+        self.received(self.many.try_next()?)
+    }
+
+    /// `None`: ask again.
+    fn received(&self, outcome: Outcome) -> Option<io::Result<RecvBuf>> {
+        let Outcome::Received(result) = outcome else { outcome.unexpected() };
+        match &result {
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                self.exhausted.set(self.exhausted.get().saturating_add(1));
+                return None;
+            }
+            Ok(buf) => {
+                self.exhausted.set(0);
+                self.ended.set(buf.is_empty());
+            }
+            Err(_) => {}
+        }
+        Some(result)
     }
 
     async fn send(&self, mut data: SendData) -> (io::Result<()>, SendData) {
@@ -181,7 +193,7 @@ impl Stream {
             peer,
             core: current(),
             many: Many::new(RECEIVED_AHEAD_MAX),
-            single: Cell::new(false),
+            exhausted: Cell::new(0),
             ended: Cell::new(false),
         }))
     }
@@ -202,6 +214,11 @@ impl Stream {
     /// What came; empty at the end of the stream. At most a few buffers are received ahead of the caller.
     pub async fn recv(&mut self) -> io::Result<RecvBuf> {
         self.0.recv().await
+    }
+
+    /// What has come already, without waiting: to answer everything in one send. `None`: nothing yet (then `recv`).
+    pub fn try_recv(&mut self) -> Option<io::Result<RecvBuf>> {
+        self.0.try_recv()
     }
 
     /// Sends all parts in order, uncopied.
@@ -234,6 +251,11 @@ impl RecvHalf {
     /// See [`Stream::recv`].
     pub async fn recv(&mut self) -> io::Result<RecvBuf> {
         self.0.recv().await
+    }
+
+    /// What has come already, without waiting: to answer everything in one send. `None`: nothing yet (then `recv`).
+    pub fn try_recv(&mut self) -> Option<io::Result<RecvBuf>> {
+        self.0.try_recv()
     }
 
     /// Who is at the other end.

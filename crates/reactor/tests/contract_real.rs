@@ -5,7 +5,7 @@ mod contract;
 
 use contract::{Check, Place};
 use pumice_reactor::sync::Event;
-use pumice_reactor::{Config, start};
+use pumice_reactor::{Config, Without, start};
 use std::sync::Arc;
 
 fn run_with(config: &Config, many: usize, check: Check) {
@@ -30,8 +30,42 @@ fn run_with(config: &Config, many: usize, check: Check) {
     running.unwrap().join().unwrap();
 }
 
-fn run(_name: &str, check: Check) {
-    run_with(&Config::default(), 1000, check);
+mod by_default {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        run_with(&Config::default(), 1000, check);
+    }
+
+    contract_tests!(run);
 }
 
-contract_tests!(run);
+/// As on the oldest kernel, with no memory to lock.
+mod without_features {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        let without = Without { deferred_work: true, shared_receive_buffers: true, multishot_accept: true };
+        run_with(&Config { registered_buffer_bytes: 0, without, ..Config::default() }, 300, check);
+    }
+
+    contract_tests!(run);
+}
+
+/// Queues that overflow and receive buffers that run out all the time.
+mod with_tiny_queues {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        let config = Config {
+            queue_depth: 2,
+            registered_buffer_bytes: 64 << 10,
+            receive_buffers: 2,
+            receive_buffer_bytes: 700,
+            ..Config::default()
+        };
+        run_with(&config, 300, check);
+    }
+
+    contract_tests!(run);
+}

@@ -1,5 +1,8 @@
 //! The receive buffers that all connections of a core share: the kernel takes one when bytes have come, so idle
 //! connections hold none.
+//!
+//! Rejected: letting the kernel fill one buffer bit by bit (IOU_PBUF_RING_INC). Its completions do not say where in the
+//! buffer their bytes are; one completion out of order would hand a client's bytes to another.
 
 use super::memory::Mapping;
 use io_uring::IoUring;

@@ -2,7 +2,8 @@
 //!
 //! An operation's slot keeps what the kernel uses — memory and file descriptor — until the last completion, whatever
 //! its owner does meanwhile. Entries are queued without a system call and handed over by the one `io_uring_enter` of
-//! a turn, which also waits. What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
+//! a turn, which also waits (for one completion: waiting some microseconds for several doubled the CPU of unpipelined
+//! requests, by its timers). What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
 //!
 //! Missing features are done without: deferred task work, shared receive buffers, multishot, registered memory and
 //! the ring's own registration each have a fallback, chosen when the kernel refuses. The oldest kernel is 5.19.
@@ -35,7 +36,8 @@ const CANCEL: u64 = u64::MAX - 1;
 const RECEIVE_GROUP: u16 = 0;
 /// Most bytes of one read or write; the kernel takes less than 2 GiB.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
-const COMPLETIONS_MIN: u32 = 4096;
+/// Completions that fit before the kernel has to keep them elsewhere, for each entry of the submission queue.
+const COMPLETIONS_PER_ENTRY: u32 = 16;
 
 /// One core's ring.
 pub struct Uring {
@@ -59,11 +61,13 @@ pub struct Uring {
 
 impl Uring {
     pub(crate) fn new(config: &Config, kick: Arc<EventFd>) -> io::Result<Self> {
-        let ring = build_ring(config.queue_depth)?;
-        let receive =
-            BufRing::new(&ring, RECEIVE_GROUP, config.receive_buffers, config.receive_buffer_bytes as usize)
-                .ok()
-                .map(Rc::new);
+        let ring = build_ring(config.queue_depth, config.without.deferred_work)?;
+        let size = config.receive_buffer_bytes as usize;
+        let receive = if config.without.shared_receive_buffers {
+            None
+        } else {
+            BufRing::new(&ring, RECEIVE_GROUP, config.receive_buffers, size).ok().map(Rc::new)
+        };
         let pool = register_memory(&ring, config.registered_buffer_bytes);
         let mut uring = Self {
             ring,
@@ -73,8 +77,8 @@ impl Uring {
             kick,
             multishot_receive: receive.is_some(),
             receive,
-            multishot_accept: true,
-            receive_bytes: config.receive_buffer_bytes as usize,
+            multishot_accept: !config.without.multishot_accept,
+            receive_bytes: size,
             pool,
             enters: 0,
         };
@@ -118,6 +122,7 @@ impl Uring {
                 return;
             }
         }
+        // Bounded by the operations in flight, each of which its task awaits, and their cancellations.
         self.backlog.push_back(entry);
     }
 
@@ -333,10 +338,16 @@ impl Uring {
     }
 }
 
-fn build_ring(queue_depth: u32) -> io::Result<IoUring> {
+fn build_ring(queue_depth: u32, without_deferred_work: bool) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
-    builder.dontfork().setup_clamp().setup_cqsize(COMPLETIONS_MIN.max(queue_depth * 4)).setup_submit_all();
-    let best = {
+    builder
+        .dontfork()
+        .setup_clamp()
+        .setup_cqsize(queue_depth.saturating_mul(COMPLETIONS_PER_ENTRY))
+        .setup_submit_all();
+    let best = if without_deferred_work {
+        Err(io::ErrorKind::Unsupported.into())
+    } else {
         let mut builder = builder.clone();
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         builder.build(queue_depth)

@@ -1,0 +1,104 @@
+//! The hot paths allocate nothing once they are warm.
+#![allow(unsafe_code)]
+
+use pumice_reactor::sync::Gate;
+use pumice_reactor::{
+    File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, block_on, sleep, spawn, yield_now,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of one of `rounds` repetitions, after a warm-up.
+async fn allocations<F: Future<Output = ()>>(rounds: u64, mut step: impl FnMut() -> F) -> f64 {
+    for _ in 0..100 {
+        step().await;
+    }
+    let before = COUNT.get();
+    for _ in 0..rounds {
+        step().await;
+    }
+    (COUNT.get() - before) as f64 / rounds as f64
+}
+
+#[test]
+fn reads_echoes_gates_and_yields_allocate_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    block_on(async {
+        let options = OpenOptions { create: true, direct: true, ..OpenOptions::default() };
+        let file = File::open(&path, &options).await.unwrap();
+        file.write_at(IoBuf::zeroed(65536).freeze(), 0, WriteSync::Cached).await.unwrap();
+        let read = || async {
+            let (result, _buf) = file.read_at(IoBuf::for_read(4096), 8192).await;
+            result.unwrap();
+        };
+        assert_eq!(allocations(1000, read).await, 0.0, "a read");
+
+        let frozen = IoBuf::zeroed(4096).freeze();
+        let write = || async { file.write_at(frozen.clone(), 0, WriteSync::Durable).await.unwrap() };
+        assert_eq!(allocations(200, write).await, 0.0, "a write");
+
+        let listener =
+            Listener::bind(&"127.0.0.1:0".parse().unwrap(), ListenOptions::default()).await.unwrap();
+        let mut near = Stream::connect(listener.local_addr()).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        spawn(async move {
+            let mut out = Vec::with_capacity(4096);
+            loop {
+                out.extend_from_slice(&far.recv().await.unwrap());
+                let (result, back) = far.send_one(out).await;
+                result.unwrap();
+                out = back;
+                out.clear();
+            }
+        });
+        let mut spare = vec![7; 100];
+        for round in 0..2000 {
+            if round == 1000 {
+                COUNT.set(0);
+            }
+            let (result, back) = near.send_one(spare).await;
+            result.unwrap();
+            spare = back;
+            assert_eq!(near.recv().await.unwrap().len(), 100);
+        }
+        assert_eq!(COUNT.get(), 0, "1000 echoes");
+
+        let gate = Arc::new(Gate::new(0));
+        let opener = Arc::clone(&gate);
+        spawn(async move {
+            loop {
+                opener.open_to(opener.current() + 1);
+                yield_now().await;
+            }
+        });
+        let wait = || async { gate.wait_for(gate.current() + 2).await.unwrap() };
+        assert_eq!(allocations(1000, wait).await, 0.0, "a gate");
+        assert!(allocations(100, || sleep(Duration::from_micros(1))).await < 1.5, "a timer");
+    });
+}

@@ -1,0 +1,132 @@
+//! Starting and stopping real cores.
+
+use pumice_reactor::sync::Event;
+use pumice_reactor::{
+    Addr, Config, CoreId, IoBuf, ListenOptions, Listener, ListenerShare, Stream, block_on, core, core_count,
+    metrics, on_core, sleep, spawn, spawn_on, start, yield_now,
+};
+use std::future::pending;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+#[test]
+fn a_panic_on_one_core_stops_all_and_reaches_join() {
+    let config = Config { cores: 3, ..Config::default() };
+    let running = start(
+        &config,
+        Arc::new(|core| {
+            Box::pin(async move {
+                sleep(Duration::from_millis(20)).await;
+                assert_ne!(core, CoreId(1), "an invariant is broken");
+                pending::<()>().await;
+            })
+        }),
+    );
+    let running = running.expect("starts");
+    let panic = catch_unwind(AssertUnwindSafe(|| running.join())).expect_err("goes on here");
+    let text = panic.downcast_ref::<String>().expect("a message");
+    assert!(text.contains("an invariant is broken"), "{text}");
+}
+
+#[test]
+fn what_outlives_its_core_is_dropped_harmlessly() {
+    let (stream, listener, buf) = block_on(async {
+        let listener =
+            Listener::bind(&"127.0.0.1:0".parse().unwrap(), ListenOptions::default()).await.unwrap();
+        let mut stream = Stream::connect(listener.local_addr()).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        // Receiving, with an operation in flight.
+        drop(pumice_reactor::timeout(Duration::from_millis(1), stream.recv()).await);
+        spawn(async move { far.recv().await.map(drop) });
+        yield_now().await;
+        (stream, listener, IoBuf::zeroed(4096))
+    });
+    assert!(!on_core());
+    drop((stream, listener));
+    drop(buf.freeze());
+    drop(IoBuf::zeroed(1 << 20));
+}
+
+#[test]
+fn a_core_that_has_stopped_ignores_messages() {
+    let event = Arc::new(Event::new());
+    let config = Config { cores: 2, ..Config::default() };
+    let running = start(
+        &config,
+        Arc::new(move |core| {
+            let event = Arc::clone(&event);
+            Box::pin(async move {
+                if core == CoreId(1) {
+                    spawn(async move { event.wait().await });
+                    return yield_now().await;
+                }
+                sleep(Duration::from_millis(50)).await;
+                event.set();
+                spawn_on(CoreId(1), || Box::pin(async { panic!("the core has stopped") }));
+                sleep(Duration::from_millis(10)).await;
+            })
+        }),
+    );
+    running.expect("starts").join().expect("stops");
+}
+
+#[test]
+fn every_core_accepts_from_one_address() {
+    for addr in ["127.0.0.1:0".to_owned(), format!("unix:/tmp/pumice-cores-{}", std::process::id())] {
+        let served = Arc::new([const { AtomicUsize::new(0) }; 2]);
+        let done = Arc::new(Event::new());
+        let (counts, path) = (Arc::clone(&served), addr.clone());
+        let config = Config { cores: 2, ..Config::default() };
+        let running = start(
+            &config,
+            Arc::new(move |id| {
+                let (served, done, addr) = (Arc::clone(&counts), Arc::clone(&done), path.clone());
+                Box::pin(async move {
+                    if id != CoreId(0) {
+                        return done.wait().await;
+                    }
+                    let addr: Addr = addr.parse().unwrap();
+                    let listener = Listener::bind(&addr, ListenOptions::default()).await.unwrap();
+                    let addr = listener.local_addr().clone();
+                    let share = listener.share();
+                    let far = Arc::clone(&served);
+                    spawn_on(CoreId(1), move || Box::pin(count_accepts(share, far)));
+                    spawn(count_accepts(listener.share(), Arc::clone(&served)));
+                    let mut streams = Vec::new();
+                    for _ in 0..200 {
+                        let mut stream = Stream::connect(&addr).await.unwrap();
+                        assert_eq!(stream.recv().await.unwrap().len(), 1);
+                        streams.push(stream);
+                    }
+                    let cores = metrics::all_cores();
+                    assert_eq!(cores.len(), core_count());
+                    assert!(cores[0].connections >= 200 && cores[0].enters > 0);
+                    done.set();
+                })
+            }),
+        );
+        running.expect("starts").join().expect("stops");
+        let served: Vec<usize> = served.iter().map(|count| count.load(Ordering::SeqCst)).collect();
+        assert_eq!(served.iter().sum::<usize>(), 200, "{addr}: {served:?}");
+        if let Some(path) = addr.strip_prefix("unix:") {
+            // A socket left behind is taken over.
+            block_on(async {
+                drop(Listener::bind(&addr.parse().unwrap(), ListenOptions::default()).await.unwrap())
+            });
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+async fn count_accepts(share: ListenerShare, served: Arc<[AtomicUsize; 2]>) {
+    let listener = share.listen();
+    while let Ok((stream, _)) = listener.accept().await {
+        served[usize::from(core().0)].fetch_add(1, Ordering::SeqCst);
+        spawn(async move {
+            let _ = stream.send_one(vec![1]).await;
+            pending::<()>().await;
+        });
+    }
+}

@@ -1,0 +1,36 @@
+//! Signals reach `signal()` instead of ending the process. No test harness: its own thread would take them.
+
+use pumice_reactor::{Config, CoreId, Signal, signal, sleep, spawn, spawn_on, start};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn send(name: &str) {
+    let status = Command::new("kill").args([name, &std::process::id().to_string()]).status();
+    assert!(status.expect("kill runs").success());
+}
+
+fn main() {
+    let config = Config { cores: 2, take_signals: true, ..Config::default() };
+    let running = start(
+        &config,
+        Arc::new(|core| {
+            Box::pin(async move {
+                if core != CoreId(0) {
+                    return sleep(Duration::from_millis(100)).await;
+                }
+                for (name, expected) in
+                    [("-TERM", Signal::Terminate), ("-INT", Signal::Interrupt), ("-HUP", Signal::Hangup)]
+                {
+                    let waiting = spawn(signal());
+                    spawn_on(CoreId(1), move || Box::pin(async move { send(name) }));
+                    assert_eq!(waiting.await.expect("not aborted").expect("a signal"), expected);
+                }
+                // Nobody waits: held back all the same.
+                drop(spawn(signal()));
+                send("-TERM");
+            })
+        }),
+    );
+    running.expect("starts").join().expect("stops");
+}
