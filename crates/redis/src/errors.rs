@@ -46,6 +46,9 @@ pub const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 /// A numeric argument outside its range.
 pub const OUT_OF_RANGE: &str = "ERR value is out of range";
+/// The one number that has no opposite, where a count may be negative.
+pub const OUT_OF_SYMMETRIC_RANGE: &str =
+    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
 /// An index outside the list.
 pub const INDEX_OUT_OF_RANGE: &str = "ERR index out of range";
 /// The key that must exist does not.

@@ -13,16 +13,16 @@ pub enum AddError {
     NanOrInfinity,
 }
 
-/// Longest text that is read as a number.
-const TEXT_BYTES_MAX: usize = 255;
+/// Longest text that is read as a number: what `%.17Lf` may print fits.
+const TEXT_BYTES_MAX: usize = 5119;
 /// Bits of mantissa.
 const MANTISSA_BITS: usize = 64;
 /// Exponent of the lowest bit of the smallest number.
 const LOWEST_EXPONENT: i64 = -16445;
 /// No number reaches two to this power.
 const OVERFLOW_EXPONENT: i64 = 16384;
-/// Decimal exponents beyond this are overflow or underflow whatever the digits (up to 255 of them).
-const DECIMAL_EXPONENT_MAX: i64 = 5300;
+/// Decimal exponents beyond this are overflow or underflow whatever the digits.
+const DECIMAL_EXPONENT_MAX: i64 = 10_200;
 
 /// A number: ±mantissa × 2^exponent, or ±infinity.
 #[derive(Clone, Debug, PartialEq)]

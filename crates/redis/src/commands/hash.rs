@@ -1,48 +1,312 @@
-//! Hashes. Element: sub 0, field → value. (`collections` writes this module; HGET and HSET stand here as the
-//! pattern.)
+//! Hashes. Element: sub 0, hash of the field's name + name → value.
 
+use std::ops::Bound;
+
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+use pumice_kv::{Direction, Want};
+
+use super::collection::{
+    MEMBERS, check_member, contains, damaged, member_field, member_of, note_sizes, unique,
+};
+use super::{element_scan, sample};
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
-use crate::errors::{self, CommandResult};
+use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::Type;
+use crate::keyspace::{Change, Collection, Type};
+use crate::long_double::{self, AddError};
+use crate::number::{int_text, parse_int};
 
 /// The commands of this module.
-pub static ROWS: &[Row] = &[("hget", handler!(hget)), ("hset", handler!(hset))];
+pub static ROWS: &[Row] = &[
+    ("hset", handler!(hset)),
+    ("hmset", handler!(hmset)),
+    ("hsetnx", handler!(hsetnx)),
+    ("hget", handler!(hget)),
+    ("hmget", handler!(hmget)),
+    ("hgetall", handler!(hgetall)),
+    ("hkeys", handler!(hkeys)),
+    ("hvals", handler!(hvals)),
+    ("hdel", handler!(hdel)),
+    ("hexists", handler!(hexists)),
+    ("hlen", handler!(hlen)),
+    ("hstrlen", handler!(hstrlen)),
+    ("hincrby", handler!(hincrby)),
+    ("hincrbyfloat", handler!(hincrbyfloat)),
+    ("hrandfield", handler!(hrandfield)),
+    ("hscan", handler!(hscan)),
+];
 
-const FIELD: u8 = 0;
-
-async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let value = ctx.read_element(&args[1], Type::Hash, FIELD, &args[2]).await?;
-    ctx.reply.bulk_or_null(value);
-    Ok(())
+fn put(change: &mut Change, hash: &mut Collection, name: &[u8], value: &[u8]) {
+    note_sizes(hash, name.len(), value.len());
+    change.put_element(hash, MEMBERS, &member_field(name), value);
 }
 
-async fn hset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+/// Sets the given pairs; tells how many fields are new.
+async fn set_pairs(ctx: &mut Ctx, args: Args<'_>, name: &str) -> Result<u64, Failure> {
     if !args.len().is_multiple_of(2) {
-        return Err(errors::wrong_arity("hset"));
+        return Err(errors::wrong_arity(name));
     }
+    check_member(args.iter_from(2).step_by(2))?;
     let _held = ctx.latch([&args[1]]).await;
     let mut change = ctx.change();
     let mut hash = ctx.collection_or_new(&mut change, &args[1], Type::Hash).await?;
     // A field given twice: the last value counts, and it is one field.
-    let mut fields: Vec<(&[u8], &[u8])> = Vec::with_capacity(args.len() / 2);
+    let mut values: HashMap<&[u8], &[u8]> = HashMap::default();
+    let names = unique(args.iter_from(2).step_by(2));
     for at in (2..args.len()).step_by(2) {
-        let (field, value) = (&args[at], &args[at + 1]);
-        match fields.iter_mut().find(|(known, _)| *known == field) {
-            Some(slot) => slot.1 = value,
-            None => fields.push((field, value)),
-        }
+        values.insert(&args[at], &args[at + 1]);
     }
-    let before = ctx.elements(&hash, FIELD, fields.iter().map(|(field, _)| *field)).await?;
-    let added = before.iter().filter(|value| value.is_none()).count();
-    for (field, value) in fields {
-        change.put_element(&mut hash, FIELD, field, value);
+    let known = contains(ctx, &hash, &names).await?;
+    let added = known.iter().filter(|known| !**known).count() as u64;
+    let hints = hash.hints;
+    for name in names {
+        put(&mut change, &mut hash, name, values[name]);
     }
-    hash.count += added as u64;
-    change.put_collection(&mut hash, added > 0);
+    hash.count += added;
+    let head_changed = added > 0 || hints != hash.hints;
+    change.put_collection(&mut hash, head_changed);
     ctx.commit(change).await?;
-    ctx.reply.count(added as u64);
+    Ok(added)
+}
+
+async fn hset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let added = set_pairs(ctx, args, "hset").await?;
+    ctx.reply.count(added);
     Ok(())
+}
+
+async fn hmset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    set_pairs(ctx, args, "hmset").await?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+async fn hsetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member([&args[2]])?;
+    let _held = ctx.latch([&args[1]]).await;
+    let mut change = ctx.change();
+    let mut hash = ctx.collection_or_new(&mut change, &args[1], Type::Hash).await?;
+    let known = contains(ctx, &hash, &[&args[2]]).await?[0];
+    if !known {
+        put(&mut change, &mut hash, &args[2], &args[3]);
+        hash.count += 1;
+        change.put_collection(&mut hash, true);
+        ctx.commit(change).await?;
+    }
+    ctx.reply.flag(!known);
+    Ok(())
+}
+
+async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member([&args[2]])?;
+    let value = ctx.read_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2])).await?;
+    ctx.reply.bulk_or_null(value);
+    Ok(())
+}
+
+async fn hmget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member(args.iter_from(2))?;
+    let names = args.iter_from(2);
+    let count = names.len();
+    let values = {
+        let _held = ctx.latch([&args[1]]).await;
+        match ctx.collection(&args[1], Type::Hash).await? {
+            Some(hash) => {
+                let fields: Vec<_> = names.map(member_field).collect();
+                ctx.elements(&hash, MEMBERS, fields.iter().map(|field| &field[..])).await?
+            }
+            None => vec![None; count],
+        }
+    };
+    ctx.reply.array(count);
+    for value in values {
+        ctx.reply.bulk_or_null(value);
+    }
+    Ok(())
+}
+
+/// Answers with all names, all values, or both.
+async fn list_all(ctx: &mut Ctx, key: &[u8], names: bool, values: bool) -> CommandResult {
+    let held = ctx.latch([key]).await;
+    let Some(hash) = ctx.collection(key, Type::Hash).await? else {
+        if names && values {
+            ctx.reply.map(0);
+        } else {
+            ctx.reply.array(0);
+        }
+        return Ok(());
+    };
+    let want = if values { Want::Values } else { Want::Keys };
+    let mut scan =
+        ctx.scan_elements(&hash, MEMBERS, Bound::Unbounded, Bound::Unbounded, Direction::Forward, want);
+    drop(held);
+    if names && values {
+        ctx.reply.map(hash.count as usize);
+    } else {
+        ctx.reply.array(hash.count as usize);
+    }
+    let mut found = 0;
+    while let Some((field, value)) = scan.next(ctx).await? {
+        found += 1;
+        if names {
+            ctx.reply.bulk_bytes(member_of(&field));
+        }
+        if values {
+            ctx.reply.bulk_bytes(value);
+        }
+        ctx.drain().await?;
+    }
+    if found == hash.count { Ok(()) } else { Err(damaged(&hash, found)) }
+}
+
+async fn hgetall(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    list_all(ctx, &args[1], true, true).await
+}
+
+async fn hkeys(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    list_all(ctx, &args[1], true, false).await
+}
+
+async fn hvals(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    list_all(ctx, &args[1], false, true).await
+}
+
+async fn hdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member(args.iter_from(2))?;
+    let _held = ctx.latch([&args[1]]).await;
+    let Some(mut hash) = ctx.collection(&args[1], Type::Hash).await? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
+    let names = unique(args.iter_from(2));
+    let known = contains(ctx, &hash, &names).await?;
+    let mut change = ctx.change();
+    let mut removed = 0;
+    for (name, _) in names.iter().zip(known).filter(|(_, known)| *known) {
+        change.delete_element(&hash, MEMBERS, &member_field(name));
+        removed += 1;
+    }
+    if removed > 0 {
+        hash.count -= removed;
+        change.put_collection(&mut hash, true);
+        ctx.commit(change).await?;
+    }
+    ctx.reply.count(removed);
+    Ok(())
+}
+
+async fn hexists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member([&args[2]])?;
+    let _held = ctx.latch([&args[1]]).await;
+    let found = match ctx.collection(&args[1], Type::Hash).await? {
+        Some(hash) => contains(ctx, &hash, &[&args[2]]).await?[0],
+        None => false,
+    };
+    ctx.reply.flag(found);
+    Ok(())
+}
+
+async fn hlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let count = ctx.collection(&args[1], Type::Hash).await?.map_or(0, |hash| hash.count);
+    ctx.reply.count(count);
+    Ok(())
+}
+
+async fn hstrlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member([&args[2]])?;
+    let _held = ctx.latch([&args[1]]).await;
+    let len = match ctx.collection(&args[1], Type::Hash).await? {
+        Some(hash) => ctx.element_len(&hash, MEMBERS, &member_field(&args[2])).await?.unwrap_or(0),
+        None => 0,
+    };
+    ctx.reply.count(len);
+    Ok(())
+}
+
+/// Stores what `compute` makes of the old value of a field.
+async fn update(
+    ctx: &mut Ctx,
+    args: Args<'_>,
+    compute: impl FnOnce(Option<Bytes>) -> Result<Vec<u8>, Failure>,
+) -> Result<Vec<u8>, Failure> {
+    check_member([&args[2]])?;
+    let _held = ctx.latch([&args[1]]).await;
+    let mut change = ctx.change();
+    let mut hash = ctx.collection_or_new(&mut change, &args[1], Type::Hash).await?;
+    let old = ctx.element(&hash, MEMBERS, &member_field(&args[2])).await?;
+    let is_new = old.is_none();
+    let value = compute(old)?;
+    let hints = hash.hints;
+    put(&mut change, &mut hash, &args[2], &value);
+    hash.count += u64::from(is_new);
+    let head_changed = is_new || hints != hash.hints;
+    change.put_collection(&mut hash, head_changed);
+    ctx.commit(change).await?;
+    Ok(value)
+}
+
+async fn hincrby(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let increment = args.int(3)?;
+    let mut sum = 0;
+    update(ctx, args, |old| {
+        let old = match old {
+            Some(old) => parse_int(&old).ok_or(errors::HASH_NOT_INTEGER)?,
+            None => 0,
+        };
+        sum = old.checked_add(increment).ok_or(errors::OVERFLOW)?;
+        Ok(int_text(sum))
+    })
+    .await?;
+    ctx.reply.int(sum);
+    Ok(())
+}
+
+async fn hincrbyfloat(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let increment = &args[3];
+    long_double::check(increment).ok_or(errors::NOT_FLOAT)?;
+    if !long_double::is_finite(increment) {
+        return Err("ERR value is NaN or Infinity".into());
+    }
+    let sum = update(ctx, args, |old| {
+        let old = old.unwrap_or(Bytes::from_static(b"0"));
+        long_double::add_text(&old, increment).map_err(|error| match error {
+            AddError::NotFloat => errors::HASH_NOT_FLOAT.into(),
+            AddError::NanOrInfinity => errors::NAN_OR_INFINITY.into(),
+        })
+    })
+    .await?;
+    ctx.reply.bulk(&sum);
+    Ok(())
+}
+
+async fn hrandfield(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    if args.len() == 2 {
+        let _held = ctx.latch([&args[1]]).await;
+        match ctx.collection(&args[1], Type::Hash).await? {
+            Some(hash) => {
+                let (field, _) = sample::one(ctx, &hash, Want::Keys).await?;
+                ctx.reply.bulk_bytes(member_of(&field));
+            }
+            None => ctx.reply.null(),
+        }
+        return Ok(());
+    }
+    let (count, with_values) = sample::parse_count(&args, "withvalues")?;
+    let held = ctx.latch([&args[1]]).await;
+    let Some(hash) = ctx.collection(&args[1], Type::Hash).await? else {
+        ctx.reply.array(0);
+        return Ok(());
+    };
+    let want = if with_values { Want::Values } else { Want::Keys };
+    sample::reply_many(ctx, hash, held, count, want, with_values, |reply, value| {
+        reply.bulk_bytes(value.clone())
+    })
+    .await
+}
+
+async fn hscan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    element_scan::scan(ctx, args, Type::Hash).await
 }

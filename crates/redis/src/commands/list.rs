@@ -1,6 +1,290 @@
-//! Commands on lists.
+//! Lists: the ends, and elements by index. Element: sub 0, index → value. The head keeps the index of the first
+//! element and the one after the last, so both ends and every place are one look-up away.
+//!
+//! What moves elements (LINSERT, LREM, LTRIM) is in `list_edit.rs` and `list_shift.rs`; what moves them between
+//! lists in `list_move.rs`.
 
+use std::ops::Bound;
+
+use bytes::Bytes;
+use pumice_kv::{Direction, Want};
+
+use super::collection::{MEMBERS, clamp_range, damaged, note_sizes};
+use super::list_shift;
+use crate::args::Args;
 use crate::command::Row;
+use crate::context::Ctx;
+use crate::errors::{self, CommandResult, Failure};
+use crate::handler;
+use crate::keyspace::{Change, Collection, ElementScan, Type, encode_index};
 
 /// The commands of this module.
-pub static ROWS: &[Row] = &[];
+pub static ROWS: &[Row] = &[
+    ("lpush", handler!(lpush)),
+    ("rpush", handler!(rpush)),
+    ("lpushx", handler!(lpushx)),
+    ("rpushx", handler!(rpushx)),
+    ("lpop", handler!(lpop)),
+    ("rpop", handler!(rpop)),
+    ("llen", handler!(llen)),
+    ("lindex", handler!(lindex)),
+    ("lset", handler!(lset)),
+    ("lrange", handler!(lrange)),
+];
+
+/// One end of a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Left,
+    Right,
+}
+
+impl End {
+    /// Reads `LEFT` or `RIGHT`.
+    pub(super) fn parse(word: &[u8]) -> Result<Self, Failure> {
+        if word.eq_ignore_ascii_case(b"left") {
+            Ok(Self::Left)
+        } else if word.eq_ignore_ascii_case(b"right") {
+            Ok(Self::Right)
+        } else {
+            Err(errors::SYNTAX.into())
+        }
+    }
+}
+
+/// The list at `key`, with any shift completed that a crash interrupted. Hold the latch.
+pub(super) async fn open(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Collection>, Failure> {
+    match ctx.collection(key, Type::List).await? {
+        Some(list) if list_shift::is_interrupted(&list) => list_shift::complete(ctx, list).await.map(Some),
+        list => Ok(list),
+    }
+}
+
+/// Stores the element at the index `at`.
+pub(super) fn put(change: &mut Change, list: &mut Collection, at: i64, value: &[u8]) {
+    note_sizes(list, 0, value.len());
+    change.put_element(list, MEMBERS, &encode_index(at), value);
+}
+
+/// Removes the element at the index `at`.
+pub(super) fn remove(change: &mut Change, list: &Collection, at: i64) {
+    change.delete_element(list, MEMBERS, &encode_index(at));
+}
+
+/// Adds an element at one end.
+pub(super) fn push(change: &mut Change, list: &mut Collection, end: End, value: &[u8]) {
+    let at = match end {
+        End::Left => {
+            list.first -= 1;
+            list.first
+        }
+        End::Right => {
+            list.end += 1;
+            list.end - 1
+        }
+    };
+    put(change, list, at, value);
+    list.count += 1;
+}
+
+/// The elements at the indexes `from..to`.
+pub(super) fn read(
+    ctx: &mut Ctx,
+    list: &Collection,
+    from: i64,
+    to: i64,
+    direction: Direction,
+) -> ElementScan {
+    let (lower, upper) = (encode_index(from), encode_index(to));
+    let (lower, upper) = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
+    ctx.scan_elements(list, MEMBERS, lower, upper, direction, Want::Values)
+}
+
+/// The element at the index `at`, which must be there.
+pub(super) async fn element_at(ctx: &mut Ctx, list: &Collection, at: i64) -> Result<Bytes, Failure> {
+    let value = ctx.element(list, MEMBERS, &encode_index(at)).await?;
+    value.ok_or_else(|| damaged(list, (at - list.first).unsigned_abs()))
+}
+
+/// Takes up to `count` elements off one end, the outermost first. `change` stores what is left.
+pub(super) async fn pop(
+    ctx: &mut Ctx,
+    change: &mut Change,
+    list: &mut Collection,
+    end: End,
+    count: u64,
+) -> Result<Vec<Bytes>, Failure> {
+    let wanted = count.min(list.count);
+    let width = wanted as i64;
+    let (from, to, direction) = match end {
+        End::Left => (list.first, list.first + width, Direction::Forward),
+        End::Right => (list.end - width, list.end, Direction::Backward),
+    };
+    let mut popped = Vec::new();
+    if wanted == 1 {
+        popped.push(element_at(ctx, list, from).await?);
+    } else if wanted > 0 {
+        let mut scan = read(ctx, list, from, to, direction);
+        while let Some((_, value)) = scan.next(ctx).await? {
+            popped.push(value);
+        }
+    }
+    if popped.len() as u64 != wanted {
+        return Err(damaged(list, popped.len() as u64));
+    }
+    if wanted > 0 {
+        if wanted == list.count {
+            ctx.erase_elements(change, list).await?;
+        } else {
+            (from..to).for_each(|at| remove(change, list, at));
+        }
+        match end {
+            End::Left => list.first = to,
+            End::Right => list.end = from,
+        }
+        list.count -= wanted;
+        change.put_collection(list, true);
+    }
+    Ok(popped)
+}
+
+async fn push_all(ctx: &mut Ctx, args: Args<'_>, end: End, must_exist: bool) -> CommandResult {
+    let _held = ctx.latch([&args[1]]).await;
+    let known = open(ctx, &args[1]).await?;
+    let mut change = ctx.change();
+    let mut list = match known {
+        Some(list) => list,
+        None if must_exist => {
+            ctx.reply.int(0);
+            return Ok(());
+        }
+        None => ctx.collection_or_new(&mut change, &args[1], Type::List).await?,
+    };
+    for value in args.iter_from(2) {
+        push(&mut change, &mut list, end, value);
+    }
+    let count = list.count;
+    change.put_collection(&mut list, true);
+    ctx.commit(change).await?;
+    ctx.reply.count(count);
+    Ok(())
+}
+
+async fn lpush(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    push_all(ctx, args, End::Left, false).await
+}
+
+async fn rpush(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    push_all(ctx, args, End::Right, false).await
+}
+
+async fn lpushx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    push_all(ctx, args, End::Left, true).await
+}
+
+async fn rpushx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    push_all(ctx, args, End::Right, true).await
+}
+
+async fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, end: End, name: &str) -> CommandResult {
+    if args.len() > 3 {
+        return Err(errors::wrong_arity(name));
+    }
+    let count = match args.len() {
+        3 => Some(args.int_or(2, errors::NOT_POSITIVE)?),
+        _ => None,
+    };
+    if count.is_some_and(|count| count < 0) {
+        return Err(errors::NOT_POSITIVE.into());
+    }
+    let _held = ctx.latch([&args[1]]).await;
+    let Some(mut list) = open(ctx, &args[1]).await? else {
+        match count {
+            Some(_) => ctx.reply.null_array(),
+            None => ctx.reply.null(),
+        }
+        return Ok(());
+    };
+    let mut change = ctx.change();
+    let popped = pop(ctx, &mut change, &mut list, end, count.unwrap_or(1) as u64).await?;
+    if !popped.is_empty() {
+        ctx.commit(change).await?;
+    }
+    if count.is_some() {
+        ctx.reply.array(popped.len());
+    }
+    for value in popped {
+        ctx.reply.bulk_bytes(value);
+    }
+    Ok(())
+}
+
+async fn lpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    pop_one_key(ctx, args, End::Left, "lpop").await
+}
+
+async fn rpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    pop_one_key(ctx, args, End::Right, "rpop").await
+}
+
+async fn llen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let count = ctx.collection(&args[1], Type::List).await?.map_or(0, |list| list.count);
+    ctx.reply.count(count);
+    Ok(())
+}
+
+/// The stored index of place `index` of the list, negative ones counting from the end.
+fn stored_index(list: &Collection, index: i64) -> Option<i64> {
+    let index = if index < 0 { index.checked_add(list.count as i64)? } else { index };
+    (0..list.count as i64).contains(&index).then(|| list.first + index)
+}
+
+async fn lindex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let _held = ctx.latch([&args[1]]).await;
+    let Some(list) = open(ctx, &args[1]).await? else {
+        ctx.reply.null();
+        return Ok(());
+    };
+    match stored_index(&list, args.int(2)?) {
+        Some(at) => {
+            let value = element_at(ctx, &list, at).await?;
+            ctx.reply.bulk_bytes(value);
+        }
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+async fn lset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let _held = ctx.latch([&args[1]]).await;
+    let mut list = open(ctx, &args[1]).await?.ok_or(errors::NO_SUCH_KEY)?;
+    let at = stored_index(&list, args.int(2)?).ok_or(errors::INDEX_OUT_OF_RANGE)?;
+    let mut change = ctx.change();
+    put(&mut change, &mut list, at, &args[3]);
+    change.put_collection(&mut list, false);
+    ctx.commit(change).await?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+async fn lrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let (start, stop) = (args.int(2)?, args.int(3)?);
+    let held = ctx.latch([&args[1]]).await;
+    let list = open(ctx, &args[1]).await?;
+    let range = list.and_then(|list| clamp_range(start, stop, list.count).map(|range| (list, range)));
+    let Some((list, (start, stop))) = range else {
+        ctx.reply.array(0);
+        return Ok(());
+    };
+    let (from, to) = (list.first + start as i64, list.first + stop as i64);
+    let mut scan = read(ctx, &list, from, to, Direction::Forward);
+    drop(held);
+    ctx.reply.array((stop - start) as usize);
+    let mut found = 0;
+    while let Some((_, value)) = scan.next(ctx).await? {
+        found += 1;
+        ctx.reply.bulk_bytes(value);
+        ctx.drain().await?;
+    }
+    if found == stop - start { Ok(()) } else { Err(damaged(&list, found)) }
+}

@@ -3,26 +3,40 @@
 //! module and a row here.
 
 mod admin;
+mod build;
 mod client;
+mod collection;
 mod config;
 mod connection;
 mod counters;
+mod element_scan;
 mod expire;
 mod hash;
 mod info;
 mod introspect;
 mod keys;
 mod list;
+mod list_edit;
+mod list_move;
+mod list_shift;
+mod merge;
 pub(crate) mod monitor;
 mod object;
 mod range;
 mod rename;
+mod sample;
 mod scan;
 mod set;
+mod set_algebra;
 mod string_parts;
 mod strings;
 mod transactions;
 mod zset;
+mod zset_algebra;
+mod zset_pop;
+mod zset_range;
+mod zset_rank;
+pub mod zset_spec;
 
 pub(crate) use strings::answer_cold_gets;
 
@@ -49,8 +63,15 @@ pub static ROWS: &[&[Row]] = &[
     transactions::ROWS,
     hash::ROWS,
     set::ROWS,
+    set_algebra::ROWS,
     zset::ROWS,
+    zset_range::ROWS,
+    zset_rank::ROWS,
+    zset_pop::ROWS,
+    zset_algebra::ROWS,
     list::ROWS,
+    list_edit::ROWS,
+    list_move::ROWS,
 ];
 
 /// Commands that have a way without waiting.

@@ -1,6 +1,319 @@
-//! Commands on zsets.
+//! Sorted sets: single members. Elements: sub 0, hash of the member + member → score (8 bytes); sub 1, score in
+//! its sorting form + member → nothing, or one byte for a negative zero, which sorts as zero and prints as `-0`.
+//!
+//! Ranges are in `zset_range.rs`, ranks in `zset_rank.rs`, removal from the ends in `zset_pop.rs`, unions and
+//! intersections in `zset_algebra.rs`.
 
+use bytes::Bytes;
+use pumice_base::hash::HashMap;
+use pumice_kv::Want;
+
+use super::collection::{Field, MEMBERS, ORDER, check_member, member_field, member_of, note_sizes, unique};
+use super::{element_scan, sample};
+use crate::args::Args;
 use crate::command::Row;
+use crate::context::Ctx;
+use crate::errors::{self, CommandResult, Failure};
+use crate::handler;
+use crate::keyspace::{Change, Collection, HINT_LONG_ELEMENT, HINT_MANY, Type, decode_score, encode_score};
 
 /// The commands of this module.
-pub static ROWS: &[Row] = &[];
+pub static ROWS: &[Row] = &[
+    ("zadd", handler!(zadd)),
+    ("zincrby", handler!(zincrby)),
+    ("zrem", handler!(zrem)),
+    ("zscore", handler!(zscore)),
+    ("zmscore", handler!(zmscore)),
+    ("zcard", handler!(zcard)),
+    ("zrandmember", handler!(zrandmember)),
+    ("zscan", handler!(zscan)),
+];
+
+const NEGATIVE_ZERO: &[u8] = &[1];
+const SCORE_BYTES: usize = 8;
+/// Members that Redis keeps in its compact encoding.
+const COMPACT_COUNT_MAX: u64 = 128;
+
+/// The field of sub [`ORDER`] for a member and its score.
+pub(super) fn order_field(score: f64, member: &[u8]) -> Field {
+    let mut field = Field::with_capacity(SCORE_BYTES + member.len());
+    field.extend_from_slice(&encode_score(score));
+    field.extend_from_slice(member);
+    field
+}
+
+/// The member and score of an element of sub [`ORDER`].
+pub(super) fn decode_order(field: &Bytes, value: &[u8]) -> Result<(Bytes, f64), Failure> {
+    let Some(score) = field.first_chunk::<SCORE_BYTES>() else { return Err(unreadable_score()) };
+    let score = if value == NEGATIVE_ZERO { -0.0 } else { decode_score(*score) };
+    Ok((field.slice(SCORE_BYTES..), score))
+}
+
+/// The score kept under sub [`MEMBERS`].
+pub(super) fn decode_stored_score(value: &[u8]) -> Result<f64, Failure> {
+    value.try_into().map(f64::from_le_bytes).map_err(|_| unreadable_score())
+}
+
+fn unreadable_score() -> Failure {
+    Failure::new("ERR a sorted set's score cannot be read: the element is damaged")
+}
+
+/// Gives `member` a score; `old` is the one it has.
+pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old: Option<f64>, new: f64) {
+    note_sizes(zset, member.len(), 0);
+    let is_large = zset.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0 || zset.count >= COMPACT_COUNT_MAX;
+    // Redis's compact encoding forgets the sign of a zero.
+    let is_negative_zero = is_large && new == 0.0 && new.is_sign_negative();
+    let new = if new == 0.0 && !is_negative_zero { 0.0 } else { new };
+    match old {
+        // One place in the order holds both zeros.
+        Some(old) if encode_score(old) != encode_score(new) => {
+            change.delete_element(zset, ORDER, &order_field(old, member));
+        }
+        Some(_) => {}
+        None => zset.count += 1,
+    }
+    let sign = if is_negative_zero { NEGATIVE_ZERO } else { b"" };
+    change.put_element(zset, ORDER, &order_field(new, member), sign);
+    change.put_element(zset, MEMBERS, &member_field(member), &new.to_le_bytes());
+}
+
+/// Removes a member.
+pub(super) fn remove(change: &mut Change, zset: &mut Collection, member: &[u8], score: f64) {
+    change.delete_element(zset, ORDER, &order_field(score, member));
+    change.delete_element(zset, MEMBERS, &member_field(member));
+    zset.count -= 1;
+}
+
+/// The scores of `members`.
+pub(super) async fn scores<'a>(
+    ctx: &mut Ctx,
+    zset: &Collection,
+    members: impl Iterator<Item = &'a [u8]>,
+) -> Result<Vec<Option<f64>>, Failure> {
+    let fields: Vec<Field> = members.map(member_field).collect();
+    let stored = ctx.elements(zset, MEMBERS, fields.iter().map(|field| &field[..])).await?;
+    stored.into_iter().map(|value| value.map(|value| decode_stored_score(&value)).transpose()).collect()
+}
+
+#[derive(Clone, Copy, Default)]
+struct AddFlags {
+    only_new: bool,
+    only_known: bool,
+    only_greater: bool,
+    only_less: bool,
+    count_changed: bool,
+    increment: bool,
+}
+
+impl AddFlags {
+    /// The flags, and where the scores begin.
+    fn parse(args: &Args<'_>) -> Result<(Self, usize), Failure> {
+        let mut flags = Self::default();
+        let mut at = 2;
+        loop {
+            let flag = match args.get(at) {
+                Some(word) if word.eq_ignore_ascii_case(b"nx") => &mut flags.only_new,
+                Some(word) if word.eq_ignore_ascii_case(b"xx") => &mut flags.only_known,
+                Some(word) if word.eq_ignore_ascii_case(b"gt") => &mut flags.only_greater,
+                Some(word) if word.eq_ignore_ascii_case(b"lt") => &mut flags.only_less,
+                Some(word) if word.eq_ignore_ascii_case(b"ch") => &mut flags.count_changed,
+                Some(word) if word.eq_ignore_ascii_case(b"incr") => &mut flags.increment,
+                _ => break,
+            };
+            *flag = true;
+            at += 1;
+        }
+        let left = args.len() - at;
+        if left == 0 || !left.is_multiple_of(2) {
+            return Err(errors::SYNTAX.into());
+        }
+        if flags.only_new && flags.only_known {
+            return Err("ERR XX and NX options at the same time are not compatible".into());
+        }
+        let (gt, lt) = (flags.only_greater, flags.only_less);
+        if (flags.only_new && (gt || lt)) || (gt && lt) {
+            return Err("ERR GT, LT, and/or NX options at the same time are not compatible".into());
+        }
+        if flags.increment && left > 2 {
+            return Err("ERR INCR option supports a single increment-element pair".into());
+        }
+        Ok((flags, at))
+    }
+
+    /// The score that a member with score `old` gets; `None`: it stays as it is.
+    fn apply(&self, old: Option<f64>, given: f64) -> Result<Option<f64>, Failure> {
+        let Some(old) = old else { return Ok((!self.only_known).then_some(given)) };
+        if self.only_new {
+            return Ok(None);
+        }
+        let new = if self.increment { old + given } else { given };
+        if new.is_nan() {
+            return Err(errors::SCORE_NAN.into());
+        }
+        if (self.only_less && new >= old) || (self.only_greater && new <= old) {
+            return Ok(None);
+        }
+        Ok(Some(new))
+    }
+}
+
+struct Added {
+    added: u64,
+    updated: u64,
+    /// What the (last) member's score became; `None`: the flags forbade it.
+    score: Option<f64>,
+}
+
+async fn add(ctx: &mut Ctx, key: &[u8], flags: AddFlags, pairs: &[(f64, &[u8])]) -> Result<Added, Failure> {
+    check_member(pairs.iter().map(|(_, member)| *member))?;
+    let _held = ctx.latch([key]).await;
+    let mut change = ctx.change();
+    let mut zset = ctx.collection_or_new(&mut change, key, Type::Zset).await?;
+    let mut result = Added { added: 0, updated: 0, score: None };
+    if zset.is_new && flags.only_known {
+        return Ok(result);
+    }
+    let members: Vec<&[u8]> = pairs.iter().map(|(_, member)| *member).collect();
+    let members = unique(members.iter().copied());
+    let before = scores(ctx, &zset, members.iter().copied()).await?;
+    let places: HashMap<&[u8], usize> = members.iter().enumerate().map(|(i, member)| (*member, i)).collect();
+    // A member given twice is added, then changed.
+    let mut now = before.clone();
+    for (given, member) in pairs {
+        let score = &mut now[places[member]];
+        result.score = flags.apply(*score, *given)?;
+        let Some(new) = result.score else { continue };
+        match *score {
+            None => result.added += 1,
+            Some(old) if old != new => result.updated += 1,
+            Some(_) => continue,
+        }
+        *score = Some(new);
+    }
+    for ((member, old), new) in members.iter().zip(before).zip(now) {
+        if let Some(new) = new
+            && old.is_none_or(|old| old != new)
+        {
+            put(&mut change, &mut zset, member, old, new);
+        }
+    }
+    if result.added + result.updated > 0 {
+        change.put_collection(&mut zset, result.added > 0);
+        ctx.commit(change).await?;
+    }
+    Ok(result)
+}
+
+async fn zadd(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let (flags, at) = AddFlags::parse(&args)?;
+    let mut pairs = Vec::with_capacity((args.len() - at) / 2);
+    for at in (at..args.len()).step_by(2) {
+        pairs.push((args.double(at)?, &args[at + 1]));
+    }
+    let result = add(ctx, &args[1], flags, &pairs).await?;
+    match (flags.increment, result.score) {
+        (true, Some(score)) => ctx.reply.double(score),
+        (true, None) => ctx.reply.null(),
+        (false, _) => {
+            ctx.reply.count(result.added + if flags.count_changed { result.updated } else { 0 });
+        }
+    }
+    Ok(())
+}
+
+async fn zincrby(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let increment = args.double(2)?;
+    let flags = AddFlags { increment: true, ..AddFlags::default() };
+    let result = add(ctx, &args[1], flags, &[(increment, &args[3])]).await?;
+    ctx.reply.double(result.score.unwrap_or(increment));
+    Ok(())
+}
+
+async fn zrem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member(args.iter_from(2))?;
+    let _held = ctx.latch([&args[1]]).await;
+    let Some(mut zset) = ctx.collection(&args[1], Type::Zset).await? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
+    let members = unique(args.iter_from(2));
+    let known = scores(ctx, &zset, members.iter().copied()).await?;
+    let mut change = ctx.change();
+    let before = zset.count;
+    for (member, score) in members.iter().zip(known) {
+        if let Some(score) = score {
+            remove(&mut change, &mut zset, member, score);
+        }
+    }
+    let removed = before - zset.count;
+    if removed > 0 {
+        change.put_collection(&mut zset, true);
+        ctx.commit(change).await?;
+    }
+    ctx.reply.count(removed);
+    Ok(())
+}
+
+async fn zscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member([&args[2]])?;
+    match ctx.read_element(&args[1], Type::Zset, MEMBERS, &member_field(&args[2])).await? {
+        Some(score) => ctx.reply.double(decode_stored_score(&score)?),
+        None => ctx.reply.null(),
+    }
+    Ok(())
+}
+
+async fn zmscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    check_member(args.iter_from(2))?;
+    let found = {
+        let _held = ctx.latch([&args[1]]).await;
+        match ctx.collection(&args[1], Type::Zset).await? {
+            Some(zset) => scores(ctx, &zset, args.iter_from(2)).await?,
+            None => vec![None; args.len() - 2],
+        }
+    };
+    ctx.reply.array(found.len());
+    for score in found {
+        match score {
+            Some(score) => ctx.reply.double(score),
+            None => ctx.reply.null(),
+        }
+    }
+    Ok(())
+}
+
+async fn zcard(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let count = ctx.collection(&args[1], Type::Zset).await?.map_or(0, |zset| zset.count);
+    ctx.reply.count(count);
+    Ok(())
+}
+
+async fn zrandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    if args.len() == 2 {
+        let _held = ctx.latch([&args[1]]).await;
+        match ctx.collection(&args[1], Type::Zset).await? {
+            Some(zset) => {
+                let (field, _) = sample::one(ctx, &zset, Want::Keys).await?;
+                ctx.reply.bulk_bytes(member_of(&field));
+            }
+            None => ctx.reply.null(),
+        }
+        return Ok(());
+    }
+    let (count, with_scores) = sample::parse_count(&args, "withscores")?;
+    let held = ctx.latch([&args[1]]).await;
+    let Some(zset) = ctx.collection(&args[1], Type::Zset).await? else {
+        ctx.reply.array(0);
+        return Ok(());
+    };
+    let want = if with_scores { Want::Values } else { Want::Keys };
+    sample::reply_many(ctx, zset, held, count, want, with_scores, |reply, value| {
+        reply.double(decode_stored_score(value).unwrap_or(f64::NAN));
+    })
+    .await
+}
+
+async fn zscan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    element_scan::scan(ctx, args, Type::Zset).await
+}

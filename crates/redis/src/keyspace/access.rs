@@ -193,6 +193,72 @@ impl Ctx {
         Ok(values)
     }
 
+    /// Which of the elements are there; reads no values. Hold the latch.
+    pub async fn contains_elements<'k>(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        fields: impl ExactSizeIterator<Item = &'k [u8]>,
+    ) -> Result<Vec<bool>, Failure> {
+        if collection.is_new {
+            return Ok(vec![false; fields.len()]);
+        }
+        let key = |field| element_key(collection.key.space(), collection.id, sub, field);
+        let keys: Vec<RawKey> = fields.map(key).collect();
+        self.contains_keys(collection.elements, &keys).await
+    }
+
+    /// Which of `keys` are stored, live or expired; looks at flash side by side where memory does not know.
+    pub(crate) async fn contains_keys(
+        &mut self,
+        place: Place,
+        keys: &[RawKey],
+    ) -> Result<Vec<bool>, Failure> {
+        let mut found = vec![false; keys.len()];
+        let mut cold = Vec::new();
+        for (i, key) in keys.iter().enumerate() {
+            if let Some(pending) = self.transaction.as_ref().and_then(|overlay| overlay.get(key)) {
+                found[i] = pending.is_some();
+                continue;
+            }
+            match self.server.node.peek_meta(place, key) {
+                Peek::Found(meta) => {
+                    self.depend_on(place, Some(meta.seq));
+                    found[i] = true;
+                }
+                Peek::Absent => self.depend_on(place, None),
+                Peek::NeedsFlash => cold.push(i),
+            }
+        }
+        for group in cold.chunks(crate::join::PARALLEL_READS_MAX) {
+            let node = self.server.node.clone();
+            let looks = group.iter().map(|&i| {
+                let (node, key) = (node.clone(), &keys[i]);
+                async move { node.get_meta(place, key).await }
+            });
+            for (&i, result) in group.iter().zip(crate::join::join_all(looks).await) {
+                let meta = result.map_err(|e| store_failure(&e))?;
+                self.depend_on(place, meta.map(|meta| meta.seq));
+                found[i] = meta.is_some();
+            }
+        }
+        Ok(found)
+    }
+
+    /// The length of an element's value in bytes; `None` when absent. Hold the latch.
+    pub async fn element_len(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        field: &[u8],
+    ) -> Result<Option<u64>, Failure> {
+        if collection.is_new {
+            return Ok(None);
+        }
+        let key = element_key(collection.key.space(), collection.id, sub, field);
+        Ok(self.meta(collection.elements, &key).await?.map(|meta| meta.value_len))
+    }
+
     /// One element of the collection at `key`, as of one moment and without the latch. `Err` is WRONGTYPE or a
     /// damaged drive; `Ok(None)`: no such key or no such element.
     pub async fn read_element(

@@ -10,7 +10,7 @@ use pumice_kv::{Entry, LargeRef, VALUE_BYTES_MAX};
 use pumice_node::{NodeBatch, Place};
 use smallvec::SmallVec;
 
-use super::head::{Collection, HINT_LONG_ELEMENT, HINT_MANY, Type};
+use super::head::{Collection, HINT_MANY, Type};
 use super::key::{HeadKey, RawKey, Space, element_key};
 
 /// The value of a string: bytes, or what was streamed to flash.
@@ -80,12 +80,13 @@ impl Change {
         self.batch.is_empty() && self.ops.is_empty()
     }
 
-    /// Sets element `field` of `collection` to `value`. Give each field at most once per change. Notes what
-    /// OBJECT ENCODING wants to know in `collection.hints`.
-    pub fn put_element(&mut self, collection: &mut Collection, sub: u8, field: &[u8], value: &[u8]) {
-        if field.len() > 64 || value.len() > 64 {
-            collection.hints |= HINT_LONG_ELEMENT;
-        }
+    /// Bytes that are to be written in one batch: outside of a transaction, which is one batch however long.
+    pub fn bytes(&self) -> usize {
+        self.batch.bytes()
+    }
+
+    /// Sets element `field` of `collection` to `value`. Give each field at most once per change.
+    pub fn put_element(&mut self, collection: &Collection, sub: u8, field: &[u8], value: &[u8]) {
         let key = element_key(collection.key.space(), collection.id, sub, field);
         self.put(collection.elements, &key, collection.kind.tag(), 0, &StringValue::Bytes(value));
     }

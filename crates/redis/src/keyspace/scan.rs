@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_kv::{Direction, Entry, SliceSet, Want};
+use pumice_kv::{Direction, Entry, SliceSet, Snapshot, Want};
 use pumice_node::{NodeScan, Place};
 
 use super::access::store_failure;
@@ -125,6 +125,29 @@ impl Ctx {
         direction: Direction,
         want: Want,
     ) -> ElementScan {
+        let snapshot = self.snapshot_of(collection);
+        self.scan_elements_at(&snapshot, collection, sub, lower, upper, direction, want)
+    }
+
+    /// The drive of `collection`'s elements as it is now, for several scans of one moment. Hold the latch from
+    /// opening the collection until here.
+    pub fn snapshot_of(&mut self, collection: &Collection) -> Snapshot {
+        self.depend_on(collection.elements, None);
+        self.server.node.store(collection.elements.drive).snapshot()
+    }
+
+    /// [`Ctx::scan_elements`] as of `snapshot`.
+    #[allow(clippy::too_many_arguments)] // the snapshot, and what a scan is
+    pub fn scan_elements_at(
+        &mut self,
+        snapshot: &Snapshot,
+        collection: &Collection,
+        sub: u8,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        want: Want,
+    ) -> ElementScan {
         let whole = |field: &[u8]| element_key(collection.key.space(), collection.id, sub, field);
         let (from, to) = (lower.map(whole), upper.map(whole));
         let prefix = whole(&[]);
@@ -137,17 +160,18 @@ impl Ctx {
             (Bound::Unbounded, Some(end)) => Bound::Excluded(&end[..]),
             (bound, _) => bound.as_ref().map(|key| &key[..]),
         };
-        ElementScan {
-            merged: self.merged_in(collection.elements, lower, upper, direction, want),
-            place: collection.elements,
-        }
+        let place = collection.elements;
+        ElementScan { merged: self.merged_in(place, snapshot, lower, upper, direction, want), place }
     }
 
     /// All keys under `prefix` at `place`, without values.
     pub(crate) fn scan_prefix(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
         let end = after_prefix(prefix);
         let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
-        let merged = self.merged_in(place, Bound::Included(prefix), upper, Direction::Forward, Want::Keys);
+        self.depend_on(place, None);
+        let snapshot = self.server.node.store(place.drive).snapshot();
+        let lower = Bound::Included(prefix);
+        let merged = self.merged_in(place, &snapshot, lower, upper, Direction::Forward, Want::Keys);
         ElementScan { merged, place }
     }
 
@@ -155,7 +179,10 @@ impl Ctx {
     pub(crate) fn scan_prefix_values(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
         let end = after_prefix(prefix);
         let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
-        let merged = self.merged_in(place, Bound::Included(prefix), upper, Direction::Forward, Want::Values);
+        self.depend_on(place, None);
+        let snapshot = self.server.node.store(place.drive).snapshot();
+        let lower = Bound::Included(prefix);
+        let merged = self.merged_in(place, &snapshot, lower, upper, Direction::Forward, Want::Values);
         ElementScan { merged, place }
     }
 
@@ -192,16 +219,15 @@ impl Ctx {
     fn merged_in(
         &mut self,
         place: Place,
+        snapshot: &Snapshot,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
         direction: Direction,
         want: Want,
     ) -> Merged {
-        self.depend_on(place, None);
         let store = self.server.node.store(place.drive);
-        let snapshot = store.snapshot();
         let slice = SliceSet::One(place.slice);
-        let scan = store.scan(&snapshot, slice, owned(lower), owned(upper), direction, want);
+        let scan = store.scan(snapshot, slice, owned(lower), owned(upper), direction, want);
         self.merge(Source::One(Box::new(scan)), lower, upper, direction)
     }
 

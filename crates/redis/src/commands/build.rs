@@ -1,0 +1,71 @@
+//! A new collection that takes a key over when it is complete: SUNIONSTORE and relatives, SORT … STORE.
+//!
+//! Its elements are written under an id that no head names, in pieces when they are many, so nobody sees them;
+//! one last batch stores the head and removes what the key held before. Memory stays bounded whatever the size.
+//! A crash before that batch leaves elements that nothing names (docs/commands.md).
+
+use crate::context::Ctx;
+use crate::errors::{CommandResult, Failure};
+use crate::keyspace::{Change, Collection, Type};
+
+use super::collection::{MEMBERS, commit_piece, is_piece, note_sizes};
+use super::{set, zset};
+
+/// A collection under construction. Hold the latch of its key until it is finished.
+pub(super) struct Builder {
+    change: Change,
+    collection: Collection,
+}
+
+impl Builder {
+    /// An empty collection for `key`.
+    pub(super) fn new(ctx: &mut Ctx, key: &[u8], kind: Type) -> Self {
+        let key = ctx.key(key);
+        let collection = ctx.new_collection(key, kind);
+        Self { change: ctx.change(), collection }
+    }
+
+    /// When the finished key expires, in Unix milliseconds; 0 = never.
+    pub(super) fn set_expiry(&mut self, expire_ms: u64) {
+        self.collection.expire_ms = expire_ms;
+    }
+
+    /// Adds a set's member, which must be new.
+    pub(super) async fn add_member(&mut self, ctx: &mut Ctx, member: &[u8]) -> CommandResult {
+        set::put(&mut self.change, &mut self.collection, member);
+        self.piece(ctx).await
+    }
+
+    /// Adds a sorted set's member, which must be new.
+    pub(super) async fn add_scored(&mut self, ctx: &mut Ctx, member: &[u8], score: f64) -> CommandResult {
+        zset::put(&mut self.change, &mut self.collection, member, None, score);
+        self.piece(ctx).await
+    }
+
+    /// Adds a list's next element.
+    pub(super) async fn push(&mut self, ctx: &mut Ctx, value: &[u8]) -> CommandResult {
+        let list = &mut self.collection;
+        note_sizes(list, 0, value.len());
+        let field = crate::keyspace::encode_index(list.end);
+        self.change.put_element(list, MEMBERS, &field, value);
+        list.end += 1;
+        list.count += 1;
+        self.piece(ctx).await
+    }
+
+    async fn piece(&mut self, ctx: &mut Ctx) -> CommandResult {
+        if is_piece(&self.change) { commit_piece(ctx, &mut self.change).await } else { Ok(()) }
+    }
+
+    /// Puts the collection in the place of what the key held; an empty one just removes it. Its size.
+    pub(super) async fn finish(mut self, ctx: &mut Ctx) -> Result<u64, Failure> {
+        let key = self.collection.key.clone();
+        ctx.erase(&mut self.change, &key).await?;
+        let count = self.collection.count;
+        if count > 0 {
+            self.change.put_collection(&mut self.collection, true);
+        }
+        ctx.commit(self.change).await?;
+        Ok(count)
+    }
+}
