@@ -21,7 +21,8 @@ use crate::{Access, BlockAddr, FlashError, Geometry};
 
 const DEFAULT_BLOCK_BYTES: u32 = 8 << 20;
 const PAGE_BYTES: u32 = 4096;
-const PREWRITE_CHUNK_BYTES: u32 = 1 << 20;
+/// Small enough that a commit behind it hardly waits.
+const PREWRITE_CHUNK_BYTES: u32 = 256 << 10;
 
 /// See the module's text.
 pub struct FileDevice {

@@ -23,6 +23,9 @@ use crate::{
 };
 use crate::{SegmentId, Stream};
 
+/// A commit stream that takes longer than this for a segment has its next ones written ahead.
+const PREWRITE_IF_SLOWER_NS: u64 = 100_000_000;
+
 /// Counters that grow outside locks.
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -69,6 +72,8 @@ pub(crate) struct Inner {
     pub aliases: Mutex<HashMap<Addr, RecordPtr>>,
     pub has_aliases: AtomicBool,
     pub meta_kicked: AtomicBool,
+    /// When the commit stream last opened a segment.
+    commit_opened_ns: AtomicU64,
     commit: Mutex<Commit>,
     table: Mutex<Table>,
     tail: Mutex<Tail>,
@@ -113,6 +118,7 @@ impl Inner {
             aliases: Mutex::default(),
             has_aliases: AtomicBool::new(false),
             meta_kicked: AtomicBool::new(false),
+            commit_opened_ns: AtomicU64::new(0),
             commit: Mutex::new(Commit::new(1, 0)),
             table: Mutex::new(table),
             tail: Mutex::new(Tail::new(tail_bytes)),
@@ -250,6 +256,33 @@ impl Inner {
             commit_latency: self.latency.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             undurable_bytes: self.commit().undurable_bytes as u64,
         }
+    }
+
+    /// Writes the next segments ahead of need where fresh ones commit slower: while the commit stream is slow enough
+    /// to profit. Streams that fill a segment faster write large frames, which fresh space hardly slows.
+    pub(crate) fn kick_prewrite(self: &Arc<Self>) {
+        if self.options.prewrite_segments == 0 || !self.device.wants_prewrite() {
+            return;
+        }
+        let now_ns = pumice_reactor::now().0;
+        let before_ns = self.commit_opened_ns.swap(now_ns, Ordering::Relaxed);
+        if before_ns > 0 && now_ns - before_ns < PREWRITE_IF_SLOWER_NS {
+            return;
+        }
+        let Some(first) = self.table().begin_prewrite(self.options.prewrite_segments) else { return };
+        let inner = self.clone();
+        drop(spawn(async move {
+            let mut next = Some(first);
+            while let Some(segment) = next {
+                let written = inner.device.prewrite(inner.block(segment)).await.is_ok();
+                let bytes = u64::from(inner.segment_bytes);
+                inner.counters.prewritten_bytes.fetch_add(bytes, Ordering::Relaxed);
+                let mut table = inner.table();
+                table.end_prewrite(written);
+                let go_on = written && inner.blocked().is_none();
+                next = if go_on { table.begin_prewrite(inner.options.prewrite_segments) } else { None };
+            }
+        }));
     }
 
     /// Writes a metadata record in the background when one would bring segments.

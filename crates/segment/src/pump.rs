@@ -126,6 +126,9 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
                     inner.pause(None);
                 }
                 done(inner, &frame, now().since(started));
+                if offset == 0 {
+                    inner.kick_prewrite();
+                }
                 return Ok(());
             }
             Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) => {
@@ -227,5 +230,10 @@ pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
     for writer in &inner.writers {
         drop(writer.turn().acquire(1).await);
     }
+    // Nothing of this heap may still write when the next opener begins.
+    while inner.table().is_prewriting() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    inner.table().log_all_hints();
     metalog::write_meta(inner, metalog::Write { clean: true, ..metalog::Write::internal() }).await
 }

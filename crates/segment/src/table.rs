@@ -39,6 +39,8 @@ pub(crate) struct Entry {
     pub flags: u8,
     /// Offered as a victim, or being released.
     claimed: bool,
+    /// Written ahead of need and not opened since.
+    prewritten: bool,
 }
 
 /// A segment being written.
@@ -90,6 +92,8 @@ pub(crate) struct Table {
     pool: VecDeque<u32>,
     /// Named by a metadata record that is being written.
     pool_coming: usize,
+    /// Of the pool: zeros are being written to it.
+    prewriting: Option<u32>,
     next_life: u64,
     /// Released, and what must be over before they are free.
     releasing: Vec<Releasing>,
@@ -117,6 +121,7 @@ impl Table {
             next_channel: 0,
             pool: VecDeque::new(),
             pool_coming: 0,
+            prewriting: None,
             next_life: 1,
             releasing: Vec::new(),
             freeing: 0,
@@ -253,11 +258,11 @@ impl Table {
         if self.free_count() < self.floor(class) + n as u32 {
             return Err(if self.is_full() { NoSegment::Full } else { NoSegment::Later });
         }
-        if self.pool.len() - self.pool_coming < n {
+        if self.openable() < n {
             return Err(NoSegment::Later);
         }
         for _ in 0..n {
-            let Some(id) = self.pool.pop_front() else { return Err(NoSegment::Later) };
+            let Some(id) = self.pick(stream) else { return Err(NoSegment::Later) };
             let life = self.next_life;
             self.next_life += 1;
             self.opened += 1;
@@ -280,6 +285,57 @@ impl Table {
             out.push_back(OpenSegment { id: SegmentId(id), life, offset: 0 });
         }
         Ok(())
+    }
+
+    /// Segments that may be opened before another metadata record.
+    fn openable(&self) -> usize {
+        (self.pool.len() - self.pool_coming).saturating_sub(usize::from(self.prewriting.is_some()))
+    }
+
+    /// Takes a segment out of the durable pool. Any will do, recovery looks at all of them: the commit stream takes
+    /// one that was written before, the streams of large writes leave it those that were written ahead.
+    fn pick(&mut self, stream: Stream) -> Option<u32> {
+        let rank = |entry: &Entry| match (stream, entry.flags & FLAG_WRITTEN != 0, entry.prewritten) {
+            _ if !self.prefer_written => 0,
+            (Stream::Commit, written, _) => u8::from(!written),
+            (_, true, false) => 0,
+            (_, false, _) => 1,
+            (_, true, true) => 2,
+        };
+        let openable = self.pool.iter().take(self.pool.len() - self.pool_coming);
+        let free = openable.enumerate().filter(|&(_, &id)| self.prewriting != Some(id));
+        let (index, _) = free.min_by_key(|&(_, &id)| rank(&self.entries[id as usize]))?;
+        self.pool.remove(index)
+    }
+
+    /// The pool's next segment to be written ahead of need, unless `ahead` of them are ready.
+    pub(crate) fn begin_prewrite(&mut self, ahead: u32) -> Option<SegmentId> {
+        if !self.prefer_written || self.prewriting.is_some() {
+            return None;
+        }
+        let openable = self.pool.iter().take(self.pool.len() - self.pool_coming);
+        let fresh = |id: &&u32| self.entries[**id as usize].flags & FLAG_WRITTEN == 0;
+        let ready = openable.clone().filter(|id| !fresh(id)).count();
+        if ready >= ahead as usize {
+            return None;
+        }
+        self.prewriting = openable.clone().find(fresh).copied();
+        self.prewriting.map(SegmentId)
+    }
+
+    pub(crate) fn is_prewriting(&self) -> bool {
+        self.prewriting.is_some()
+    }
+
+    pub(crate) fn end_prewrite(&mut self, written: bool) {
+        if let Some(id) = self.prewriting.take()
+            && written
+        {
+            let entry = &mut self.entries[id as usize];
+            entry.flags |= FLAG_WRITTEN;
+            entry.prewritten = true;
+            self.dirty.insert(id);
+        }
     }
 
     /// Takes over an opened segment that recovery found in the pool.
@@ -482,6 +538,13 @@ impl Table {
         };
         let pool = self.pool.iter().copied().collect();
         Composed { segments, pool, next_life: self.next_life, dirty, freed }
+    }
+
+    /// Has the next record carry every live hint that changed.
+    pub(crate) fn log_all_hints(&mut self) {
+        let first = self.first_data as usize;
+        let drifted = |(id, entry): (usize, &Entry)| (entry.live != entry.live_logged).then_some(id as u32);
+        self.dirty.extend(self.entries.iter().enumerate().skip(first).filter_map(drifted));
     }
 
     /// The record is durable, or failed.
