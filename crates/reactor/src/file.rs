@@ -2,7 +2,7 @@
 
 use crate::buf::IoBuf;
 use crate::driver::{FileInfo, Handle, Op, OpenOptions, Outcome, WriteSync};
-use crate::executor::submit;
+use crate::operation::submit;
 use bytes::Bytes;
 use std::io;
 use std::path::Path;

@@ -19,6 +19,7 @@ pub mod executor;
 pub mod file;
 pub mod metrics;
 pub mod net;
+mod operation;
 mod remote;
 mod run;
 pub mod sim;
@@ -29,12 +30,13 @@ mod uring;
 
 pub use addr::{Addr, PeerAddr};
 pub use buf::{IoBuf, RecvBuf};
-pub use driver::{ListenOptions, OpenOptions, Signal, WriteSync};
+pub use driver::{ListenOptions, OpenOptions, ShutdownHow, Signal, WriteSync};
 pub use file::File;
 pub use net::{Listener, ListenerShare, RecvHalf, SendHalf, Stream};
 pub use run::{Config, Running, Without, block_on, block_on_with, start};
 pub use task::{Aborted, JoinHandle};
 pub use time::{Elapsed, Nanos, now, sleep, sleep_until, timeout, wall_ms, yield_now};
+pub use uring::raise_open_files_limit;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -75,7 +77,7 @@ pub fn on_core() -> bool {
 
 /// Waits for the next SIGTERM, SIGINT or SIGHUP. In a simulation none ever comes.
 pub async fn signal() -> std::io::Result<Signal> {
-    match executor::submit(driver::Op::Signal).await {
+    match operation::submit(driver::Op::Signal).await {
         driver::Outcome::Signal(result) => result,
         other => other.unexpected(),
     }

@@ -3,7 +3,8 @@
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::RecvBuf;
 use crate::driver::{Handle, ListenOptions, Op, Outcome, SendData, ShutdownHow};
-use crate::executor::{Core, Many, current, submit};
+use crate::executor::{Core, current};
+use crate::operation::{Many, submit};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::future::poll_fn;

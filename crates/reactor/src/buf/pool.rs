@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Largest buffer taken from the region or recycled, in bytes; larger ones go back to the heap at once.
 const RECYCLED_BYTES_MAX: usize = 1 << 20;
 /// Heap memory that a pool keeps for reuse, in bytes.
-const KEPT_BYTES_MAX: usize = 16 << 20;
+const KEPT_BYTES_MAX: usize = 8 << 20;
 /// Sizes of recycled heap buffers: 4, 8, 12, 16, 24, 32, 48 KiB … 1 MiB.
 const CLASSES: usize = 16;
 

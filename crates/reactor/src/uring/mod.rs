@@ -15,6 +15,7 @@ mod sys;
 
 pub(crate) use bufring::BufRing;
 pub(crate) use memory::Mapping;
+pub use sys::raise_open_files_limit;
 pub(crate) use sys::{EventFd, hold_signals};
 
 use crate::buf::Pool;

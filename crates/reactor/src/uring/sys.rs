@@ -333,6 +333,17 @@ fn is_stale(addr: &Addr, raw: &RawAddr) -> bool {
     matches!(result, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
+/// Raises the process's limit of open files, connections included, as far as it is allowed; returns the limit.
+pub fn raise_open_files_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the kernel reads one rlimit.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+    Ok(limit.rlim_cur)
+}
+
 fn signal_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the set; the others change it.
