@@ -1,0 +1,95 @@
+//! `pumice check`: reads and verifies everything on a drive. Exit 0 clean, 1 damaged, 2 could not run.
+
+use std::cell::Cell;
+
+use pumice_base::size::format_size;
+use pumice_kv::{CheckReport, Opened, Store, StoreOptions};
+
+use crate::cli::CheckArgs;
+use crate::drives;
+use crate::exit::{Outcome, Stop};
+use crate::progress::Progress;
+
+/// Problems printed before the rest is only counted (all of them are in `--json`).
+const PROBLEMS_SHOWN: usize = 50;
+
+/// Runs the command.
+pub fn run(args: CheckArgs) -> Outcome {
+    let spec = drives::parse(&args.device)?;
+    let opening = Progress::new("opening", true);
+    let checking = Progress::new("checking", true);
+    let is_open = Cell::new(false);
+    let report = pumice_reactor::block_on(async {
+        let device = drives::open_unserved(&spec).await?;
+        let shown =
+            |done, total| if is_open.get() { checking.set(done, total) } else { opening.set(done, total) };
+        let opened = Store::open(device, StoreOptions::default(), &shown).await;
+        let Opened { store, damage, .. } = match opened {
+            Ok(opened) => opened,
+            Err(error) => return damaged_beyond_opening(&args.device, &error),
+        };
+        is_open.set(true);
+        opening.finish();
+        let mut report =
+            store.check(&shown).await.map_err(|e| Stop::doing(format!("checking {}", args.device), e))?;
+        for damage in damage {
+            let line = damage.to_string();
+            if !report.problems.contains(&line) {
+                report.problems.push(line);
+            }
+        }
+        Ok(report)
+    });
+    opening.finish();
+    checking.finish();
+    let report = report?;
+    print(&args, &report);
+    if report.is_clean() {
+        return Ok(());
+    }
+    Err(Stop::No(format!("{}: {} problem(s) found", args.device, report.problems.len())))
+}
+
+/// A drive whose metadata do not verify is damaged; one that is no drive could not be checked.
+fn damaged_beyond_opening(device: &str, error: &pumice_kv::OpenError) -> Result<CheckReport, Stop> {
+    use pumice_kv::OpenError;
+    use pumice_segment::HeapError;
+    match error {
+        OpenError::Heap(HeapError::Damaged(_)) | OpenError::Manifest(_) | OpenError::Replay { .. } => {
+            Ok(CheckReport { problems: vec![format!("cannot be opened: {error}")], ..CheckReport::default() })
+        }
+        OpenError::Heap(_) => Err(Stop::because(format!("drive {device}: {error}"))),
+    }
+}
+
+fn print(args: &CheckArgs, report: &CheckReport) {
+    if args.json {
+        println!(
+            "{}",
+            serde_json::json!({
+                "device": args.device, "clean": report.is_clean(), "segments": report.segments,
+                "records": report.records, "tables": report.tables, "keys": report.keys,
+                "value_bytes": report.value_bytes, "problems": report.problems,
+            })
+        );
+        return;
+    }
+    println!(
+        "{}: {} segments, {} records and {} key tables read; {} keys with {} of values",
+        args.device,
+        report.segments,
+        report.records,
+        report.tables,
+        report.keys,
+        format_size(report.value_bytes)
+    );
+    for problem in report.problems.iter().take(PROBLEMS_SHOWN) {
+        println!("damaged: {problem}");
+    }
+    if report.problems.len() > PROBLEMS_SHOWN {
+        println!("… and {} more (--json lists all)", report.problems.len() - PROBLEMS_SHOWN);
+    }
+    if report.is_clean() {
+        println!("clean");
+    }
+}

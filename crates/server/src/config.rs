@@ -1,0 +1,150 @@
+//! Settings of `serve`: defaults, then the TOML file, then the command line, each over the one before.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pumice_base::size::parse_size;
+use serde::Deserialize;
+
+use crate::cli::{DurabilityArg, ServeArgs};
+use crate::exit::Stop;
+
+/// Default size of the drive that `serve` makes when none is named: a sparse file, so it takes what it holds.
+pub const DEFAULT_DRIVE_BYTES: u64 = 64 << 30;
+/// Where the default drive and the control socket live unless told otherwise.
+pub const DEFAULT_DATA_DIR: &str = "./pumice-data";
+/// Where Redis clients connect unless told otherwise.
+pub const DEFAULT_REDIS: &str = "127.0.0.1:6379";
+/// The least memory a server runs in.
+pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+/// What the server runs with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub data: PathBuf,
+    pub devices: Vec<String>,
+    pub redis: Vec<String>,
+    pub http: Option<String>,
+    pub cores: u16,
+    pub memory_bytes: u64,
+    pub durability: DurabilityArg,
+    pub password: Option<String>,
+    pub protected_mode: bool,
+    pub clients_max: u32,
+    pub tls: Option<Tls>,
+    pub log: String,
+}
+
+/// Files of the TLS face.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub ca: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    fn into_vec(self) -> Vec<String> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct ConfigFile {
+    data: Option<PathBuf>,
+    device: Option<OneOrMany>,
+    redis: Option<OneOrMany>,
+    http: Option<String>,
+    cores: Option<u16>,
+    memory: Option<String>,
+    durability: Option<DurabilityArg>,
+    #[serde(alias = "requirepass")]
+    password: Option<String>,
+    protected_mode: Option<bool>,
+    max_clients: Option<u32>,
+    redis_tls_cert: Option<PathBuf>,
+    redis_tls_key: Option<PathBuf>,
+    redis_tls_ca: Option<PathBuf>,
+    log: Option<String>,
+}
+
+fn read_file(path: &Path) -> Result<ConfigFile, Stop> {
+    let text =
+        fs::read_to_string(path).map_err(|e| Stop::doing(format!("config file {}", path.display()), e))?;
+    toml::from_str(&text).map_err(|e| Stop::doing(format!("config file {}", path.display()), e))
+}
+
+impl Settings {
+    /// Puts the command line over its config file over the defaults.
+    pub fn gather(args: ServeArgs) -> Result<Self, Stop> {
+        let file = match &args.config {
+            Some(path) => read_file(path)?,
+            None => ConfigFile::default(),
+        };
+        let file_memory = match &file.memory {
+            Some(text) => Some(parse_size(text).map_err(|e| Stop::doing("config file: memory", e))?),
+            None => None,
+        };
+        let or = |given: Vec<String>, kept: Option<OneOrMany>| {
+            if given.is_empty() { kept.map(OneOrMany::into_vec).unwrap_or_default() } else { given }
+        };
+        let mut redis = or(args.redis, file.redis);
+        if redis.is_empty() {
+            redis.push(DEFAULT_REDIS.into());
+        }
+        let memory_bytes = args.memory.or(file_memory).unwrap_or_else(default_memory_bytes);
+        if memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Stop::because("--memory must be at least 64MiB"));
+        }
+        let cert = args.redis_tls_cert.or(file.redis_tls_cert);
+        let key = args.redis_tls_key.or(file.redis_tls_key);
+        let ca = args.redis_tls_ca.or(file.redis_tls_ca);
+        let tls = match (cert, key) {
+            (Some(cert), Some(key)) => Some(Tls { cert, key, ca }),
+            (None, None) => None,
+            _ => return Err(Stop::because("TLS needs both redis-tls-cert and redis-tls-key")),
+        };
+        let cores = args.cores.or(file.cores).unwrap_or_else(machine_cores);
+        if cores == 0 {
+            return Err(Stop::because("cores must be at least 1"));
+        }
+        Ok(Self {
+            data: args.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
+            devices: or(args.device, file.device),
+            redis,
+            http: args.http.or(file.http),
+            cores,
+            memory_bytes,
+            durability: args.durability.or(file.durability).unwrap_or(DurabilityArg::Always),
+            password: args.password.or(file.password).filter(|p| !p.is_empty()),
+            protected_mode: !args.no_protected_mode && file.protected_mode.unwrap_or(true),
+            clients_max: args.max_clients.or(file.max_clients).unwrap_or(10_000),
+            tls,
+            log: args.log.or(file.log).unwrap_or_else(|| "info".into()),
+        })
+    }
+}
+
+fn machine_cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(1024))
+}
+
+/// A quarter of the machine's memory, at least [`MEMORY_BYTES_MIN`]; 1 GiB where the kernel does not say.
+fn default_memory_bytes() -> u64 {
+    let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    total.map_or(1 << 30, |kib| (kib * 1024 / 4).max(MEMORY_BYTES_MIN))
+}

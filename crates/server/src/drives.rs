@@ -1,0 +1,124 @@
+//! Drives as commands name them: opening, making and locking them, with errors that say what to do.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use pumice_flash::{Access, Device, DeviceSpec, FlashError};
+use pumice_kv::{OpenError, Store, StoreFormat};
+
+use crate::config::DEFAULT_DRIVE_BYTES;
+use crate::exit::Stop;
+
+/// Share of the free space that a drive made without a size may take, in percent.
+const FREE_SHARE_PERCENT: u64 = 90;
+/// The smallest drive made without being told a size.
+const DRIVE_BYTES_MIN: u64 = 256 << 20;
+/// Bytes looked at for foreign data before formatting.
+const PROBE_BYTES: usize = 1 << 20;
+/// How our own drives begin: a superblock's or a segment's first bytes (`docs/format/`).
+const OURS: [&[u8]; 2] = [b"PUMICESB", b"PUMSEGMT"];
+
+/// Reads a `--device` SPEC.
+pub fn parse(spec: &str) -> Result<DeviceSpec, Stop> {
+    spec.parse().map_err(Stop::because)
+}
+
+/// Opens `spec` for reading and writing, locked.
+pub async fn open_locked(spec: &DeviceSpec) -> Result<Device, Stop> {
+    Device::open(spec, Access::ReadWrite).await.map_err(|error| explain(spec, &error))
+}
+
+fn explain(spec: &DeviceSpec, error: &FlashError) -> Stop {
+    match error {
+        FlashError::Locked { .. } => Stop::because(format!(
+            "drive {spec}: {error}; ask the server that has it with `pumice info --data DIR`"
+        )),
+        _ => Stop::because(format!("drive {spec}: {error}")),
+    }
+}
+
+/// Opens `spec` for reading only, after making sure that no server has it.
+pub async fn open_unserved(spec: &DeviceSpec) -> Result<Device, Stop> {
+    match Device::open(spec, Access::ReadWrite).await {
+        Err(error @ FlashError::Locked { .. }) => return Err(explain(spec, &error)),
+        // Media that cannot be written can still be read.
+        Err(_) | Ok(_) => {}
+    }
+    Device::open(spec, Access::ReadOnly).await.map_err(|error| explain(spec, &error))
+}
+
+/// 16 random bytes, never all zero: the identity of a drive or of a set of drives.
+pub fn new_id() -> Result<[u8; 16], Stop> {
+    let mut id = [0; 16];
+    let source = "/dev/urandom";
+    fs::File::open(source)
+        .and_then(|mut file| file.read_exact(&mut id))
+        .map_err(|e| Stop::doing(source, e))?;
+    id[0] |= 1;
+    Ok(id)
+}
+
+/// The size of a drive that is made at `path` without being told: [`DEFAULT_DRIVE_BYTES`], or what fits there.
+pub fn fitting_bytes(path: &Path) -> Result<u64, Stop> {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let space = rustix::fs::statvfs(parent)
+        .map_err(|e| Stop::doing(format!("the space in {}", parent.display()), e))?;
+    let free = space.f_bavail * space.f_frsize;
+    let bytes = DEFAULT_DRIVE_BYTES.min(free / 100 * FREE_SHARE_PERCENT) >> 20 << 20;
+    if bytes < DRIVE_BYTES_MIN {
+        return Err(Stop::because(format!(
+            "{} has {} free, too little for a drive: choose another place or name a --size",
+            parent.display(),
+            pumice_base::size::format_size(free)
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Refuses to format over what somebody else wrote: a drive of ours is refused by the store itself.
+pub fn refuse_foreign(path: &Path) -> Result<(), Stop> {
+    let mut head = vec![0; PROBE_BYTES];
+    let Ok(mut file) = fs::File::open(path) else { return Ok(()) };
+    let mut got = 0;
+    while got < head.len() {
+        match file.read(&mut head[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) => return Err(Stop::doing(format!("reading {}", path.display()), e)),
+        }
+    }
+    head.truncate(got);
+    if head.iter().all(|&b| b == 0) || OURS.iter().any(|magic| head.starts_with(magic)) {
+        return Ok(());
+    }
+    Err(Stop::No(format!(
+        "{} holds data that is not Pumice's; --force formats it all the same and destroys that",
+        path.display()
+    )))
+}
+
+/// Makes `device` an empty drive.
+pub async fn format(spec: &DeviceSpec, device: &Device, options: &StoreFormat) -> Result<(), Stop> {
+    Store::format(device, options).await.map_err(|error| match &error {
+        OpenError::Heap(pumice_segment::HeapError::AlreadyFormatted { .. }) => {
+            Stop::No(format!("{spec}: {error}"))
+        }
+        _ => Stop::because(format!("formatting {spec}: {error}")),
+    })
+}
+
+/// The default drive in `data`; made, but not yet formatted, when it is not there.
+pub struct DefaultDrive {
+    pub path: PathBuf,
+    /// The size to make it, when it is not there.
+    pub make_bytes: Option<u64>,
+}
+
+/// Finds the default drive in `data`, which is made when missing.
+pub fn default_drive(data: &Path) -> Result<DefaultDrive, Stop> {
+    fs::create_dir_all(data).map_err(|e| Stop::doing(format!("making {}", data.display()), e))?;
+    let path = data.join("drive0");
+    let make_bytes = if path.exists() { None } else { Some(fitting_bytes(&path)?) };
+    Ok(DefaultDrive { path, make_bytes })
+}

@@ -1,0 +1,196 @@
+//! What the server shows to machines and people beside its data: `/metrics` for Prometheus, `/health` for load
+//! balancers, `/info` as JSON, and a small page at `/`. It runs on one side thread, never on a core that serves,
+//! and answers on the `--http` address and on the control socket in the data directory.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+
+use crate::exit::Stop;
+use crate::health::{Condition, Health};
+use crate::metrics;
+
+/// What is to be listened on.
+pub struct Faces {
+    /// `--http`, when asked for: `host:port` or `unix:PATH`.
+    pub http: Option<String>,
+    /// The control socket.
+    pub control: Option<PathBuf>,
+}
+
+/// The running side thread.
+pub struct Side {
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+    /// Where `--http` listens, with the port filled in.
+    pub http: Option<String>,
+}
+
+enum Bound {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Starts the side thread and binds its faces; an address that cannot be bound is an error here, not later.
+pub fn start(faces: Faces, health: Health) -> Result<Side, Stop> {
+    let (stop, stopped) = watch::channel(false);
+    let (bound_tx, bound_rx) = mpsc::channel();
+    let body = move || {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let _ = bound_tx.send(Err(Stop::doing("the side thread", error)));
+                return;
+            }
+        };
+        runtime.block_on(async move {
+            match bind_all(faces).await {
+                Ok((listeners, shown)) => {
+                    let _ = bound_tx.send(Ok(shown));
+                    serve_all(listeners, health, stopped).await;
+                }
+                Err(error) => {
+                    let _ = bound_tx.send(Err(error));
+                }
+            }
+        });
+    };
+    let thread = std::thread::Builder::new()
+        .name("side".into())
+        .spawn(body)
+        .map_err(|e| Stop::doing("starting the side thread", e))?;
+    let http = bound_rx.recv().map_err(|_| Stop::because("the side thread died"))??;
+    Ok(Side { stop, thread, http })
+}
+
+impl Side {
+    /// Stops listening and waits for the thread.
+    pub fn stop(self) {
+        let _ = self.stop.send(true);
+        let _ = self.thread.join();
+    }
+}
+
+async fn bind_all(faces: Faces) -> Result<(Vec<Bound>, Option<String>), Stop> {
+    let mut listeners = Vec::new();
+    let mut shown = None;
+    if let Some(addr) = faces.http {
+        if let Some(path) = addr.strip_prefix("unix:") {
+            listeners.push(Bound::Unix(bind_unix(&PathBuf::from(path)).await?));
+            shown = Some(addr);
+        } else {
+            let listener =
+                TcpListener::bind(&addr).await.map_err(|e| Stop::doing(format!("--http {addr}"), e))?;
+            shown = Some(listener.local_addr().map_or(addr, |a: SocketAddr| a.to_string()));
+            listeners.push(Bound::Tcp(listener));
+        }
+    }
+    if let Some(path) = faces.control {
+        listeners.push(Bound::Unix(bind_unix(&path).await?));
+    }
+    Ok((listeners, shown))
+}
+
+/// Binds a Unix socket, replacing one that nobody listens on any more.
+async fn bind_unix(path: &PathBuf) -> Result<UnixListener, Stop> {
+    let shown = path.display();
+    if tokio::net::UnixStream::connect(path).await.is_ok() {
+        return Err(Stop::because(format!("{shown}: another server listens here")));
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+            std::fs::remove_file(path)
+                .map_err(|e| Stop::doing(format!("{shown}: removing a stale socket"), e))?;
+        }
+        Ok(_) => return Err(Stop::because(format!("{shown}: is in the way and no socket"))),
+        Err(_) => {}
+    }
+    UnixListener::bind(path).map_err(|e| Stop::doing(shown.to_string(), e))
+}
+
+async fn serve_all(listeners: Vec<Bound>, health: Health, stopped: watch::Receiver<bool>) {
+    let app = Router::new()
+        .route("/", get(index))
+        .route("/health", get(show_health))
+        .route("/metrics", get(show_metrics))
+        .route("/info", get(show_info))
+        .with_state(health);
+    let mut tasks = Vec::new();
+    for listener in listeners {
+        let app = app.clone();
+        let mut stopped = stopped.clone();
+        tasks.push(tokio::spawn(async move {
+            let until = async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            };
+            // Dropped rather than drained: a scraper that keeps its connection must not hold the server.
+            tokio::select! {
+                () = until => {}
+                result = async {
+                    match listener {
+                        Bound::Tcp(listener) => axum::serve(listener, app).await,
+                        Bound::Unix(listener) => axum::serve(listener, app).await,
+                    }
+                } => if let Err(error) = result {
+                    tracing::warn!(%error, "an HTTP face stopped");
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        let _ = task.await;
+    }
+}
+
+async fn show_health(State(health): State<Health>) -> Response {
+    let condition = health.condition();
+    let status = match condition {
+        Condition::Ready | Condition::Degraded(_) => StatusCode::OK,
+        Condition::Loading | Condition::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let (done, total) = health.progress();
+    let mut body = serde_json::json!({ "state": condition.word() });
+    match condition {
+        Condition::Loading => body["progress"] = serde_json::json!({ "done": done, "total": total }),
+        Condition::Degraded(why) => body["why"] = why.into(),
+        _ => {}
+    }
+    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+async fn show_metrics(State(health): State<Health>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], metrics::openmetrics(&health)).into_response()
+}
+
+async fn show_info(State(health): State<Health>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], format!("{}\n", metrics::info(&health))).into_response()
+}
+
+async fn index(State(health): State<Health>) -> Html<String> {
+    let rows: String = metrics::overview(&health)
+        .into_iter()
+        .map(|(name, value)| format!("<tr><th>{name}</th><td>{}</td></tr>", escape(&value)))
+        .collect();
+    Html(format!(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
+         <meta http-equiv=refresh content=5><title>Pumice</title><style>body{{font:16px/1.5 system-ui;margin:2rem \
+         auto;max-width:44rem;padding:0 1rem;color:#222;background:#fafaf8}}th{{text-align:left;font-weight:500;\
+         padding-right:2rem}}td{{font-variant-numeric:tabular-nums}}a{{color:#356}}@media(prefers-color-scheme:\
+         dark){{body{{color:#ddd;background:#1c1c1a}}a{{color:#9bd}}}}</style><h1>Pumice</h1><table>{rows}</table>\
+         <p><a href=/metrics>metrics</a> · <a href=/health>health</a> · <a href=/info>info</a></p>"
+    ))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,150 @@
+//! `pumice info`: what a drive holds, read from the drive itself, or how a running server is doing, asked over its
+//! control socket or its Redis face.
+
+use std::path::Path;
+
+use pumice_base::size::format_size;
+use pumice_flash::DeviceSpec;
+use pumice_kv::{Opened, SliceId, SpaceReport, Store, StoreOptions};
+use pumice_node::{MEMBER_KEY, Member};
+use pumice_reactor::Addr;
+use serde_json::{Value, json};
+
+use crate::cli::InfoArgs;
+use crate::exit::{Outcome, Stop};
+use crate::format::hex;
+use crate::progress::Progress;
+use crate::{control, drives, wire};
+
+/// Runs the command.
+pub fn run(args: InfoArgs) -> Outcome {
+    if let Some(data) = &args.data {
+        let body = control::get(&control::socket_path(data), "/info")?;
+        let value: Value = serde_json::from_str(&body).map_err(|e| Stop::doing("the server's answer", e))?;
+        print(&value, args.json);
+        return match value["state"].as_str() {
+            Some("ready") => Ok(()),
+            state => Err(Stop::No(format!("the server is {}", state.unwrap_or("in an unknown state")))),
+        };
+    }
+    let target = args.server.as_deref().or(args.target.as_deref()).unwrap_or_default();
+    if args.server.is_some() || is_address(target) {
+        let addr: Addr = target.parse().map_err(|e| Stop::doing(format!("address {target}"), e))?;
+        return server(&addr, &args);
+    }
+    let value = drive(target)?;
+    print(&value, args.json);
+    Ok(())
+}
+
+/// A path that is there is a drive, whatever it is called.
+fn is_address(target: &str) -> bool {
+    !target.starts_with("emu:")
+        && (target.starts_with("unix:") || (!Path::new(target).exists() && target.parse::<Addr>().is_ok()))
+}
+
+fn server(addr: &Addr, args: &InfoArgs) -> Outcome {
+    let info = wire::info(addr, args.password.as_deref())?;
+    if args.json {
+        let object: serde_json::Map<String, Value> =
+            info.into_iter().filter(|(k, _)| !k.starts_with('#')).map(|(k, v)| (k, v.into())).collect();
+        println!("{}", Value::Object(object));
+    } else {
+        for (key, value) in info {
+            if key.starts_with('#') {
+                println!("\n{key}");
+            } else {
+                println!("{key:<36} {value}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn drive(target: &str) -> Result<Value, Stop> {
+    let spec = drives::parse(target)?;
+    if matches!(&spec, DeviceSpec::Emulated(spec) if spec.path.is_none()) {
+        return Err(Stop::because("an emulated drive in memory holds nothing before it is served"));
+    }
+    let bar = Progress::new("opening", true);
+    let value = pumice_reactor::block_on(async {
+        let device = drives::open_unserved(&spec).await?;
+        let failed = |e: &dyn std::fmt::Display| Stop::because(format!("drive {target}: {e}"));
+        let opened = Store::open(device, StoreOptions::default(), &|done, total| bar.set(done, total)).await;
+        let Opened { store, clean, replayed, damage } = opened.map_err(|e| failed(&e))?;
+        let member = store.get(SliceId(0), MEMBER_KEY).await.map_err(|e| failed(&e))?;
+        let member = member.and_then(|entry| Member::decode(&entry.value).ok());
+        let stats = store.stats();
+        Ok(json!({
+            "device": target,
+            "drive_id": hex(&store.heap().drive_id()),
+            "segment_bytes": store.heap().segment_bytes(),
+            "slices": store.slice_count(),
+            "set": member.map(|m| json!({ "id": hex(&m.set), "index": m.index, "count": m.count })),
+            "closed_cleanly": clean,
+            "replayed_records": replayed,
+            "last_seq": store.last_seq(),
+            "key_tables": stats.tables,
+            "key_table_bytes": stats.table_bytes,
+            "table_entries": stats.table_entries,
+            "space": space(&store.space()),
+            "damage": damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        }))
+    });
+    bar.finish();
+    value
+}
+
+/// A space report as JSON, in bytes.
+pub fn space(report: &SpaceReport) -> Value {
+    json!({
+        "raw": report.raw, "meta": report.meta, "leftover": report.leftover, "live": report.live,
+        "dead": report.dead, "open": report.open, "pending": report.pending, "reserved": report.reserved,
+        "free": report.free, "bad": report.bad, "available": report.available(),
+    })
+}
+
+/// Prints `value` as JSON, or as indented lines with byte counts in people's units.
+fn print(value: &Value, as_json: bool) {
+    if as_json {
+        println!("{value}");
+    } else {
+        lines(value, 0, false);
+    }
+}
+
+fn lines(value: &Value, indent: usize, in_bytes: bool) {
+    let Value::Object(fields) = value else { return };
+    for (name, field) in fields {
+        let bytes = in_bytes || name == "space" || name.ends_with("_bytes");
+        let pad = " ".repeat(indent);
+        match field {
+            Value::Object(_) => {
+                println!("{pad}{name}");
+                lines(field, indent + 2, bytes);
+            }
+            Value::Array(items) => {
+                for item in items {
+                    match item {
+                        Value::Object(_) => {
+                            println!("{pad}{name}");
+                            lines(item, indent + 2, bytes);
+                        }
+                        other => println!("{pad}{name:<24} {}", plain(other, bytes)),
+                    }
+                }
+            }
+            other => println!("{pad}{name:<24} {}", plain(other, bytes)),
+        }
+    }
+}
+
+fn plain(value: &Value, bytes: bool) -> String {
+    match (value, value.as_u64()) {
+        (_, Some(n)) if bytes => format_size(n),
+        (Value::String(text), _) => text.clone(),
+        (Value::Null, _) => "-".into(),
+        (Value::Number(n), _) if n.is_f64() => format!("{:.3}", n.as_f64().unwrap_or(0.0)),
+        _ => value.to_string(),
+    }
+}

@@ -1,0 +1,374 @@
+//! Prometheus metrics, the JSON of `/info`, and the lines of the index page, all from the same counters: those of
+//! every drive, of every core and of the Redis face. Nothing is counted here.
+
+use std::sync::atomic::Ordering;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use pumice_base::size::format_size;
+use pumice_kv::StoreStats;
+use serde_json::{Value, json};
+
+use crate::health::Health;
+use crate::{info, process};
+
+/// One drive's numbers with their names and help; counters first, then gauges.
+struct Numbers {
+    counters: Vec<(&'static str, &'static str, u64)>,
+    gauges: Vec<(&'static str, &'static str, f64)>,
+}
+
+/// Bytes that a drive wrote to flash, everything counted.
+pub fn flash_written_bytes(stats: &StoreStats) -> u64 {
+    let heap = &stats.heap;
+    heap.commit_bytes
+        + heap.moved_bytes
+        + heap.table_bytes
+        + heap.large_bytes
+        + heap.meta_bytes
+        + heap.prewritten_bytes
+}
+
+fn drive_numbers(stats: &StoreStats) -> Numbers {
+    let (c, h) = (&stats.counters, &stats.heap);
+    let us = |ns: u64| ns as f64 / 1e9;
+    Numbers {
+        counters: vec![
+            ("gets", "Reads that memory alone could not answer", c.gets),
+            ("row_cache_hits", "Reads answered by the row cache", c.row_hits),
+            ("value_reads", "Values read from flash", c.value_reads),
+            ("key_block_hits", "Key blocks found in memory", c.block_hits),
+            ("key_block_reads", "Key blocks read from flash", c.block_reads),
+            ("key_head_reads", "Filters and block indexes read from flash", c.head_reads),
+            ("filter_false_positives", "Key tables asked in vain", c.false_positives),
+            ("records_written", "Records written by users", c.writes),
+            ("user_bytes_written", "Bytes of users' records", c.user_bytes),
+            ("flushes", "Checkpoints", c.flushes),
+            ("merges", "Merge steps of key tables", c.merges),
+            ("merge_bytes", "Bytes of key tables written by merges", c.merge_bytes),
+            ("segments_cleaned", "Segments cleaned", c.cleaned_segments),
+            ("records_moved", "Records that cleaning moved", c.moved_records),
+            ("commits", "Commit writes", h.commits),
+            ("commit_bytes", "Bytes of commit writes", h.commit_bytes),
+            ("commit_padding_bytes", "Padding in commit writes", h.commit_padding_bytes),
+            ("moved_bytes", "Bytes that cleaning wrote", h.moved_bytes),
+            ("key_table_bytes", "Bytes of key tables written", h.table_bytes),
+            ("large_value_bytes", "Bytes of large values written", h.large_bytes),
+            ("metadata_bytes", "Bytes of metadata written", h.meta_bytes),
+            ("prewritten_bytes", "Bytes written ahead of need", h.prewritten_bytes),
+            ("flash_reads", "Read requests to the media", h.reads),
+            ("flash_read_bytes", "Bytes read from the media", h.read_bytes),
+            ("flash_written_bytes", "Bytes written to the media", flash_written_bytes(stats)),
+            ("log_tail_hits", "Reads answered by recent commits in memory", h.tail_hits),
+            ("segments_opened", "Segments opened for writing", h.segments_opened),
+            ("segments_released", "Segments released", h.segments_released),
+            ("relocations", "Frames moved because a program failed", h.relocations),
+            ("busy", "Writes told to wait", h.busy),
+        ],
+        gauges: vec![
+            ("write_amplification", "Flash bytes written per user byte", stats.write_amplification()),
+            ("commit_seconds_p50", "Median commit latency", us(h.commit_latency.quantile_ns(0.5))),
+            (
+                "commit_seconds_p99",
+                "99th percentile of commit latency",
+                us(h.commit_latency.quantile_ns(0.99)),
+            ),
+            (
+                "commit_seconds_p999",
+                "99.9th percentile of commit latency",
+                us(h.commit_latency.quantile_ns(0.999)),
+            ),
+            ("commit_seconds_max", "Longest commit", us(h.commit_latency.max_ns())),
+            ("undurable_bytes", "Bytes on their way to flash", h.undurable_bytes as f64),
+            ("key_tables", "Key tables", stats.tables as f64),
+            ("key_tables_size_bytes", "Size of all key tables", stats.table_bytes as f64),
+            ("memtable_bytes", "Memory of memtables", stats.memtable_bytes as f64),
+            ("key_head_bytes", "Memory of filters and block indexes", stats.head_bytes as f64),
+            ("key_block_bytes", "Memory of cached key blocks", stats.block_bytes as f64),
+            ("row_cache_bytes", "Memory of cached rows", stats.row_bytes as f64),
+            ("snapshots", "Live snapshots", stats.snapshots as f64),
+        ],
+    }
+}
+
+fn space_kinds(stats: &StoreStats) -> [(&'static str, u64); 9] {
+    let s = &stats.space;
+    [
+        ("live", s.live),
+        ("dead", s.dead),
+        ("free", s.free),
+        ("open", s.open),
+        ("pending", s.pending),
+        ("reserved", s.reserved),
+        ("meta", s.meta),
+        ("leftover", s.leftover),
+        ("bad", s.bad),
+    ]
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    health: Health,
+}
+
+type Labels<'a> = [(&'a str, String)];
+
+struct Out<'a, 'b> {
+    encoder: &'a mut DescriptorEncoder<'b>,
+}
+
+impl Out<'_, '_> {
+    /// One metric with a row per label set.
+    fn rows(
+        &mut self,
+        name: &str,
+        help: &str,
+        is_counter: bool,
+        rows: &[(&Labels<'_>, f64)],
+    ) -> std::fmt::Result {
+        let kind = if is_counter { MetricType::Counter } else { MetricType::Gauge };
+        let mut metric = self.encoder.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in rows {
+            if labels.is_empty() {
+                encode(is_counter, *value, metric.encode_family::<[(&str, String); 0]>(&[])?)?;
+            } else {
+                encode(is_counter, *value, metric.encode_family(&Owned(labels))?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode(
+    is_counter: bool,
+    value: f64,
+    encoder: prometheus_client::encoding::MetricEncoder<'_>,
+) -> std::fmt::Result {
+    match (is_counter, value.fract() == 0.0) {
+        (true, true) => ConstCounter::new(value as u64).encode(encoder),
+        (true, false) => ConstCounter::new(value).encode(encoder),
+        (false, _) => ConstGauge::new(value).encode(encoder),
+    }
+}
+
+#[derive(Debug)]
+struct Owned<'a>(&'a Labels<'a>);
+
+impl EncodeLabelSet for Owned<'_> {
+    fn encode(&self, encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>) -> std::fmt::Result {
+        self.0.encode(encoder)
+    }
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let mut out = Out { encoder: &mut encoder };
+        let condition = self.health.condition();
+        let states = ["loading", "ready", "degraded", "stopping"];
+        let labels: Vec<[(&str, String); 1]> = states.iter().map(|s| [("state", (*s).to_string())]).collect();
+        let rows: Vec<(&Labels<'_>, f64)> = labels
+            .iter()
+            .zip(states)
+            .map(|(label, state)| (&label[..], f64::from(u8::from(state == condition.word()))))
+            .collect();
+        out.rows("pumice_state", "The server's condition: 1 for the one it is in", false, &rows)?;
+        let own = process::usage();
+        out.rows("process_cpu_seconds", "CPU time used", true, &[(&[], own.cpu_seconds)])?;
+        out.rows(
+            "process_resident_memory_bytes",
+            "Resident memory",
+            false,
+            &[(&[], own.resident_bytes as f64)],
+        )?;
+        self.cores(&mut out)?;
+        self.redis(&mut out)?;
+        self.drives(&mut out)
+    }
+}
+
+impl Snapshot {
+    fn cores(&self, out: &mut Out<'_, '_>) -> std::fmt::Result {
+        let cores: Vec<Vec<(&'static str, u64)>> =
+            self.health.core_metrics().iter().map(|m| m.named().collect()).collect();
+        let labels: Vec<[(&str, String); 1]> = (0..cores.len()).map(|n| [("core", n.to_string())]).collect();
+        let Some(first) = cores.first() else { return Ok(()) };
+        for (at, (name, _)) in first.iter().enumerate() {
+            let rows: Vec<(&Labels<'_>, f64)> =
+                labels.iter().zip(&cores).map(|(label, core)| (&label[..], core[at].1 as f64)).collect();
+            out.rows(&format!("pumice_core_{name}"), "Reactor: see docs of pumice-reactor", true, &rows)?;
+        }
+        Ok(())
+    }
+
+    fn redis(&self, out: &mut Out<'_, '_>) -> std::fmt::Result {
+        let Some(server) = self.health.redis() else { return Ok(()) };
+        let stats = &server.stats;
+        let counters = [
+            ("connections_accepted", "Connections accepted", &stats.connections),
+            ("connections_rejected", "Connections turned away", &stats.rejected_connections),
+            ("input_bytes", "Bytes received", &stats.input_bytes),
+            ("output_bytes", "Bytes sent", &stats.output_bytes),
+            ("keyspace_hits", "Reads that found their key", &stats.hits),
+            ("keyspace_misses", "Reads that did not", &stats.misses),
+            ("expired_keys", "Keys removed because their time was over", &stats.expired_keys),
+            ("error_replies", "Error replies", &stats.error_replies),
+        ];
+        for (name, help, counter) in counters {
+            let value = counter.load(Ordering::Relaxed) as f64;
+            out.rows(&format!("pumice_redis_{name}"), help, true, &[(&[], value)])?;
+        }
+        let gauges = [
+            ("clients", "Connected clients", server.clients.len() as f64),
+            (
+                "output_waiting_bytes",
+                "Replies that clients did not take yet",
+                stats.output_waiting_bytes.load(Ordering::Relaxed) as f64,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            out.rows(&format!("pumice_redis_{name}"), help, false, &[(&[], value)])?;
+        }
+        let used: Vec<_> = commands(server);
+        let labels: Vec<[(&str, String); 1]> = used.iter().map(|(n, ..)| [("command", n.clone())]).collect();
+        for (name, help, pick) in [
+            ("commands", "Commands run", 0),
+            ("command_nanoseconds", "Time in commands, waits for durability excluded", 1),
+            ("commands_failed", "Commands answered with an error", 2),
+        ] {
+            let rows: Vec<(&Labels<'_>, f64)> = labels
+                .iter()
+                .zip(&used)
+                .map(|(label, (_, calls, nanos, failed))| {
+                    (&label[..], [*calls, *nanos, *failed][pick] as f64)
+                })
+                .collect();
+            out.rows(&format!("pumice_redis_{name}"), help, true, &rows)?;
+        }
+        Ok(())
+    }
+
+    fn drives(&self, out: &mut Out<'_, '_>) -> std::fmt::Result {
+        let Some(node) = self.health.node() else { return Ok(()) };
+        let stats = node.stats();
+        let labels: Vec<[(&str, String); 1]> =
+            (0..stats.drives.len()).map(|n| [("drive", n.to_string())]).collect();
+        let drives: Vec<Numbers> = stats.drives.iter().map(drive_numbers).collect();
+        let Some(first) = drives.first() else { return Ok(()) };
+        for (at, (name, help, _)) in first.counters.iter().enumerate() {
+            let rows: Vec<(&Labels<'_>, f64)> =
+                labels.iter().zip(&drives).map(|(l, d)| (&l[..], d.counters[at].2 as f64)).collect();
+            out.rows(&format!("pumice_drive_{name}"), help, true, &rows)?;
+        }
+        for (at, (name, help, _)) in first.gauges.iter().enumerate() {
+            let rows: Vec<(&Labels<'_>, f64)> =
+                labels.iter().zip(&drives).map(|(l, d)| (&l[..], d.gauges[at].2)).collect();
+            out.rows(&format!("pumice_drive_{name}"), help, false, &rows)?;
+        }
+        let mut kinds: Vec<([(&str, String); 2], f64)> = Vec::new();
+        for (drive, store) in stats.drives.iter().enumerate() {
+            for (kind, bytes) in space_kinds(store) {
+                kinds.push(([("drive", drive.to_string()), ("kind", kind.to_string())], bytes as f64));
+            }
+        }
+        let rows: Vec<(&Labels<'_>, f64)> = kinds.iter().map(|(label, bytes)| (&label[..], *bytes)).collect();
+        out.rows("pumice_drive_space_bytes", "Where a drive's bytes are; the kinds add up", false, &rows)?;
+        out.rows(
+            "pumice_latch_waits",
+            "Commands that queued for a key",
+            true,
+            &[(&[], stats.latch_waits as f64)],
+        )
+    }
+}
+
+/// Name, calls, nanoseconds and failures of each command that was run.
+fn commands(server: &pumice_redis::server::Server) -> Vec<(String, u64, u64, u64)> {
+    let table = pumice_redis::command::Table::get().commands();
+    table
+        .iter()
+        .zip(&server.stats.commands)
+        .map(|(command, stats)| {
+            let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+            (command.facts.name.to_lowercase(), load(&stats.calls), load(&stats.nanos), load(&stats.failed))
+        })
+        .filter(|(_, calls, ..)| *calls > 0)
+        .collect()
+}
+
+/// Everything in OpenMetrics' text format.
+pub fn openmetrics(health: &Health) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Snapshot { health: health.clone() }));
+    let mut body = String::new();
+    match text::encode(&mut body, &registry) {
+        Ok(()) => body,
+        Err(error) => format!("# {error}\n# EOF\n"),
+    }
+}
+
+/// Everything as JSON: what `pumice info --data` prints.
+pub fn info(health: &Health) -> Value {
+    let (done, total) = health.progress();
+    let own = process::usage();
+    let mut all = json!({
+        "state": health.condition().word(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "cpu_seconds": own.cpu_seconds,
+        "resident_bytes": own.resident_bytes,
+    });
+    if health.node().is_none() {
+        all["recovery"] = json!({ "done_bytes": done, "total_bytes": total });
+    }
+    if let Some(server) = health.redis() {
+        all["clients"] = server.clients.len().into();
+        all["commands"] = server.stats.calls().into();
+    }
+    if let Some(node) = health.node() {
+        let stats = node.stats();
+        let drives = stats.drives.iter().zip(&stats.names).map(|(drive, name)| {
+            let numbers = drive_numbers(drive);
+            let mut fields = serde_json::Map::new();
+            fields.insert("device".into(), name.clone().into());
+            fields.insert("space".into(), info::space(&drive.space));
+            fields.extend(numbers.counters.iter().map(|(n, _, v)| ((*n).to_string(), (*v).into())));
+            fields.extend(numbers.gauges.iter().map(|(n, _, v)| ((*n).to_string(), (*v).into())));
+            Value::Object(fields)
+        });
+        all["drives"] = drives.collect::<Vec<_>>().into();
+    }
+    all
+}
+
+/// The few numbers that people look for first.
+pub fn overview(health: &Health) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("state", health.condition().word().to_string())];
+    let own = process::usage();
+    rows.push(("memory", format_size(own.resident_bytes)));
+    if let Some(server) = health.redis() {
+        rows.push(("clients", server.clients.len().to_string()));
+        rows.push(("commands", server.stats.calls().to_string()));
+    }
+    if let Some(node) = health.node() {
+        let stats = node.stats();
+        for drive in &stats.drives {
+            let space = &drive.space;
+            rows.push((
+                "drive",
+                format!(
+                    "{} of {} live, {} free, write amplification {:.2}, commit p99 {:.2} ms",
+                    format_size(space.live),
+                    format_size(space.raw),
+                    format_size(space.free),
+                    drive.write_amplification(),
+                    drive.heap.commit_latency.quantile_ns(0.99) as f64 / 1e6
+                ),
+            ));
+        }
+    }
+    rows
+}

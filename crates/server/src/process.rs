@@ -1,0 +1,50 @@
+//! What this process uses, as the kernel counts it, and its limit on open files.
+
+use std::fs;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Ticks per second in /proc: 100 on every Linux that Pumice runs on (`USER_HZ`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// CPU and memory of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// User and system time, in seconds, to 10 ms.
+    pub cpu_seconds: f64,
+    /// Resident memory, in bytes.
+    pub resident_bytes: u64,
+}
+
+/// What this process uses now; zeros where /proc does not say.
+pub fn usage() -> Usage {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The second field is the program's name in parentheses and may hold anything.
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
+    let ticks = |at: usize| fields.get(at).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0);
+    let pages: u64 = fields.get(21).and_then(|t| t.parse().ok()).unwrap_or(0);
+    Usage {
+        cpu_seconds: (ticks(11) + ticks(12)) / TICKS_PER_SECOND,
+        resident_bytes: pages * rustix::param::page_size() as u64,
+    }
+}
+
+/// Raises the limit on open files to what `wanted` connections need, as far as allowed; answers the limit.
+pub fn raise_open_files(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let ceiling = limit.maximum.unwrap_or(u64::MAX);
+    let now = limit.current.unwrap_or(u64::MAX);
+    if now >= wanted {
+        return now;
+    }
+    let raised = Rlimit { current: Some(wanted), maximum: Some(ceiling.max(wanted)) };
+    if ceiling < wanted && setrlimit(Resource::Nofile, raised).is_ok() {
+        return wanted; // root may raise the ceiling, too
+    }
+    let raised = wanted.min(ceiling);
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }) {
+        Ok(()) => raised,
+        Err(_) => now,
+    }
+}

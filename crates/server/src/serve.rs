@@ -1,0 +1,427 @@
+//! `pumice serve`, step by step:
+//!
+//! 1. settings, log, limits; core 0 opens the drives' devices, which locks them: a second server stops here;
+//! 2. the side thread binds `--http` and the control socket, the cores bind Redis: clients hear LOADING now;
+//! 3. core 0 opens the store (recovery), the cold core starts flush, compaction and cleaning, and the process
+//!    prints one line per face and then `ready`;
+//! 4. on SIGTERM, SIGINT or SHUTDOWN the faces stop, the drives are closed cleanly, the process ends. A second
+//!    signal ends it at once: what was acknowledged is safe, the next start replays the log.
+
+use std::future::poll_fn;
+use std::io::Write;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::task::Poll;
+use std::time::Duration;
+
+use pumice_flash::{Device, DeviceSpec};
+use pumice_kv::StoreFormat;
+use pumice_node::{Node, NodeOptions};
+use pumice_reactor::sync::Event;
+use pumice_reactor::{Addr, CoreId, LocalBoxFuture, Signal, spawn};
+use pumice_redis::face;
+use pumice_redis::server::Server;
+
+use crate::cli::{DurabilityArg, ServeArgs};
+use crate::config::Settings;
+use crate::exit::{Outcome, Stop};
+use crate::health::{Condition, Health};
+use crate::{control, drives, http, logging, process};
+
+/// Files beside connections: drives, rings, listeners, the log.
+const FILES_BESIDE_CLIENTS: u64 = 128;
+
+/// What core 0 tells the main thread, in this order.
+enum Phase {
+    /// The devices are locked; the side thread may start.
+    Locked,
+    /// Serving, with a line per face.
+    Ready(Vec<String>),
+}
+
+/// What the cores share.
+struct Shared {
+    settings: Settings,
+    specs: Vec<(DeviceSpec, Option<u64>)>,
+    health: Health,
+    phases: Mutex<mpsc::Sender<Phase>>,
+    /// The side thread is up (or is not coming).
+    side_up: Event,
+    /// Core 0 has bound these; the other cores follow.
+    bound: Event,
+    faces: OnceLock<(Arc<Server>, Vec<Addr>)>,
+    /// The node is open.
+    opened: Event,
+    /// Somebody outside the cores asks to stop.
+    stop: Event,
+    /// Everything is closed: all cores end.
+    done: Event,
+    outcome: Mutex<Outcome>,
+}
+
+/// Runs the command.
+pub fn run(args: ServeArgs) -> Outcome {
+    let settings = Settings::gather(args)?;
+    logging::start(&settings.log)?;
+    if !pumice_base::checksum::self_test() {
+        return Err(Stop::because(
+            "this machine computes CRC-32C wrongly: nothing it stores could be trusted",
+        ));
+    }
+    let wanted = u64::from(settings.clients_max) + FILES_BESIDE_CLIENTS;
+    let limit = process::raise_open_files(wanted);
+    if limit < wanted {
+        tracing::warn!("only {limit} open files are allowed: fewer clients than --max-clients fit");
+    }
+    std::fs::create_dir_all(&settings.data)
+        .map_err(|e| Stop::doing(format!("making {}", settings.data.display()), e))?;
+    let specs = specs(&settings)?;
+    let config = pumice_reactor::Config {
+        cores: usize::from(settings.cores) + 1,
+        take_signals: true,
+        ..pumice_reactor::Config::default()
+    };
+    let health = Health::default();
+    let (phases, heard) = mpsc::channel();
+    let faces =
+        http::Faces { http: settings.http.clone(), control: Some(control::socket_path(&settings.data)) };
+    let shared = Arc::new(Shared {
+        settings,
+        specs,
+        health: health.clone(),
+        phases: Mutex::new(phases),
+        side_up: Event::new(),
+        bound: Event::new(),
+        faces: OnceLock::new(),
+        opened: Event::new(),
+        stop: Event::new(),
+        done: Event::new(),
+        outcome: Mutex::new(Ok(())),
+    });
+    let cores = shared.clone();
+    let running = pumice_reactor::start(&config, Arc::new(move |core| root(cores.clone(), core)))
+        .map_err(|e| Stop::doing("starting the cores (io_uring)", e))?;
+    let side = lead(&shared, &heard, faces);
+    let joined = running.join();
+    if let Some(side) = side {
+        side.stop();
+        let _ = std::fs::remove_file(control::socket_path(&shared.settings.data));
+    }
+    joined.map_err(|e| Stop::doing("running", e))?;
+    std::mem::replace(&mut *lock(&shared.outcome), Ok(()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The main thread's part: starts the side thread once the drives are ours, prints when ready.
+fn lead(shared: &Shared, heard: &mpsc::Receiver<Phase>, faces: http::Faces) -> Option<http::Side> {
+    let Ok(Phase::Locked) = heard.recv() else { return None };
+    let side = match http::start(faces, shared.health.clone()) {
+        Ok(side) => side,
+        Err(stop) => {
+            *lock(&shared.outcome) = Err(stop);
+            shared.stop.set();
+            shared.side_up.set();
+            return None;
+        }
+    };
+    shared.side_up.set();
+    if let Ok(Phase::Ready(lines)) = heard.recv() {
+        let mut out = std::io::stdout().lock();
+        for line in &lines {
+            let _ = writeln!(out, "{line}");
+        }
+        if let Some(http) = &side.http {
+            let _ = writeln!(out, "http on {http}");
+        }
+        let _ = writeln!(out, "ready");
+        let _ = out.flush();
+    }
+    Some(side)
+}
+
+/// The drives to open, each with the size to make it with when it is to be made.
+fn specs(settings: &Settings) -> Result<Vec<(DeviceSpec, Option<u64>)>, Stop> {
+    if settings.devices.is_empty() {
+        let drive = drives::default_drive(&settings.data)?;
+        return Ok(vec![(DeviceSpec::Path(drive.path), drive.make_bytes)]);
+    }
+    settings.devices.iter().map(|spec| Ok((drives::parse(spec)?, None))).collect()
+}
+
+fn root(shared: Arc<Shared>, core: CoreId) -> LocalBoxFuture<'static, ()> {
+    let cold = CoreId(shared.settings.cores);
+    Box::pin(async move {
+        if core == CoreId(0) {
+            let outcome = first_core(&shared).await;
+            let mut slot = lock(&shared.outcome);
+            if slot.is_ok() {
+                *slot = outcome;
+            }
+            drop(slot);
+            *lock(&shared.phases) = mpsc::channel().0; // whoever listens hears the end
+            shared.bound.set();
+            shared.opened.set();
+            shared.done.set();
+        } else if core == cold {
+            shared.opened.wait().await;
+            if let Some(node) = shared.health.node() {
+                node.start_background();
+            }
+            shared.done.wait().await;
+        } else {
+            other_core(&shared).await;
+        }
+    })
+}
+
+/// A core that serves beside core 0.
+async fn other_core(shared: &Arc<Shared>) {
+    shared.bound.wait().await;
+    if let Some((server, addrs)) = shared.faces.get() {
+        for addr in addrs.iter().filter(|addr| matches!(addr, Addr::Tcp(_))) {
+            match face::bind(server, addr).await {
+                Ok(face) => drop(spawn(face.run())),
+                Err(error) => tracing::warn!(%error, "this core takes no connections"),
+            }
+        }
+    }
+    shared.done.wait().await;
+}
+
+/// Resolves when the process is asked to stop.
+async fn asked_to_stop(shared: &Shared, server: Option<&Server>) {
+    let mut by_main = pin!(shared.stop.wait());
+    let mut by_client = server.map(|server| Box::pin(server.shutdown_asked.wait()));
+    let mut by_signal = pin!(async {
+        loop {
+            match pumice_reactor::signal().await {
+                Ok(Signal::Terminate | Signal::Interrupt) => return,
+                Ok(Signal::Hangup) => tracing::info!("SIGHUP: settings are read at start only"),
+                Err(error) => {
+                    tracing::error!(%error, "waiting for signals failed");
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    });
+    poll_fn(|cx| {
+        let client = by_client.as_mut().is_some_and(|event| event.as_mut().poll(cx).is_ready());
+        if client || by_main.as_mut().poll(cx).is_ready() || by_signal.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+/// `work`, or `None` when asked to stop before it is done.
+async fn unless_stopped<F: Future>(shared: &Shared, work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    let mut stop = pin!(asked_to_stop(shared, None));
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        stop.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+async fn first_core(shared: &Arc<Shared>) -> Outcome {
+    let settings = &shared.settings;
+    let mut devices = Vec::new();
+    for (spec, make_bytes) in &shared.specs {
+        devices.push((spec.to_string(), open_device(spec, *make_bytes).await?));
+    }
+    tell(shared, Phase::Locked);
+    shared.side_up.wait().await;
+    if shared.stop.is_set() {
+        return Ok(()); // the main thread says why
+    }
+    let server = Arc::new(Server::new(redis_options(settings)?).map_err(Stop::because)?);
+    shared.health.serves(server.clone());
+    let lines = bind_redis(shared, &server).await?;
+    spawn(publish_metrics(shared.clone()));
+    spawn(face::keep_house(server.clone()));
+
+    let started = pumice_reactor::now();
+    let options = NodeOptions {
+        memory_bytes: node_memory(settings.memory_bytes),
+        durability: match settings.durability {
+            DurabilityArg::Always => pumice_kv::Durability::Always,
+            DurabilityArg::Everysec => pumice_kv::Durability::EverySecond,
+            DurabilityArg::None => pumice_kv::Durability::None,
+        },
+        set_id: drives::new_id()?,
+    };
+    let loading = (server.clone(), shared.health.clone());
+    let progress = move |done, total| {
+        loading.0.loading.0.store(done, std::sync::atomic::Ordering::Relaxed);
+        loading.0.loading.1.store(total, std::sync::atomic::Ordering::Relaxed);
+        loading.1.set_progress(done, total);
+    };
+    let Some(opened) = unless_stopped(shared, Node::open(devices, &options, &progress)).await else {
+        return Ok(()); // asked to stop while opening: nothing was written that must be closed
+    };
+    let node = opened.map_err(Stop::because)?;
+    report_recovery(&node, started.elapsed());
+    server.attach(node.clone()).await.map_err(Stop::because)?;
+    shared.health.opened(node.clone());
+    shared.opened.set();
+    shared.health.set(Condition::Ready);
+    tell(shared, Phase::Ready(lines));
+
+    asked_to_stop(shared, Some(&server)).await;
+    close(shared, &server, &node).await
+}
+
+async fn close(shared: &Arc<Shared>, server: &Arc<Server>, node: &Node) -> Outcome {
+    tracing::info!("stopping");
+    shared.health.set(Condition::Stopping);
+    let insist = shared.clone();
+    spawn(async move {
+        asked_to_stop(&insist, None).await;
+        tracing::warn!("asked twice: ending without closing the drives; the next start replays the log");
+        std::process::exit(1);
+    });
+    let started = pumice_reactor::now();
+    face::stop(server).await;
+    node.close().await.map_err(Stop::because)?;
+    tracing::info!("closed cleanly in {:.0?}", started.elapsed());
+    Ok(())
+}
+
+fn tell(shared: &Shared, phase: Phase) {
+    let _ = lock(&shared.phases).send(phase);
+}
+
+/// Opens and locks a device; makes and formats what is ours to make: the default drive, and emulated media.
+async fn open_device(spec: &DeviceSpec, make_bytes: Option<u64>) -> Result<Device, Stop> {
+    let (device, fresh) = match (make_bytes, spec) {
+        (Some(bytes), _) => {
+            tracing::info!(
+                "making drive {spec}, up to {} as it fills",
+                pumice_base::size::format_size(bytes)
+            );
+            let made = Device::create(spec, bytes).await;
+            (made.map_err(|e| Stop::doing(format!("making drive {spec}"), e))?, true)
+        }
+        (None, DeviceSpec::Emulated(_)) => (drives::open_locked(spec).await?, true),
+        (None, DeviceSpec::Path(_)) => (drives::open_locked(spec).await?, false),
+    };
+    if fresh {
+        let options = StoreFormat { drive_id: drives::new_id()?, ..StoreFormat::default() };
+        match drives::format(spec, &device, &options).await {
+            // Emulated media in a file keep what they held.
+            Err(Stop::No(_)) if matches!(spec, DeviceSpec::Emulated(_)) => {}
+            formatted => formatted?,
+        }
+    }
+    Ok(device)
+}
+
+/// The drives' part of `--memory`; clients' buffers have the rest.
+fn node_memory(all: u64) -> u64 {
+    (all / 4 * 3).max(crate::config::MEMORY_BYTES_MIN)
+}
+
+fn redis_options(settings: &Settings) -> Result<pumice_redis::options::Options, Stop> {
+    let seed = drives::new_id()?;
+    let client_bytes = (settings.memory_bytes / 8).max(16 << 20);
+    let port = settings.redis.iter().find_map(|addr| match addr.parse() {
+        Ok(Addr::Tcp(addr)) => Some(addr.port()),
+        _ => None,
+    });
+    Ok(pumice_redis::options::Options {
+        password: settings.password.clone().unwrap_or_default(),
+        clients_max: u64::from(settings.clients_max),
+        protected_mode: settings.protected_mode,
+        input_bytes_max: client_bytes,
+        output_bytes_max: client_bytes,
+        tls: settings.tls.as_ref().map(|tls| pumice_redis::options::TlsOptions {
+            certificate: tls.cert.clone(),
+            key: tls.key.clone(),
+            client_authorities: tls.ca.clone(),
+        }),
+        port: port.unwrap_or(0),
+        directory: std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone()),
+        memory_bytes: settings.memory_bytes,
+        seed: u64::from_le_bytes(seed[..8].try_into().expect("16 bytes")),
+    })
+}
+
+/// Binds every Redis address on core 0 and tells the other cores which.
+async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<String>, Stop> {
+    let mut addrs = Vec::new();
+    let mut lines = Vec::new();
+    for text in &shared.settings.redis {
+        let addr: Addr = text.parse().map_err(|e| Stop::doing(format!("--redis {text}"), e))?;
+        refuse_taken(&addr)?;
+        let bound = face::bind(server, &addr).await.map_err(Stop::because)?;
+        let local = bound.local_addr().clone();
+        lines.push(format!("redis on {local}{}", if shared.settings.tls.is_some() { " (TLS)" } else { "" }));
+        addrs.push(local);
+        spawn(bound.run());
+    }
+    if shared.faces.set((server.clone(), addrs)).is_err() {
+        unreachable!("bound once");
+    }
+    shared.bound.set();
+    Ok(lines)
+}
+
+/// Our cores share a TCP port among themselves, so the kernel would let a second server of the same user share it,
+/// too, and split the clients between both. A bind that does not share finds out.
+fn refuse_taken(addr: &Addr) -> Result<(), Stop> {
+    match addr {
+        Addr::Tcp(tcp) if tcp.port() != 0 => std::net::TcpListener::bind(tcp)
+            .map(drop)
+            .map_err(|e| Stop::doing(format!("--redis {addr}: another server may be listening there"), e)),
+        Addr::Tcp(_) => Ok(()),
+        Addr::Unix(path) => remove_stale_socket(path),
+    }
+}
+
+fn remove_stale_socket(path: &Path) -> Result<(), Stop> {
+    let shown = path.display();
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(Stop::because(format!("--redis unix:{shown}: another server listens there")));
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+            std::fs::remove_file(path)
+                .map_err(|e| Stop::doing(format!("{shown}: removing a stale socket"), e))
+        }
+        Ok(_) => Err(Stop::because(format!("--redis unix:{shown}: a file is in the way"))),
+        Err(_) => Ok(()),
+    }
+}
+
+fn report_recovery(node: &Node, took: Duration) {
+    for drive in node.recovered() {
+        if drive.clean {
+            tracing::info!("drive {}: opened in {took:.1?}, closed cleanly before", drive.drive);
+        } else {
+            tracing::info!(
+                "drive {}: opened in {took:.1?}, replayed {} records of the log",
+                drive.drive,
+                drive.replayed_records
+            );
+        }
+        for damage in &drive.damage {
+            tracing::error!("drive {}: damaged: {damage}; `pumice check` lists all damage", drive.drive);
+        }
+    }
+}
+
+/// Copies the cores' counters to where the side thread sees them.
+async fn publish_metrics(shared: Arc<Shared>) {
+    loop {
+        shared.health.set_core_metrics(pumice_reactor::metrics::all_cores());
+        pumice_reactor::sleep(Duration::from_secs(1)).await;
+    }
+}

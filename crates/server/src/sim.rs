@@ -1,0 +1,46 @@
+//! `pumice sim`: hands over to the simulator and prints what it found.
+
+use std::io::Write;
+
+use crate::cli::{SimCommand, SimRunArgs};
+use crate::exit::{Outcome, Stop};
+
+/// Runs a simulator command.
+pub fn run(command: SimCommand) -> Outcome {
+    match command {
+        SimCommand::List { json } => {
+            list(json);
+            Ok(())
+        }
+        SimCommand::Run(args) => run_world(&args),
+    }
+}
+
+fn list(json: bool) {
+    let worlds = pumice_sim::list();
+    if json {
+        println!("{}", serde_json::json!({ "worlds": worlds }));
+        return;
+    }
+    for world in worlds {
+        println!("{:<24} {}", world.name, world.about);
+    }
+}
+
+fn run_world(args: &SimRunArgs) -> Outcome {
+    let options = pumice_sim::RunOptions {
+        seed: args.seed,
+        seeds: args.seeds,
+        ops: args.ops,
+        cut: args.cut,
+        stop_at_failure: !args.keep_going,
+    };
+    let report = pumice_sim::run(&args.name, &options).map_err(Stop::because)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report).map_err(Stop::because)?);
+    } else {
+        print!("{report}");
+    }
+    let _ = std::io::stdout().flush();
+    if report.passed() { Ok(()) } else { Err(Stop::No(String::new())) }
+}

@@ -1,0 +1,194 @@
+//! A real `pumice` process for tests: started on a temporary directory, found by the port it prints, always ended.
+#![allow(dead_code)] // each test file uses its part
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The binary under test.
+pub fn pumice() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
+    command.env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG");
+    command
+}
+
+/// Runs a command to its end.
+pub fn run(args: &[&str]) -> Output {
+    pumice().args(args).output().expect("the binary runs")
+}
+
+/// What a command printed on stdout.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command printed on stderr.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Checks a command's exit code and that its stderr says `says`.
+#[track_caller]
+pub fn check_exit(output: &Output, code: i32, says: &str) {
+    let err = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "stderr: {err}\nstdout: {}", stdout(output));
+    assert!(err.contains(says), "stderr does not say {says:?}: {err}");
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    /// What it printed before `ready`.
+    pub faces: Vec<String>,
+    /// Its Redis port.
+    pub port: u16,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts a server on `data` with a free port and waits until it is ready.
+    pub fn start(data: &Path, more: &[&str]) -> Self {
+        Self::try_start(data, more).unwrap_or_else(|error| panic!("the server did not start: {error}"))
+    }
+
+    /// [`Server::start`] that answers what stderr said when the server ended instead.
+    pub fn try_start(data: &Path, more: &[&str]) -> Result<Self, String> {
+        std::fs::create_dir_all(data).unwrap();
+        let log = data.join("test.log");
+        let stderr = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        let before = stderr.metadata().unwrap().len();
+        let mut child = pumice()
+            .args(["serve", "--redis", "127.0.0.1:0", "--memory", "128MiB", "--cores", "2", "--data"])
+            .arg(data)
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .expect("the binary runs");
+        let mut faces = Vec::new();
+        let mut is_ready = false;
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            match line.unwrap() {
+                line if line == "ready" => {
+                    is_ready = true;
+                    break;
+                }
+                line => faces.push(line),
+            }
+        }
+        if !is_ready {
+            let status = child.wait().unwrap();
+            let said = std::fs::read_to_string(&log).unwrap().split_off(before as usize);
+            return Err(format!("{status}: {said}"));
+        }
+        let redis = faces.iter().find_map(|face| face.strip_prefix("redis on 127.0.0.1:"));
+        let port = redis.and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0);
+        Ok(Self { child, faces, port, log })
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("children have ids");
+        kill_process(pid, signal).expect("the child is there");
+    }
+
+    /// kill -9, and waits for the end.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM, and waits at most `limit` for the end.
+    pub fn stop_within(mut self, limit: Duration) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait_within(limit)
+    }
+
+    /// SIGTERM; the server must end with 0 within some seconds.
+    pub fn stop(self) {
+        let log = self.log.clone();
+        let status = self.stop_within(Duration::from_secs(20));
+        assert!(status.success(), "{status}: {}", std::fs::read_to_string(log).unwrap_or_default());
+    }
+
+    /// Waits at most `limit` for the end.
+    pub fn wait_within(&mut self, limit: Duration) -> ExitStatus {
+        let polls = limit.as_millis() / 5;
+        for _ in 0..polls {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            pause_ms(5);
+        }
+        panic!("still running after {limit:?}: {}", self.said());
+    }
+
+    /// Whether it runs.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// What it has logged.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Resident memory, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// A connected client.
+    pub fn client(&self) -> redis::Connection {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
+        let connection = client.get_connection().expect("the server takes connections");
+        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        connection
+    }
+
+    /// One HTTP GET of `path` from `--http`; status code and body.
+    pub fn http(&self, path: &str) -> (u16, String) {
+        use std::io::Write;
+        let face =
+            self.faces.iter().find_map(|face| face.strip_prefix("http on ")).expect("--http was given");
+        let mut stream = std::net::TcpStream::connect(face).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.is_alive() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Sleeps: tests of a real process live in real time.
+#[allow(clippy::disallowed_methods)]
+pub fn pause_ms(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Milliseconds that `work` takes.
+#[allow(clippy::disallowed_methods)]
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, u128) {
+    let started = std::time::Instant::now();
+    let result = work();
+    (result, started.elapsed().as_millis())
+}

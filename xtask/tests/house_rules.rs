@@ -1,0 +1,221 @@
+//! The rules that keep the repository readable, as tests. Each failure names the file and the rule.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use xtask::{files, is_rust, root, shown};
+
+/// Layers from the bottom up. A crate may use those before it.
+const LAYERS: &[&str] = &["base", "reactor", "flash", "segment", "kv", "node", "redis", "sim", "server"];
+/// `sim` stands beside the faces and may use every layer below the server; the server composes the binary.
+const BESIDE: &[(&str, &str)] = &[];
+/// Lines a source file may have: past this there are two things in one room.
+const FILE_LINES_MAX: usize = 800;
+
+fn is_shipped(section: &str) -> bool {
+    section == "dependencies" || (section.starts_with("target.") && section.ends_with(".dependencies"))
+}
+
+fn pumice_dependencies(manifest: &str) -> Vec<String> {
+    // Development dependencies may look sideways (tests run on the simulator), never the shipped ones.
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line.trim_matches(['[', ']']).to_string();
+        } else if is_shipped(&section)
+            && let Some(rest) = line.strip_prefix("pumice-")
+        {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+            found.push(rest[..end].to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn dependency_arrows_point_down() {
+    let mut wrong = Vec::new();
+    let manifests = files("crates", |p| p.file_name().is_some_and(|n| n == "Cargo.toml"));
+    assert!(manifests.len() > 1, "no crates found under crates/");
+    for manifest in manifests {
+        let crate_name = manifest.parent().unwrap().file_name().unwrap().to_string_lossy().to_string();
+        let Some(level) = LAYERS.iter().position(|l| *l == crate_name) else {
+            continue; // test rigs inside crates
+        };
+        for used in pumice_dependencies(&fs::read_to_string(&manifest).unwrap()) {
+            let allowed = LAYERS.iter().position(|l| *l == used).is_some_and(|l| l < level)
+                || BESIDE.contains(&(crate_name.as_str(), used.as_str()));
+            if !allowed {
+                wrong
+                    .push(format!("{crate_name} uses {used}: a layer uses only those below it ({LAYERS:?})"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_crate_is_a_layer_and_named_after_its_folder() {
+    for manifest in files("crates", |p| p.file_name().is_some_and(|n| n == "Cargo.toml")) {
+        let folder = manifest.parent().unwrap().file_name().unwrap().to_string_lossy().to_string();
+        let text = fs::read_to_string(&manifest).unwrap();
+        assert!(
+            LAYERS.contains(&folder.as_str()),
+            "{folder}: not in the stack; add it to LAYERS and ARCHITECTURE"
+        );
+        assert!(
+            text.contains(&format!("name = \"pumice-{folder}\"")),
+            "{folder}: package must be pumice-{folder}"
+        );
+        assert!(text.contains("[lints]\nworkspace = true"), "{folder}: take the workspace's lints");
+    }
+}
+
+#[test]
+fn source_files_stay_small() {
+    let long: Vec<String> = files(".", is_rust)
+        .iter()
+        .map(|path| (shown(path), fs::read_to_string(path).unwrap().lines().count()))
+        .filter(|(_, lines)| *lines > FILE_LINES_MAX)
+        .map(|(path, lines)| format!("{path}: {lines} lines, more than {FILE_LINES_MAX}"))
+        .collect();
+    assert!(long.is_empty(), "two things in one room:\n{}", long.join("\n"));
+}
+
+#[test]
+fn unsafe_lives_in_the_reactor_only() {
+    let mut wrong = Vec::new();
+    for path in files("crates", is_rust) {
+        let name = shown(&path);
+        if name.starts_with("crates/reactor/") {
+            continue;
+        }
+        for (at, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            let is_unsafe =
+                ["unsafe {", "unsafe fn", "unsafe impl", "allow(unsafe_code)", "expect(unsafe_code)"]
+                    .iter()
+                    .any(|word| code.contains(word));
+            if is_unsafe {
+                wrong.push(format!("{name}:{}: unsafe belongs into crates/reactor", at + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn source_files_say_what_they_are() {
+    let mute: Vec<String> = files("crates", is_rust)
+        .iter()
+        .filter(|path| shown(path).contains("/src/"))
+        .filter(|path| !fs::read_to_string(path).unwrap().starts_with("//!"))
+        .map(|path| format!("{}: starts without a `//!` that tells what it is and how it works", shown(path)))
+        .collect();
+    assert!(mute.is_empty(), "{}", mute.join("\n"));
+}
+
+#[test]
+fn tests_live_beside_the_code_not_in_it() {
+    let inline: Vec<String> = files("crates", is_rust)
+        .iter()
+        .filter(|path| shown(path).contains("/src/"))
+        .filter(|path| fs::read_to_string(path).unwrap().contains("#[cfg(test)]\nmod tests {"))
+        .map(|path| format!("{}: move its tests to the crate's tests/", shown(path)))
+        .collect();
+    assert!(inline.is_empty(), "{}", inline.join("\n"));
+}
+
+/// What a path or address of one machine looks like; spelt in two halves so that this file passes.
+fn machine_words() -> Vec<String> {
+    [
+        ("/tmp/", "wt"),
+        ("/work/", "main"),
+        ("/work/", "shared"),
+        ("/root/", "."),
+        ("/home/", "ubuntu"),
+        ("/tmp/", "target-"),
+    ]
+    .iter()
+    .map(|(a, b)| format!("{a}{b}"))
+    .collect()
+}
+
+#[test]
+fn nothing_names_the_machine_it_was_written_on() {
+    let text = |path: &std::path::Path| {
+        let kinds =
+            ["rs", "toml", "md", "sh", "py", "go", "java", "yml", "yaml", "service", "xml", "json", "txt"];
+        let bare = ["run", "test", "Dockerfile"];
+        path.extension().map_or_else(
+            || path.file_name().is_some_and(|n| bare.contains(&n.to_string_lossy().as_ref())),
+            |e| kinds.contains(&e.to_string_lossy().as_ref()),
+        )
+    };
+    let words = machine_words();
+    let mut wrong = Vec::new();
+    for path in files(".", text) {
+        let Ok(content) = fs::read_to_string(&path) else { continue };
+        for (at, line) in content.lines().enumerate() {
+            for word in words.iter().filter(|word| line.contains(word.as_str())) {
+                wrong.push(format!("{}:{}: names {word}", shown(&path), at + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_stored_format_has_its_page() {
+    // A source file that declares a magic number stores something: the page named after its crate or file must
+    // be there and must name the magic's constant owner.
+    let pages: BTreeMap<String, String> = files("docs/format", |p| p.extension().is_some_and(|e| e == "md"))
+        .iter()
+        .map(|p| (p.file_stem().unwrap().to_string_lossy().to_string(), fs::read_to_string(p).unwrap()))
+        .collect();
+    let mut wrong = Vec::new();
+    for path in files("crates", is_rust) {
+        let name = shown(&path);
+        if !name.contains("/src/") {
+            continue;
+        }
+        let content = fs::read_to_string(&path).unwrap();
+        let stores = content.lines().any(|l| {
+            l.contains("const ")
+                && l.contains("MAGIC")
+                && l.contains('=')
+                && !l.trim_start().starts_with("//")
+        });
+        if stores
+            && !pages.values().any(|page| {
+                page.contains(&name) || page.contains(path.file_name().unwrap().to_str().unwrap())
+            })
+        {
+            wrong.push(format!(
+                "{name}: declares a magic number, but no page of docs/format/ names this file"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_front_pages_are_there() {
+    for page in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "STYLE.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "deny.toml",
+        "run",
+        "test",
+        ".ci/run",
+        "packaging/Dockerfile",
+        "packaging/pumice.service",
+        "packaging/pumice.toml",
+    ] {
+        assert!(root().join(page).exists(), "{page} is missing");
+    }
+}
