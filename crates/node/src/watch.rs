@@ -48,10 +48,12 @@ pub struct Watches {
     inner: Arc<Inner>,
 }
 
+type Shard = HashMap<KeyHash, Vec<Watched>>;
+
 struct Inner {
     /// Watched (key, client) pairs over all shards: zero means that writes need not look.
     count: AtomicU64,
-    shards: Box<[Mutex<HashMap<KeyHash, Vec<Watched>>>]>,
+    shards: Box<[Mutex<Shard>]>,
 }
 
 impl Default for Watches {
@@ -62,7 +64,7 @@ impl Default for Watches {
 }
 
 impl Watches {
-    fn shard(&self, hash: KeyHash) -> MutexGuard<'_, HashMap<KeyHash, Vec<Watched>>> {
+    fn shard(&self, hash: KeyHash) -> MutexGuard<'_, Shard> {
         // Nothing under this lock panics half-way: a poisoned map is still whole.
         self.inner.shards[hash.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -40,10 +40,9 @@ fn explain(spec: &DeviceSpec, error: &FlashError) -> Stop {
 
 /// Opens `spec` for reading only, after making sure that no server has it.
 pub async fn open_unserved(spec: &DeviceSpec) -> Result<Device, Stop> {
-    match Device::open(spec, Access::ReadWrite).await {
-        Err(error @ FlashError::Locked { .. }) => return Err(explain(spec, &error)),
-        // Media that cannot be written can still be read.
-        Err(_) | Ok(_) => {}
+    // Other errors do not matter here: media that cannot be written can still be read.
+    if let Err(error @ FlashError::Locked { .. }) = Device::open(spec, Access::ReadWrite).await {
+        return Err(explain(spec, &error));
     }
     Device::open(spec, Access::ReadOnly).await.map_err(|error| explain(spec, &error))
 }

@@ -89,8 +89,8 @@ pub fn info(addr: &Addr, password: Option<&str>) -> Result<Vec<(String, String)>
     if password.is_some() {
         let mut line = String::new();
         reader.read_line(&mut line).map_err(failed)?;
-        if line.starts_with('-') {
-            return Err(Stop::because(format!("{addr}: {}", line[1..].trim_end())));
+        if let Some(error) = line.strip_prefix('-') {
+            return Err(Stop::because(format!("{addr}: {}", error.trim_end())));
         }
     }
     let mut line = String::new();

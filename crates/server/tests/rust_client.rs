@@ -66,7 +66,7 @@ fn pipelines_and_transactions() {
 fn large_values_stream_in_and_out_and_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), &[]);
-    let large: Vec<u8> = (0..40_000_000u32).map(|n| (n * 2_654_435_761 >> 24) as u8).collect();
+    let large: Vec<u8> = (0..40_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut c = server.client();
     let _: () = c.set("large", &large).unwrap();
     assert!(c.get::<_, Vec<u8>>("large").unwrap() == large);
