@@ -140,5 +140,5 @@ pub(super) fn clamp_range(start: i64, stop: i64, count: u64) -> Option<(u64, u64
     let count = count as i64;
     let start = if start < 0 { start.saturating_add(count).max(0) } else { start };
     let stop = if stop < 0 { stop.saturating_add(count) } else { stop.min(count - 1) };
-    (start <= stop && start < count).then_some((start as u64, stop as u64 + 1))
+    (start <= stop && start < count).then(|| (start as u64, stop as u64 + 1))
 }

@@ -123,13 +123,15 @@ impl<'a> Spec<'a> {
         }
         let mut result: Option<f64> = None;
         let mut found: SmallVec<[&(usize, Bytes); 4]> = joined.found.iter().collect();
-        if found.len() > 2 {
+        if found.len() > 1 {
             found.sort_unstable_by_key(|(input, _)| self.order[*input]);
         }
         for (input, value) in found {
             let score = if value.is_empty() { 1.0 } else { decode_stored_score(value)? };
-            let weighted = match self.operation {
-                Operation::Difference => score,
+            let weighted = match (self.operation, result) {
+                (Operation::Difference, _) => score,
+                // What is no number counts as zero; in intersections only of the first input, as in Redis.
+                (Operation::Intersection, Some(_)) => score * self.weights[*input],
                 _ => number_or_zero(score * self.weights[*input]),
             };
             result = Some(match (result, self.aggregate) {
