@@ -3,7 +3,8 @@
 //! A turn of the loop:
 //! 1. take messages from other cores (wakes and new tasks);
 //! 2. wake what waits for timers that have run out;
-//! 3. poll ready tasks, at most [`POLLS_PER_TURN`], which submit operations to the driver without a system call;
+//! 3. poll ready tasks, at most [`POLLS_PER_TURN`], which submit operations to the driver without a system call, and
+//!    then wake the other cores that they left messages for;
 //! 4. one driver turn: hands over all of them at once, fetches completions, and waits (until the earliest timer)
 //!    only if nothing is ready;
 //! 5. deliver the completions, which makes tasks ready.
@@ -12,7 +13,7 @@
 
 use crate::CoreId;
 use crate::buf::Pool;
-use crate::driver::{Completion, Driver, Wait};
+use crate::driver::{Completion, Driver, Kick, Wait};
 use crate::operation::Operations;
 use crate::remote::{MakeFuture, Message, Remote, Server};
 use crate::task::{JoinHandle, TaskId, Tasks, joined};
@@ -70,6 +71,20 @@ pub(crate) fn wake_local(remote: &Arc<Remote>, id: TaskId) -> bool {
         .unwrap_or(false)
 }
 
+/// Leaves a kick to the end of the current core's batch of polls, so that many wakes of one sleeper cost one wake-up.
+/// False outside a core.
+pub(crate) fn defer_kick(kick: &Arc<dyn Kick>) -> bool {
+    CURRENT
+        .try_with(|current| match &*current.borrow() {
+            Some(core) => {
+                core.kicks.borrow_mut().push(Arc::clone(kick));
+                true
+            }
+            None => false,
+        })
+        .unwrap_or(false)
+}
+
 /// When a core that was stepped has something to do again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -91,6 +106,8 @@ pub struct Core {
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<TaskId>>,
     deferred: RefCell<Vec<Waker>>,
+    /// Other cores to be woken: at most once each, for they are awake from then on.
+    kicks: RefCell<Vec<Arc<dyn Kick>>>,
     timers: RefCell<Timers>,
     pub(crate) operations: RefCell<Operations>,
     /// Reused between turns.
@@ -115,6 +132,7 @@ impl Core {
             tasks: RefCell::default(),
             ready: RefCell::default(),
             deferred: RefCell::default(),
+            kicks: RefCell::default(),
             timers: RefCell::default(),
             operations: RefCell::default(),
             completions: Cell::default(),
@@ -160,14 +178,15 @@ impl Core {
 
     /// Makes this the current core while `f` runs.
     pub fn enter<R>(self: &Rc<Self>, f: impl FnOnce() -> R) -> R {
-        struct Restore(Option<Rc<Core>>);
-        impl Drop for Restore {
+        struct Restore<'a>(&'a Core, Option<Rc<Core>>);
+        impl Drop for Restore<'_> {
             fn drop(&mut self) {
-                let previous = self.0.take();
+                self.0.send_kicks();
+                let previous = self.1.take();
                 CURRENT.set(previous);
             }
         }
-        let _restore = Restore(CURRENT.replace(Some(Rc::clone(self))));
+        let _restore = Restore(self, CURRENT.replace(Some(Rc::clone(self))));
         f()
     }
 
@@ -234,6 +253,13 @@ impl Core {
         }
     }
 
+    fn send_kicks(&self) {
+        loop {
+            let Some(kick) = self.kicks.borrow_mut().pop() else { return };
+            kick.kick();
+        }
+    }
+
     fn wake_deferred(&self) {
         if self.deferred.borrow().is_empty() {
             return;
@@ -268,6 +294,7 @@ impl Core {
         self.take_messages();
         self.fire_timers();
         self.poll_ready();
+        self.send_kicks();
         let idle = self.ready.borrow().is_empty() && self.deferred.borrow().is_empty();
         if !(idle && may_wait && self.remote.may_sleep()) {
             if self.driver.borrow().has_work() {

@@ -4,6 +4,7 @@
 //! time. Both are sequentially consistent, so a message is either seen by that look or followed by a kick.
 
 use crate::driver::Kick;
+use crate::executor::defer_kick;
 use crate::metrics::Counters;
 use crate::task::TaskId;
 use crate::{CoreId, LocalBoxFuture};
@@ -62,7 +63,7 @@ impl Remote {
     /// Makes the core's next look at its messages, or the current wait, end.
     pub(crate) fn poke(&self) {
         self.pending.store(true, Ordering::SeqCst);
-        if self.sleeping.swap(false, Ordering::SeqCst) {
+        if self.sleeping.swap(false, Ordering::SeqCst) && !defer_kick(&self.kick) {
             self.kick.kick();
         }
     }
