@@ -313,6 +313,11 @@ impl World {
         self.with(|engine| engine.hosts[host as usize].cut = Some(cut));
     }
 
+    /// Forgets a planned power cut.
+    pub fn spare_power(&self, host: HostId) {
+        self.with(|engine| engine.hosts[host as usize].cut = None);
+    }
+
     /// The fate of unsynced changes at this host's crashes; `None` leaves it to the seed.
     pub fn set_crash_fate(&self, host: HostId, fate: Option<CrashFate>) {
         self.with(|engine| engine.hosts[host as usize].fate = fate);

@@ -248,7 +248,9 @@ impl Bench {
             let at = self.world.counters(self.host).mutations + cut.at;
             self.world.cut_power(self.host, PowerCut { at, ..cut });
         }
-        if let Some(store) = self.open(true)? {
+        let opened = self.open(true)?;
+        self.world.spare_power(self.host);
+        if let Some(store) = opened {
             return Ok(store);
         }
         self.model.count("cuts in recovery", 1);

@@ -7,7 +7,7 @@ use pumice_base::rng::Rng;
 use pumice_kv::{
     Batch, Direction, LargeRef, Peek, SliceId, SliceSet, Store, VALUE_BYTES_MAX, Want, WriteError,
 };
-use pumice_reactor::{sleep, wall_ms, yield_now};
+use pumice_reactor::{now, sleep, wall_ms, yield_now};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
@@ -177,12 +177,20 @@ impl Client {
     }
 
     async fn write_batch(&mut self, batch: &Batch, changes: &[Change]) -> Result<(), Full> {
+        let (mut began, mut refusals) = (now(), 0u32);
         let seq = loop {
             match self.store.write(batch) {
                 Ok(seq) => break seq,
                 Err(WriteError::Busy) => {
                     self.model.count("writes told to wait", 1);
                     self.store.ready().await;
+                    refusals = if now() == began { refusals + 1 } else { 0 };
+                    began = now();
+                    assert!(
+                        refusals < 1000,
+                        "write answers Busy while ready() returns at once: {}",
+                        self.store.space()
+                    );
                 }
                 Err(WriteError::Full(report)) => {
                     self.model.count("writes refused as full", 1);

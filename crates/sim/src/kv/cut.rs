@@ -7,7 +7,7 @@ use crate::report::{Report, RunOptions};
 use crate::worlds::{Broken, Outcome};
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
-use pumice_reactor::sim::{CutMode, HostOptions, PowerCut};
+use pumice_reactor::sim::{CutMode, Halt, HostOptions, PowerCut};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,13 +49,15 @@ fn once(seed: u64, calls: u64, cut: Option<u64>, report: &mut Report) -> Result<
             // Where the cut struck nothing yet, it may strike the close.
             let closing = store.clone();
             let closed = bench.world.block_on(bench.host, async move { closing.close().await });
-            if let Ok(Err(error)) = closed {
-                return Err(format!("close: {error}"));
-            }
-            if closed.is_ok() {
-                let newest = bench.model.oracle.borrow().newest();
-                bench.model.oracle.borrow_mut().acknowledge(newest);
-                bench.world.kill(bench.host);
+            match closed {
+                Ok(Ok(())) => {
+                    let newest = bench.model.oracle.borrow().newest();
+                    bench.model.oracle.borrow_mut().acknowledge(newest);
+                    bench.world.kill(bench.host);
+                }
+                Ok(Err(error)) => return Err(format!("close: {error}")),
+                Err(Halt::HostDown) => {}
+                Err(halt) => return Err(format!("close: {halt}")),
             }
         }
     }
