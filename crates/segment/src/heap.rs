@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::sync::Gate;
-use pumice_reactor::timeout;
+use pumice_reactor::{timeout, yield_now};
 use smallvec::SmallVec;
 
 use crate::inner::Inner;
@@ -252,11 +252,11 @@ impl Heap {
         let inner = &self.inner;
         let has_room = || {
             let quiet = inner.commit().undurable_bytes <= inner.options.undurable_max_bytes / 2;
-            let table = inner.table();
-            quiet && table.free_count() > table.reserve()
+            quiet && inner.table().has_room()
         };
         if inner.blocked().is_none() && has_room() {
-            return;
+            // A caller in a loop must let others work, whatever it was refused for.
+            return yield_now().await;
         }
         // A notification may slip in between the look and the wait: the time-out bounds what that costs.
         let _ = timeout(ROOM_WAIT, inner.room.notified()).await;

@@ -94,6 +94,8 @@ pub(crate) struct Table {
     pool_coming: usize,
     /// Of the pool: zeros are being written to it.
     prewriting: Option<u32>,
+    /// How many segments the last refusal was about; 0 after a success.
+    refused: u32,
     next_life: u64,
     /// Released, and what must be over before they are free.
     releasing: Vec<Releasing>,
@@ -122,6 +124,7 @@ impl Table {
             pool: VecDeque::new(),
             pool_coming: 0,
             prewriting: None,
+            refused: 0,
             next_life: 1,
             releasing: Vec::new(),
             freeing: 0,
@@ -247,6 +250,12 @@ impl Table {
         }
     }
 
+    /// Whether user data that was refused segments would get them now.
+    pub(crate) fn has_room(&self) -> bool {
+        let wanted = self.refused.max(1);
+        self.free_count() >= self.reserve + wanted && self.openable() >= wanted as usize
+    }
+
     /// Opens `n` segments for `stream`, or none.
     pub(crate) fn open(
         &mut self,
@@ -256,11 +265,14 @@ impl Table {
         out: &mut VecDeque<OpenSegment>,
     ) -> Result<(), NoSegment> {
         if self.free_count() < self.floor(class) + n as u32 {
+            self.refused = n as u32;
             return Err(if self.is_full() { NoSegment::Full } else { NoSegment::Later });
         }
         if self.openable() < n {
+            self.refused = n as u32;
             return Err(NoSegment::Later);
         }
+        self.refused = 0;
         for _ in 0..n {
             let Some(id) = self.pick(stream) else { return Err(NoSegment::Later) };
             let life = self.next_life;
