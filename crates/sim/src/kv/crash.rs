@@ -66,8 +66,7 @@ fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
         bench.model.after_clients();
         let mode = [CutMode::Before, CutMode::Torn, CutMode::After][rng.below(3) as usize];
         let cut = rng.chance(0.3).then(|| PowerCut { at: rng.below(12), mode, fate: None });
-        store = bench.reopen(cut).map_err(said)?;
-        bench.verify(&store).map_err(said)?;
+        store = bench.recover(cut).map_err(said)?;
     }
     Ok(())
 }

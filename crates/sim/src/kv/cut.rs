@@ -66,8 +66,7 @@ fn once(seed: u64, calls: u64, cut: Option<u64>, report: &mut Report) -> Result<
     // One run in four loses power again while it recovers.
     let again = cut.filter(|_| rng.split(&format!("again {cut:?}")).chance(0.25));
     let again = again.map(|cut| PowerCut { at: cut / 3 % 7, mode: MODES[(cut % 3) as usize], fate: None });
-    let store = bench.reopen(again)?;
-    bench.verify(&store)?;
+    bench.recover(again)?;
     for (name, count) in bench.model.counts.borrow().iter() {
         report.count(name, *count);
     }

@@ -81,8 +81,7 @@ fn rounds(bench: &Bench, rng: &mut Rng, rounds: u64) -> Result<(), String> {
         if round % 2 == 1 {
             bench.world.crash(bench.host);
             bench.model.after_clients();
-            store = bench.reopen(None).map_err(|what| said(&what))?;
-            bench.verify(&store).map_err(|what| said(&format!("full, after a crash: {what}")))?;
+            store = bench.recover(None).map_err(|what| said(&format!("full, after a crash: {what}")))?;
             let oracle = bench.model.oracle.borrow();
             held.retain(|(key, _)| oracle.current(key).is_some());
         }
