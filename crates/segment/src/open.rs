@@ -287,7 +287,7 @@ pub(crate) async fn open(
     } else {
         find_segments(&device, &superblock, &mut table, last).await?
     };
-    let open_segments: Vec<(Stream, OpenSegment)> = table
+    let mut open_segments: Vec<(Stream, OpenSegment)> = table
         .entries()
         .filter(|(_, entry)| entry.state == SegmentState::Open)
         .filter_map(|(id, entry)| {
@@ -295,6 +295,8 @@ pub(crate) async fn open(
             Stream::from_u8(entry.stream).map(|stream| (stream, open))
         })
         .collect();
+    // The segment that was being written goes on; those that were opened ahead follow in their order.
+    open_segments.sort_by_key(|(_, open)| (open.offset == 0, open.life));
     let read_only = device.is_read_only();
     let inner = Arc::new(Inner::new(device, superblock, options, table, MetaLog::new(state, last.clean)));
     {

@@ -134,15 +134,10 @@ impl Replay {
     async fn read_segment(&mut self, found: &Found) -> Result<(), HeapError> {
         let len = found.sealed_end.unwrap_or(self.inner.segment_bytes) as usize;
         let len = len.next_multiple_of(self.inner.page_bytes()).min(self.inner.segment_bytes as usize);
-        self.extents.insert(
-            found.id,
-            Extent {
-                end: found.sealed_end.unwrap_or(0),
-                live: found.known_live,
-                last_seq: found.last_seq,
-                known_end: found.known_end,
-            },
-        );
+        // A commit segment may have been sealed before its frames were durable: it ends where accepted frames end.
+        let end = found.sealed_end.filter(|_| found.stream != Stream::Commit).unwrap_or(0);
+        let (live, last_seq, known_end) = (found.known_live, found.last_seq, found.known_end);
+        self.extents.insert(found.id, Extent { end, live, last_seq, known_end });
         if len == 0 {
             return Ok(());
         }
@@ -312,7 +307,8 @@ impl Replay {
             *commit = crate::commit::Commit::new(self.last_seq + 1, self.next_frame);
             let mut table = self.inner.table();
             for (id, extent) in &self.extents {
-                table.recovered(*id, extent.end, extent.live, extent.last_seq);
+                let live = if extent.end == 0 { 0 } else { extent.live };
+                table.recovered(*id, extent.end, live, extent.last_seq);
             }
             table.skip_lives();
         }

@@ -1,6 +1,8 @@
 //! The smallest client of a heap: a map from keys to records, checkpointed whole. With it goes the model of what a
 //! crash may leave: the state after some prefix of the batches, at least the acknowledged ones.
+#![allow(dead_code)]
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -31,7 +33,7 @@ pub fn value_bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Every batch that was issued, in order; survives power cuts.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct History {
     pub batches: Vec<Vec<Write>>,
     /// Batches that were acknowledged.
@@ -57,7 +59,6 @@ pub struct Mini {
     map: BTreeMap<u16, (u64, RecordPtr)>,
     /// Batches applied, by the last record's sequence number.
     pub batches: usize,
-    since_checkpoint: u32,
     relocated: Arc<Mutex<Vec<(RecordPtr, RecordPtr)>>>,
 }
 
@@ -123,7 +124,7 @@ impl Mini {
         let relocated = Arc::new(Mutex::new(Vec::new()));
         let told = relocated.clone();
         opened.heap.on_relocated(Arc::new(move |pairs| told.lock().expect("lock").extend_from_slice(pairs)));
-        Ok(Self { heap: opened.heap, map, batches, since_checkpoint: 0, relocated })
+        Ok(Self { heap: opened.heap, map, batches, relocated })
     }
 
     /// Reads everything back and compares it with the history.
@@ -158,7 +159,23 @@ impl Mini {
 
     /// One batch, waited for. An error is a power cut or the like.
     pub async fn write(&mut self, history: &mut History, batch: Vec<Write>) -> Result<(), String> {
-        history.batches.truncate(self.batches);
+        let mut issued = |done: usize, batch: &[Write]| {
+            history.batches.truncate(done);
+            history.batches.push(batch.to_vec());
+        };
+        let last = self.append(&mut issued, batch).await?;
+        self.durable(last).await?;
+        history.acknowledged = self.batches;
+        Ok(())
+    }
+
+    /// Appends a batch, waiting for room; returns its last sequence number. `issued` learns of it together with the
+    /// heap.
+    async fn append(
+        &mut self,
+        issued: &mut dyn FnMut(usize, &[Write]),
+        batch: Vec<Write>,
+    ) -> Result<u64, String> {
         let number = self.batches as u64 + 1;
         let mut payloads = Vec::new();
         for write in &batch {
@@ -193,7 +210,7 @@ impl Mini {
                 Err(error) => return Err(error.to_string()),
             }
         };
-        history.batches.push(batch.clone());
+        issued(self.batches, &batch);
         self.batches += 1;
         for (index, (write, ptr)) in batch.iter().zip(&appended.ptrs).enumerate() {
             let old = match write.value {
@@ -207,11 +224,12 @@ impl Mini {
                 self.heap.mark_dead(*ptr);
             }
         }
-        let last = appended.first_seq + batch.len() as u64 - 1;
-        self.heap.wait_durable(last).await.map_err(|e| e.to_string())?;
+        Ok(appended.first_seq + batch.len() as u64 - 1)
+    }
+
+    async fn durable(&mut self, seq: u64) -> Result<(), String> {
+        self.heap.wait_durable(seq).await.map_err(|e| e.to_string())?;
         self.apply_relocations();
-        history.acknowledged = self.batches;
-        self.since_checkpoint += 1;
         Ok(())
     }
 
@@ -229,7 +247,6 @@ impl Mini {
         self.heap.flush().await.map_err(|e| e.to_string())?;
         self.apply_relocations();
         let state = encode(&self.map, self.batches);
-        self.since_checkpoint = 0;
         self.heap.commit_meta(MetaEdit::Snapshot(state), last).await.map_err(|e| e.to_string())
     }
 
@@ -262,6 +279,36 @@ impl Mini {
         Ok(())
     }
 
+    /// [`Mini::step`] for tasks that may be stopped at any await: the history is whole at each of them.
+    pub async fn step_shared(
+        &mut self,
+        history: &RefCell<History>,
+        rng: &mut Rng,
+        keys: u64,
+        value_max: u64,
+    ) -> Result<(), String> {
+        let mut batch = Vec::new();
+        match self.draw(rng, keys, value_max, &mut batch) {
+            Step::Checkpoint => self.checkpoint().await,
+            Step::Clean => self.clean().await,
+            Step::Write => {
+                let last = self
+                    .append(
+                        &mut |done, batch| {
+                            let mut history = history.borrow_mut();
+                            history.batches.truncate(done);
+                            history.batches.push(batch.to_vec());
+                        },
+                        batch,
+                    )
+                    .await?;
+                self.durable(last).await?;
+                history.borrow_mut().acknowledged = self.batches;
+                Ok(())
+            }
+        }
+    }
+
     /// One step of a random workload over `keys` keys.
     pub async fn step(
         &mut self,
@@ -270,22 +317,33 @@ impl Mini {
         keys: u64,
         value_max: u64,
     ) -> Result<(), String> {
-        match rng.below(20) {
-            0 => self.checkpoint().await,
-            1 | 2 => self.clean().await,
-            _ => {
-                let mut batch: Vec<Write> = Vec::new();
-                for _ in 0..=rng.below(4) {
-                    let key = rng.below(keys) as u16;
-                    if batch.iter().any(|write| write.key == key) {
-                        continue;
-                    }
-                    let value =
-                        (!rng.chance(0.15)).then(|| (rng.next_u64(), rng.below(value_max + 1) as usize));
-                    batch.push(Write { key, value });
-                }
-                self.write(history, batch).await
-            }
+        let mut batch = Vec::new();
+        match self.draw(rng, keys, value_max, &mut batch) {
+            Step::Checkpoint => self.checkpoint().await,
+            Step::Clean => self.clean().await,
+            Step::Write => self.write(history, batch).await,
         }
     }
+
+    fn draw(&self, rng: &mut Rng, keys: u64, value_max: u64, batch: &mut Vec<Write>) -> Step {
+        match rng.below(20) {
+            0 => return Step::Checkpoint,
+            1 | 2 => return Step::Clean,
+            _ => {}
+        }
+        for _ in 0..=rng.below(4) {
+            let key = rng.below(keys) as u16;
+            let value = (!rng.chance(0.15)).then(|| (rng.next_u64(), rng.below(value_max + 1) as usize));
+            if !batch.iter().any(|write| write.key == key) {
+                batch.push(Write { key, value });
+            }
+        }
+        Step::Write
+    }
+}
+
+enum Step {
+    Checkpoint,
+    Clean,
+    Write,
 }

@@ -1,0 +1,192 @@
+//! The on-flash layouts, pinned: what these tests compare with is what drives in the field hold. A change here needs a
+//! new version number and code that reads the old one.
+
+use bytes::Bytes;
+use pumice_segment::layout::meta::{MetaKind, MetaRecord, SegmentEntry, SegmentState};
+use pumice_segment::layout::superblock::{SUPERBLOCK_BYTES, Superblock};
+use pumice_segment::layout::{frame, header, meta, record, superblock};
+use pumice_segment::{Addr, SegmentId, Stream};
+
+const DRIVE: [u8; 16] = *b"pumice fixture 1";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Lower-case hex of `bytes` without the zeros at its end.
+fn fixture(bytes: &[u8]) -> String {
+    let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    hex(&bytes[..end])
+}
+
+#[track_caller]
+fn check(bytes: &[u8], expected: &str) {
+    assert_eq!(fixture(bytes), expected.split_whitespace().collect::<String>());
+}
+
+#[test]
+fn superblocks_keep_their_layout() {
+    let block = Superblock {
+        drive_id: DRIVE,
+        sequence: 3,
+        segment_bytes: 8 << 20,
+        page_bytes: 4096,
+        read_bytes: 512,
+        channels: 2,
+        segment_count: 8192,
+        meta_half_segments: 1,
+        config: Bytes::from_static(b"kv"),
+    };
+    let mut page = vec![0; SUPERBLOCK_BYTES];
+    block.encode(&mut page);
+    check(
+        &page,
+        "\
+         50554d494345534201000000779887cb70756d696365206669787475726520310300000000000000 \
+         00008000001000000002000002000000002000000100000002000000000000000000000000000000 \
+         00000000000000000000000000000000000000000000000000000000000000000000000000000000 \
+         00000000000000006b76",
+    );
+    assert_eq!(Superblock::decode(&page), superblock::Decoded::Superblock(block));
+    for at in [0, 9, 20, 50, 130, 4000] {
+        let mut flipped = page.clone();
+        flipped[at] ^= 1;
+        assert_eq!(Superblock::decode(&flipped), superblock::Decoded::Nothing, "byte {at}");
+    }
+}
+
+#[test]
+fn segment_headers_keep_their_layout() {
+    let written = header::SegmentHeader {
+        drive_id: DRIVE,
+        segment: 77,
+        segment_bytes: 8 << 20,
+        life: 0x0102_0304_0506_0708,
+        stream: Stream::Moved,
+        first_frame: 9,
+        seq: 1000,
+        durable_frames: 8,
+    };
+    let mut page = vec![0; 4096];
+    written.encode(&mut page);
+    check(
+        &page,
+        "\
+         50554d5345474d5401000100772581ec70756d696365206669787475726520314d00000000008000 \
+         08070605040302010900000000000000e80300000000000008",
+    );
+    assert_eq!(header::SegmentHeader::decode(&page), header::Decoded::Header(written));
+}
+
+#[test]
+fn frames_and_records_keep_their_layout() {
+    let written = frame::FrameHeader {
+        life: 0x0102_0304_0506_0708,
+        number: 42,
+        seq: 1001,
+        meta_stamp: 5 << 32 | 6,
+        bytes: 92,
+        count: 2,
+        lag: 1,
+        stream: Stream::Commit,
+        more: true,
+    };
+    let addr = Addr::new(SegmentId(77), 8192);
+    let mut bytes = vec![0; frame::HEADER_BYTES];
+    written.encode(&mut bytes, addr);
+    check(
+        &bytes,
+        "\
+         5046524d5c7eac9508070605040302012a00000000000000e9030000000000000600000005000000 \
+         5c00000002000000010000000001",
+    );
+    assert_eq!(frame::FrameHeader::decode(&bytes, written.life, addr), Some(written));
+    assert_eq!(frame::FrameHeader::decode(&bytes, written.life + 1, addr), None);
+    assert_eq!(frame::FrameHeader::decode(&bytes, written.life, Addr(addr.0 + 4096)), None);
+    for (seq, expected) in [
+        (
+            None,
+            "\
+         cad2c610090000000700000061207061796c6f6164",
+        ),
+        (
+            Some(0x1122_3344_5566_7788),
+            "\
+         4ea288ab0900000007010000887766554433221161207061796c6f6164",
+        ),
+    ] {
+        let addr = Addr::new(SegmentId(77), 8248);
+        let payload = b"a payload";
+        let mut bytes = vec![0; record::total_bytes(payload.len(), seq.is_some())];
+        let crc = record::payload_crc(seq, &[b"a pay", b"load"]);
+        let at = record::encode_head(&mut bytes, written.life, addr, payload.len() as u32, 7, seq, crc);
+        bytes[at..].copy_from_slice(payload);
+        check(&bytes, expected);
+        let parsed = record::parse(&bytes, written.life, addr).expect("verifies");
+        assert_eq!((parsed.kind, parsed.seq, &bytes[parsed.payload_at..]), (7, seq, &payload[..]));
+        assert!(record::parse(&bytes, written.life ^ 1, addr).is_err(), "another life");
+        assert!(record::parse(&bytes, written.life, Addr(addr.0 + 8)).is_err(), "another place");
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x10;
+            assert!(record::parse(&flipped, written.life, addr).is_err(), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn metadata_records_keep_their_layout() {
+    let written = MetaRecord {
+        kind: MetaKind::Edit,
+        clean: true,
+        generation: 5,
+        index: 6,
+        replay_from: 100,
+        moved_from: 3,
+        last_seq: 200,
+        next_life: 50,
+        durable_frames: [40, 4],
+        segments: vec![SegmentEntry {
+            segment: 9,
+            state: SegmentState::Sealed,
+            stream: 1,
+            flags: 3,
+            erase_count: 2,
+            end: 8192,
+            live: 100,
+            life: 49,
+            last_seq: 199,
+        }],
+        pool: vec![10, 11],
+        blobs: vec![Bytes::from_static(b"edit")],
+    };
+    let mut bytes = vec![0; written.encoded_bytes()];
+    written.encode(&mut bytes, &DRIVE, 4096);
+    check(
+        &bytes,
+        "\
+         504d4554594d5d270100020198000000050000000000000006000000010000000200000001000000 \
+         64000000000000000300000000000000c80000000000000032000000000000002800000000000000 \
+         04000000000000000000000000000000090000000201030002000000002000006400000000000000 \
+         3100000000000000c7000000000000000a0000000b0000000400000065646974",
+    );
+    let bytes = Bytes::from(bytes);
+    assert_eq!(MetaRecord::decode(&bytes, &DRIVE, 4096), meta::Decoded::Record(Box::new(written)),);
+    assert_eq!(MetaRecord::decode(&bytes, &DRIVE, 8192), meta::Decoded::Nothing);
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.to_vec();
+        flipped[at] ^= 4;
+        assert_eq!(MetaRecord::decode(&flipped.into(), &DRIVE, 4096), meta::Decoded::Nothing, "byte {at}");
+    }
+}
+
+#[test]
+fn newer_versions_are_refused_by_their_number() {
+    use pumice_base::checksum::crc32c_seeded;
+    let mut page = vec![0u8; SUPERBLOCK_BYTES];
+    page[..8].copy_from_slice(b"PUMICESB");
+    page[8] = 9;
+    let crc = crc32c_seeded(0, &[&page[..12], &page[16..]]);
+    page[12..16].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(Superblock::decode(&page), superblock::Decoded::Newer(9));
+}

@@ -1,0 +1,125 @@
+//! Crashes of a simulated host whose drive is a file: unsynced writes lost, kept in part, torn at the sector and
+//! reordered, at every write and sync; and kills that lose nothing but the process.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/mini.rs"]
+mod mini;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::{format_options, options};
+use mini::{History, Mini};
+use pumice_base::rng::Rng;
+use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_reactor::sim::{CutMode, Halt, HostOptions, PowerCut, World};
+use pumice_segment::{Durability, FormatOptions, Heap, HeapOptions};
+
+const SEGMENT_BYTES: u32 = 64 << 10;
+const SEGMENTS: u64 = 28;
+
+fn spec() -> DeviceSpec {
+    "/drive".parse().expect("spec")
+}
+
+fn small(durability: Durability) -> HeapOptions {
+    HeapOptions { commit_max_bytes: 16 << 10, reserve_segments: Some(4), durability, ..options() }
+}
+
+async fn life(
+    history: Rc<RefCell<History>>,
+    durability: Durability,
+    seed: u64,
+    steps: u32,
+) -> Result<(), String> {
+    let device = Device::open(&spec(), Access::ReadWrite).await.map_err(|error| error.to_string())?;
+    let mut mini = Mini::open(&device, small(durability)).await?;
+    let so_far = history.borrow().clone();
+    mini.verify(&so_far).await?;
+    let mut rng = Rng::from_seed(seed);
+    for _ in 0..steps {
+        let acknowledged = history.borrow().acknowledged;
+        mini.step_shared(&history, &mut rng, 24, 6000).await?;
+        if durability != Durability::Always {
+            history.borrow_mut().acknowledged = acknowledged;
+            if rng.chance(0.1) {
+                mini.heap.flush().await.map_err(|error| error.to_string())?;
+                history.borrow_mut().acknowledged = mini.batches;
+            }
+        }
+    }
+    if rng.chance(0.5) {
+        mini.checkpoint().await?;
+        mini.heap.close().await.map_err(|error| error.to_string())?;
+        history.borrow_mut().acknowledged = mini.batches;
+    }
+    Ok(())
+}
+
+/// Whether the first cut was reached.
+fn crash_at(seed: u64, cut: u64, durability: Durability) -> Result<bool, String> {
+    let world = World::new(seed);
+    let host = world.add_host(HostOptions { quirks: true, ..HostOptions::default() });
+    let formatted = world.block_on(host, async {
+        let device = Device::create(&spec(), u64::from(SEGMENT_BYTES) * SEGMENTS).await.expect("file");
+        let options = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
+        Heap::format(&device, &options).await.expect("format");
+    });
+    formatted.map_err(|halt| halt.to_string())?;
+    let history = Rc::new(RefCell::new(History::default()));
+    let mut rng = Rng::from_seed(seed);
+    let mut at = cut;
+    let mut reached = false;
+    for number in 0..4 {
+        let mode = [CutMode::Before, CutMode::Torn, CutMode::After][rng.below(3) as usize];
+        let at_mutation = world.counters(host).mutations + at;
+        world.cut_power(host, PowerCut { at: at_mutation, mode, fate: None });
+        let ended = world.block_on(host, life(history.clone(), durability, rng.next_u64(), 100));
+        match ended {
+            Ok(result) => {
+                result.map_err(|error| format!("life {number}: {error}"))?;
+                if rng.chance(0.5) { world.kill(host) } else { world.crash(host) }
+            }
+            Err(Halt::HostDown) => reached |= number == 0,
+            Err(halt) => return Err(format!("life {number}: {halt}")),
+        }
+        world.restart(host);
+        at = rng.below(60);
+    }
+    let far = world.counters(host).mutations + 1_000_000;
+    world.cut_power(host, PowerCut { at: far, mode: CutMode::Before, fate: None });
+    match world.block_on(host, life(history, durability, 0, 0)) {
+        Ok(result) => result.map(|()| reached),
+        Err(halt) => Err(halt.to_string()),
+    }
+}
+
+fn crash_everywhere(every: u64, durability: Durability) -> u64 {
+    let variable = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seed = variable("PUMICE_SEED").unwrap_or(1);
+    let only = variable("PUMICE_CUT");
+    let mut cut = only.unwrap_or(0);
+    loop {
+        match crash_at(seed * 1_000_003 + cut, cut, durability) {
+            Ok(reached) if reached && only.is_none() => cut += every,
+            Ok(_) => return cut,
+            Err(error) => panic!(
+                "cut {cut}, {durability}: {error}\nreplay: PUMICE_SEED={seed} PUMICE_CUT={cut} cargo test -p \
+                 pumice-segment --test sim_crash"
+            ),
+        }
+    }
+}
+
+#[test]
+fn a_crash_at_any_write_loses_nothing_that_was_acknowledged() {
+    let cuts = crash_everywhere(1, Durability::Always);
+    assert!(cuts > 80 || std::env::var("PUMICE_CUT").is_ok(), "only {cuts} operations were cut");
+}
+
+#[test]
+fn a_crash_in_the_relaxed_modes_leaves_a_prefix_that_holds_all_that_was_flushed() {
+    crash_everywhere(3, Durability::EverySecond);
+    crash_everywhere(7, Durability::None);
+}
