@@ -87,6 +87,12 @@ pub fn wrong_arity(name: &str) -> Failure {
     Failure(Cow::Owned(format!("ERR wrong number of arguments for '{}' command", name.to_ascii_lowercase())))
 }
 
+/// What C prints of `bytes` with `%.{max}s`.
+fn cut(bytes: &[u8], max: usize) -> &[u8] {
+    let bytes = &bytes[..bytes.len().min(max)];
+    bytes.split(|&b| b == 0).next().unwrap_or_default()
+}
+
 /// Redis's answer to a command that it does not know: the name and the beginning of the arguments.
 pub fn unknown_command<'a>(name: &[u8], arguments: impl Iterator<Item = &'a [u8]>) -> Failure {
     // server.c, processCommand: arguments are listed until 128 bytes are full, each cut to what is left.
@@ -97,12 +103,12 @@ pub fn unknown_command<'a>(name: &[u8], arguments: impl Iterator<Item = &'a [u8]
         }
         list.push(b'\'');
         let room = 128 - (list.len() - 1);
-        list.extend_from_slice(&argument[..argument.len().min(room)]);
+        list.extend_from_slice(cut(argument, room));
         list.extend_from_slice(b"' ");
     }
     Failure(Cow::Owned(format!(
         "ERR unknown command '{}', with args beginning with: {}",
-        String::from_utf8_lossy(&name[..name.len().min(128)]),
+        String::from_utf8_lossy(cut(name, 128)),
         String::from_utf8_lossy(&list)
     )))
 }
@@ -111,7 +117,7 @@ pub fn unknown_command<'a>(name: &[u8], arguments: impl Iterator<Item = &'a [u8]
 pub fn unknown_subcommand(container: &str, sub: &[u8]) -> Failure {
     Failure(Cow::Owned(format!(
         "ERR unknown subcommand '{}'. Try {} HELP.",
-        String::from_utf8_lossy(&sub[..sub.len().min(128)]),
+        String::from_utf8_lossy(cut(sub, 128)),
         container.to_ascii_uppercase()
     )))
 }

@@ -7,8 +7,6 @@
 //!   (`docs/format/redis-keys.md`).
 //! - `server.rs` is what all connections share; it is made before the drives are open and answers LOADING.
 
-#![allow(dead_code)] // while it grows: TLS and RENAME are on their way
-
 pub mod args;
 pub mod clients;
 pub mod command;

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use pumice_reactor::{RecvBuf, RecvHalf, SendHalf, Stream};
 
 use crate::server::Server;
+use crate::tls::{TlsReceiver, TlsSender};
 
 /// A piece as received; give it back soon.
-pub enum Piece {
+pub(crate) enum Piece {
     /// As it came.
     Plain(RecvBuf),
     /// Decrypted.
@@ -29,19 +30,33 @@ impl Deref for Piece {
 }
 
 /// Where requests come from.
-pub enum Receiver {
+pub(crate) enum Receiver {
     /// A plain connection.
     Plain(RecvHalf),
+    /// An encrypted one.
+    Tls(TlsReceiver),
 }
 
 /// Where replies go.
-pub enum Sender {
+pub(crate) enum Sender {
     /// A plain connection.
     Plain(SendHalf),
+    /// An encrypted one.
+    Tls(TlsSender),
 }
 
 /// The two directions of a connection; through TLS when that is on and the connection comes over the network.
-pub async fn open(_server: &Arc<Server>, stream: Stream, _is_tcp: bool) -> io::Result<(Receiver, Sender)> {
+pub(crate) async fn open(
+    server: &Arc<Server>,
+    stream: Stream,
+    is_tcp: bool,
+) -> io::Result<(Receiver, Sender)> {
+    if let Some(acceptor) = server.tls()
+        && is_tcp
+    {
+        let (receiver, sender) = acceptor.accept(stream).await?;
+        return Ok((Receiver::Tls(receiver), Sender::Tls(sender)));
+    }
     let (receiver, sender) = stream.split();
     Ok((Receiver::Plain(receiver), Sender::Plain(sender)))
 }
@@ -51,6 +66,7 @@ impl Receiver {
     pub async fn recv(&mut self) -> io::Result<Piece> {
         match self {
             Self::Plain(half) => half.recv().await.map(Piece::Plain),
+            Self::Tls(half) => half.recv().await.map(Piece::Decrypted),
         }
     }
 }
@@ -60,6 +76,7 @@ impl Sender {
     pub async fn send(&self, parts: Vec<Bytes>) -> (io::Result<()>, Vec<Bytes>) {
         match self {
             Self::Plain(half) => half.send_parts(parts).await,
+            Self::Tls(half) => (half.send(&parts).await, parts),
         }
     }
 
@@ -69,6 +86,7 @@ impl Sender {
             Self::Plain(half) => {
                 let _ = half.shutdown(pumice_reactor::driver::ShutdownHow::Both).await;
             }
+            Self::Tls(half) => half.finish().await,
         }
     }
 }

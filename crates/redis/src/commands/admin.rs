@@ -128,7 +128,7 @@ async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 "SLEEP <seconds>",
                 "    Make this connection wait for <seconds>. Other clients are served meanwhile.",
                 "HELP",
-                "    Print this help.",
+                "    Prints this help.",
             ],
         ),
         _ => {
@@ -204,7 +204,7 @@ async fn slowlog(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 "RESET",
                 "    Reset the slowlog.",
                 "HELP",
-                "    Print this help.",
+                "    Prints this help.",
             ],
         ),
     }

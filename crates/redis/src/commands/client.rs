@@ -35,7 +35,7 @@ const HELP: &[&str] = &[
     "SETNAME <name>",
     "    Assign the name <name> to the current connection.",
     "HELP",
-    "    Print this help.",
+    "    Prints this help.",
 ];
 
 /// Answers `HELP` of a container command.
@@ -132,8 +132,11 @@ fn list(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
     Ok(())
 }
 
+/// Whether CLIENT KILL means a client.
+type Test<'a> = Box<dyn Fn(&Client) -> bool + 'a>;
+
 fn kill(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
-    let mut tests: Vec<Box<dyn Fn(&Client) -> bool + '_>> = Vec::new();
+    let mut tests: Vec<Test<'_>> = Vec::new();
     let is_old_form = args.len() == 3;
     let mut skip_me = !is_old_form;
     if is_old_form {

@@ -136,7 +136,7 @@ async fn config(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 "REWRITE",
                 "    Rewrite the configuration file.",
                 "HELP",
-                "    Print this help.",
+                "    Prints this help.",
             ],
         ),
     }

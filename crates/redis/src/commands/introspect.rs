@@ -27,7 +27,7 @@ async fn command(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             for name in args.iter_from(2) {
                 match find(table, name) {
                     Some(facts) => info(ctx, facts),
-                    None => ctx.reply.null_array(),
+                    None => ctx.reply.null(),
                 }
             }
         }
@@ -65,7 +65,7 @@ async fn command(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 "GETKEYS <full-command>",
                 "    Return the keys from a full Redis command.",
                 "HELP",
-                "    Print this help.",
+                "    Prints this help.",
             ],
         ),
     }

@@ -53,7 +53,7 @@ async fn object(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 "    Return the number of references of the value associated with the specified",
                 "    <key>.",
                 "HELP",
-                "    Print this help.",
+                "    Prints this help.",
             ],
         );
         return Ok(());
@@ -112,7 +112,7 @@ async fn memory(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 "    Return memory in bytes used by <key> and its value. Nested values are",
                 "    sampled up to <count> times (default: 5, 0 means sample all).",
                 "HELP",
-                "    Print this help.",
+                "    Prints this help.",
             ],
         ),
     }

@@ -72,7 +72,7 @@ fn range_of(start: i64, end: i64, len: u64) -> Option<(u64, u64)> {
     let len = len as i64;
     let start = if start < 0 { (len.saturating_add(start)).max(0) } else { start };
     let end = if end < 0 { (len.saturating_add(end)).max(0) } else { end }.min(len - 1);
-    (start <= end && len > 0).then_some((start as u64, end as u64 + 1))
+    (start <= end && len > 0).then(|| (start as u64, end as u64 + 1))
 }
 
 async fn getrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -165,12 +165,38 @@ pub(super) fn expire_time(
     at.map(|at| at as u64).ok_or_else(invalid)
 }
 
+/// `EX seconds` and its like. The same one may be given again, the last counts; different ones may not.
+#[derive(Clone, Copy)]
+struct ExpiryOption<'a> {
+    text: &'a [u8],
+    in_seconds: bool,
+    is_absolute: bool,
+}
+
+impl ExpiryOption<'_> {
+    fn is_same_kind(&self, other: &Self) -> bool {
+        (self.in_seconds, self.is_absolute) == (other.in_seconds, other.is_absolute)
+    }
+
+    fn time(&self, ctx: &Ctx, name: &str) -> Result<u64, Failure> {
+        expire_time(ctx, self.text, self.in_seconds, self.is_absolute, name)
+    }
+}
+
+fn expiry_option<'a>(args: &Args<'a>, at: usize) -> Option<ExpiryOption<'a>> {
+    let (_, in_seconds, is_absolute) =
+        [("ex", true, false), ("px", false, false), ("exat", true, true), ("pxat", false, true)]
+            .into_iter()
+            .find(|(word, ..)| args.is(at, word))?;
+    Some(ExpiryOption { text: args.get(at + 1)?, in_seconds, is_absolute })
+}
+
 fn set_options(ctx: &Ctx, args: &Args<'_>) -> Result<SetOptions, Failure> {
     let mut options =
         SetOptions { expiry: Expiry::Never, only_absent: false, only_present: false, get: false };
     let mut at = 3;
     // The expiry is looked at only when all options parse: Redis answers a syntax error first.
-    let mut expiry: Option<(&[u8], bool, bool)> = None;
+    let mut expiry: Option<ExpiryOption<'_>> = None;
     let mut keep = false;
     while at < args.len() {
         let is = |word| args.is(at, word);
@@ -182,15 +208,11 @@ fn set_options(ctx: &Ctx, args: &Args<'_>) -> Result<SetOptions, Failure> {
             options.get = true;
         } else if is("keepttl") && expiry.is_none() {
             keep = true;
-        } else if let Some((_, in_seconds, is_absolute)) =
-            [("ex", true, false), ("px", false, false), ("exat", true, true), ("pxat", false, true)]
-                .into_iter()
-                .find(|(word, ..)| is(word))
-            && expiry.is_none()
+        } else if let Some(given) = expiry_option(args, at)
             && !keep
-            && let Some(text) = args.get(at + 1)
+            && expiry.is_none_or(|known| known.is_same_kind(&given))
         {
-            expiry = Some((text, in_seconds, is_absolute));
+            expiry = Some(given);
             at += 1;
         } else {
             return Err(errors::SYNTAX.into());
@@ -200,8 +222,8 @@ fn set_options(ctx: &Ctx, args: &Args<'_>) -> Result<SetOptions, Failure> {
     if keep {
         options.expiry = Expiry::Keep;
     }
-    if let Some((text, in_seconds, is_absolute)) = expiry {
-        options.expiry = Expiry::At(expire_time(ctx, text, in_seconds, is_absolute, "set")?);
+    if let Some(given) = expiry {
+        options.expiry = Expiry::At(given.time(ctx, "set")?);
     }
     Ok(options)
 }
@@ -375,22 +397,28 @@ async fn getdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let expiry = match args.len() {
-        2 => None,
-        3 if args.is(2, "persist") => Some(0),
-        4 => {
-            let option =
-                [("ex", true, false), ("px", false, false), ("exat", true, true), ("pxat", false, true)]
-                    .into_iter()
-                    .find(|(word, ..)| args.is(2, word));
-            let Some((_, in_seconds, is_absolute)) = option else { return Err(errors::SYNTAX.into()) };
-            Some(expire_time(ctx, &args[3], in_seconds, is_absolute, "getex")?)
+    let (mut given, mut persist, mut at): (Option<ExpiryOption<'_>>, _, _) = (None, false, 2);
+    while at < args.len() {
+        if args.is(at, "persist") && given.is_none() {
+            persist = true;
+        } else if let Some(option) = expiry_option(&args, at)
+            && !persist
+            && given.is_none_or(|known| known.is_same_kind(&option))
+        {
+            given = Some(option);
+            at += 1;
+        } else {
+            return Err(errors::SYNTAX.into());
         }
-        _ => return Err(errors::SYNTAX.into()),
-    };
+        at += 1;
+    }
     let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let found = ctx.string(&key).await?;
+    let expiry = match given {
+        Some(given) if found.is_some() => Some(given.time(ctx, "getex")?),
+        _ => persist.then_some(0),
+    };
     if let (Some(string), Some(at)) = (&found, expiry) {
         let mut change = ctx.change();
         if at != 0 && at <= ctx.now_ms {

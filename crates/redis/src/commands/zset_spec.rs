@@ -62,10 +62,6 @@ fn parse_bound(text: &[u8]) -> Option<f64> {
 }
 
 impl ScoreRange {
-    /// Everything.
-    pub const ALL: Self =
-        Self { min: f64::NEG_INFINITY, max: f64::INFINITY, min_exclusive: false, max_exclusive: false };
-
     /// Reads `1.5`, `(1.5`, `-inf`, `+inf`…
     pub fn parse(min: &[u8], max: &[u8]) -> Result<Self, Failure> {
         let end = |text: &[u8]| match text {

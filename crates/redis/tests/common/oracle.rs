@@ -1,0 +1,56 @@
+//! A real redis-server as oracle, where the machine has one.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::Client;
+
+/// A running redis-server on a Unix socket.
+pub struct Oracle {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Oracle {
+    /// Starts one; `None`, with a message, where there is none.
+    pub fn start() -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"])
+            .args(["--unixsocket", "s", "--dir"])
+            .arg(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = child else {
+            eprintln!("skipped: there is no redis-server on this machine to compare with");
+            return None;
+        };
+        let oracle = Self { child, dir };
+        for _ in 0..500 {
+            if oracle.socket().exists() {
+                return Some(oracle);
+            }
+            // Another process starts: only the kernel's clock knows.
+            let _ = Command::new("sleep").arg("0.02").status();
+        }
+        panic!("redis-server does not listen after {:?}", Duration::from_secs(10));
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket())
+    }
+}
+
+impl Drop for Oracle {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
