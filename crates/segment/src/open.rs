@@ -94,7 +94,7 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
 }
 
 fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32) -> MetaRecord {
-    let mut table = Table::new(device, first_data, 0);
+    let mut table = Table::new(device, first_data, 0, u32::MAX);
     table.index_free();
     let composed = table.compose(true, 0);
     MetaRecord {
@@ -255,7 +255,7 @@ pub(crate) async fn open(
         .reserve_segments
         .unwrap_or_else(|| ((superblock.segment_count - first_data) / 64).clamp(6, 128))
         .min((superblock.segment_count - first_data) / 2);
-    let mut table = Table::new(&device, first_data, reserve);
+    let mut table = Table::new(&device, first_data, reserve, options.commit_max_bytes);
     let mut blobs = Vec::new();
     for record in &log.records {
         for entry in &record.segments {

@@ -135,7 +135,8 @@ impl Replay {
         let len = found.sealed_end.unwrap_or(self.inner.segment_bytes) as usize;
         let len = len.next_multiple_of(self.inner.page_bytes()).min(self.inner.segment_bytes as usize);
         // A commit segment may have been sealed before its frames were durable: it ends where accepted frames end.
-        let end = found.sealed_end.filter(|_| found.stream != Stream::Commit).unwrap_or(0);
+        // Other streams count what is durable only.
+        let end = if found.stream == Stream::Commit { 0 } else { found.known_end };
         let (live, last_seq, known_end) = (found.known_live, found.last_seq, found.known_end);
         self.extents.insert(found.id, Extent { end, live, last_seq, known_end });
         if len == 0 {
@@ -174,7 +175,7 @@ impl Replay {
                 return;
             }
             let number = frame.header.number;
-            let durable = number.saturating_sub(u64::from(frame.header.lag));
+            let durable = number.saturating_sub(u64::from(frame.header.lag)).max(self.known_durable);
             // All frames that the newest metadata record knew as durable are in segments that it named.
             let expected = *self.expected.get_or_insert(number.min(self.known_durable));
             if number < expected {
@@ -259,14 +260,27 @@ impl Replay {
     fn other_segment(&mut self, found: &Found, frames: Vec<Frame>) {
         let page = self.inner.superblock.page_bytes;
         let last = frames.len().saturating_sub(1);
+        let mut expected: Option<u64> = found.first_frame;
+        let covered = frames.last().map_or(page, |frame| frame.end(page));
+        if found.stream == Stream::Moved && covered < found.known_end {
+            let what = "moved frames are lost".into();
+            self.damage.push(Damage { segment: found.id, offset: covered, what });
+        }
         for (index, mut frame) in frames.into_iter().enumerate() {
             if !frame.damage.is_empty() {
-                if index == last && found.sealed_end.is_none() {
+                if index == last && frame.offset >= found.known_end {
                     // Torn: its writer was never answered.
                     break;
                 }
                 self.damage.append(&mut frame.damage);
             }
+            if found.stream == Stream::Moved
+                && expected.is_some_and(|expected| frame.header.number > expected)
+            {
+                let what = "moved frames before this one are lost".into();
+                self.damage.push(Damage { segment: found.id, offset: frame.offset, what });
+            }
+            expected = Some(frame.header.number + 1);
             let end = frame.end(page);
             let extent = self.extents.entry(found.id).or_default();
             if end > found.known_end {
@@ -294,6 +308,20 @@ impl Replay {
         self.finished = true;
         if self.clean {
             return Ok(());
+        }
+        // What the newest metadata record knew as durable is damage when it is not whole.
+        if let Some((segment, mut broken)) =
+            self.broken.take_if(|(_, broken)| broken.header.number < self.known_durable && !self.log_ended)
+        {
+            self.damage.append(&mut broken.damage);
+            self.expected = Some(broken.header.number + 1);
+            self.pending.push((segment, broken));
+            self.accept();
+        }
+        if let Some(expected) = self.expected.filter(|&expected| expected < self.known_durable) {
+            let what = format!("commit frames {expected} to {} are lost", self.known_durable - 1);
+            let segment = self.extents.keys().next_back().copied().unwrap_or(SegmentId(0));
+            self.damage.push(Damage { segment, offset: 0, what });
         }
         // What is still pending is the torn end of the log.
         self.pending.clear();

@@ -84,6 +84,8 @@ pub(crate) struct Table {
     first_data: u32,
     raw_bytes: u64,
     reserve: u32,
+    /// What a packed segment loses: its header, and half a page a frame.
+    overhead_bytes: u32,
     prefer_written: bool,
     entries: Vec<Entry>,
     /// Free and not in the pool, by channel: (order, segment).
@@ -110,13 +112,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(device: &Device, first_data: u32, reserve: u32) -> Self {
+    pub(crate) fn new(device: &Device, first_data: u32, reserve: u32, frame_bytes: u32) -> Self {
         let geometry = device.geometry();
+        let frames = geometry.block_bytes() / frame_bytes.clamp(geometry.page_bytes, geometry.block_bytes());
         Self {
             geometry,
             first_data,
             raw_bytes: device.raw_bytes(),
             reserve,
+            overhead_bytes: geometry.page_bytes * (1 + frames.div_ceil(2)),
             prefer_written: device.wants_prewrite(),
             entries: vec![Entry::default(); geometry.block_count() as usize],
             free: vec![BTreeSet::new(); usize::from(geometry.channels)],
@@ -438,7 +442,7 @@ impl Table {
         (self.entries.len() as f64) * f64::from(self.geometry.block_bytes()) / 4.0
     }
 
-    /// The sealed segment to clean next. Winning less than 1/64 of a segment counts as nothing.
+    /// The sealed segment to clean next.
     pub(crate) fn victim(&mut self, policy: VictimPolicy, replay_from: u64) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.geometry.block_bytes());
         let (clock, window) = (self.clock_bytes, self.window_bytes());
@@ -452,7 +456,7 @@ impl Table {
             }
             let live = entry.live.clamp(0, segment_bytes);
             let winnable = segment_bytes - live;
-            if winnable * 64 < segment_bytes && entry.flags & FLAG_FAILED == 0 {
+            if winnable < self.worth_bytes() && entry.flags & FLAG_FAILED == 0 {
                 continue;
             }
             let won = winnable as f64 / segment_bytes as f64;
@@ -608,14 +612,29 @@ impl Table {
         report
     }
 
-    /// True when even a full cleaning would not leave room for user data.
+    /// Dead bytes that make a segment worth cleaning: more than any packed segment loses.
+    fn worth_bytes(&self) -> i64 {
+        i64::from(self.geometry.block_bytes() / 64 + self.overhead_bytes)
+    }
+
+    /// True when cleaning would not leave room for user data: the drive is packed, or nothing is worth cleaning.
     fn is_full(&self) -> bool {
         let report = self.space();
-        let usable = report.raw - report.meta - report.leftover - report.bad;
         let segment_bytes = u64::from(self.geometry.block_bytes());
-        let usable = usable.saturating_sub(u64::from(self.reserve) * segment_bytes);
-        // Cleaning the last thirty-second costs more than it wins.
-        report.live > usable - usable / 32
+        let reserve = u64::from(self.reserve) * segment_bytes;
+        let usable = (report.raw - report.meta - report.leftover - report.bad).saturating_sub(reserve);
+        // Each segment loses its header and some padding, and cleaning for the last thirty-second costs more than
+        // it wins.
+        let overhead = usable / segment_bytes * u64::from(self.overhead_bytes);
+        if report.live > (usable - overhead) / 32 * 31 {
+            return true;
+        }
+        let worth = self.worth_bytes();
+        let hopeful = |entry: &Entry| {
+            entry.state == SegmentState::Sealed
+                && (entry.claimed || segment_bytes as i64 - entry.live.max(0) >= worth)
+        };
+        self.freeing == 0 && !self.entries.iter().any(hopeful)
     }
 }
 

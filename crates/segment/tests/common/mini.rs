@@ -127,6 +127,11 @@ impl Mini {
         Ok(Self { heap: opened.heap, map, batches, relocated })
     }
 
+    /// Every key and where its record is.
+    pub fn entries(&self) -> impl Iterator<Item = (u16, RecordPtr)> + '_ {
+        self.map.iter().map(|(key, (_, ptr))| (*key, *ptr))
+    }
+
     /// Reads everything back and compares it with the history.
     pub async fn verify(&self, history: &History) -> Result<(), String> {
         if self.batches < history.acknowledged || self.batches > history.batches.len() {

@@ -1,0 +1,153 @@
+//! Full drives and flipped bits: refusals that explain themselves, typed errors, never wrong data.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/mini.rs"]
+mod mini;
+
+use common::{emulated, format_options, no_progress, options};
+use mini::{History, Mini, Write, value_bytes};
+use pumice_base::rng::Rng;
+use pumice_flash::BlockAddr;
+use pumice_segment::{AppendError, Heap, HeapError, HeapOptions, ReadError};
+
+fn small() -> HeapOptions {
+    HeapOptions { commit_max_bytes: 16 << 10, ..options() }
+}
+
+#[test]
+fn a_full_drive_refuses_writes_and_still_reads_deletes_cleans_and_takes_half_again() {
+    pumice_reactor::block_on(async {
+        let (device, _) = emulated("emu:tiny,channels=2,blocks=24,pages=16").await;
+        Heap::format(&device, &format_options()).await.expect("format");
+        let mut history = History::default();
+        let mut mini = Mini::open(&device, small()).await.expect("open");
+        let fill = async |mini: &mut Mini, history: &mut History, from: u16| -> (u16, String) {
+            for key in from.. {
+                let write = Write { key, value: Some((u64::from(key), 3000)) };
+                if let Err(error) = mini.write(history, vec![write]).await {
+                    return (key, error);
+                }
+            }
+            unreachable!("a drive without end")
+        };
+        let (first, error) = fill(&mut mini, &mut history, 0).await;
+        assert!(error.contains("full") && error.contains("live") && error.contains("reserved"), "{error}");
+        let space = mini.heap.space();
+        assert!(
+            space.live * 10 > (space.raw - space.meta - space.reserved) * 7,
+            "refused too early: {space:?}"
+        );
+        mini.verify(&history).await.expect("reads");
+        for key in (0..first).step_by(2) {
+            mini.write(&mut history, vec![Write { key, value: None }]).await.expect("deletes");
+        }
+        mini.verify(&history).await.expect("reads after deletes");
+        let (second, error) = fill(&mut mini, &mut history, 1000).await;
+        assert!(error.contains("full"), "{error}");
+        assert!(u32::from(second - 1000) * 10 >= u32::from(first) / 2 * 9, "{} of {first}", second - 1000);
+        mini.verify(&history).await.expect("reads after refilling");
+        mini.checkpoint().await.expect("checkpoint");
+        mini.heap.close().await.expect("close");
+        let mini = Mini::open(&device, small()).await.expect("reopen");
+        mini.verify(&history).await.expect("reads after reopening");
+    });
+}
+
+#[test]
+fn a_flipped_bit_is_never_taken_for_data() {
+    for seed in 1..=150u64 {
+        pumice_reactor::block_on(async {
+            let (device, emulated) = emulated("emu:tiny,channels=2,blocks=14,pages=16").await;
+            Heap::format(&device, &format_options()).await.expect("format");
+            let mut history = History::default();
+            let mut rng = Rng::from_seed(seed);
+            let mut mini = Mini::open(&device, HeapOptions { reserve_segments: Some(4), ..small() })
+                .await
+                .expect("open");
+            for _ in 0..60 {
+                mini.step(&mut history, &mut rng, 24, 6000).await.expect("step");
+            }
+            let clean = rng.chance(0.5);
+            if clean {
+                mini.checkpoint().await.expect("checkpoint");
+                mini.heap.close().await.expect("close");
+            }
+            drop(mini);
+            let geometry = device.geometry();
+            let (block, offset) = loop {
+                let block = geometry.block(rng.below(u64::from(geometry.block_count())) as u32);
+                let written = device.write_pointer(block).unwrap_or(0) * geometry.page_bytes;
+                if written > 0 {
+                    break (block, rng.below(u64::from(written)) as u32);
+                }
+            };
+            emulated.flip_bit(block, offset, rng.below(8) as u8).await.expect("flip");
+            judge(&device, &history, seed, block, offset).await;
+        });
+    }
+}
+
+async fn judge(device: &pumice_flash::Device, history: &History, seed: u64, block: BlockAddr, offset: u32) {
+    let place = format!("seed {seed}, bit flipped at {block} offset {offset}");
+    // Damage to metadata and to the log is an error with its place.
+    let Ok(mini) = Mini::open(device, small()).await else { return };
+    // A flip in the very last frame looks like its torn end.
+    assert!(
+        mini.batches + 1 >= history.acknowledged,
+        "{place}: {} of {}",
+        mini.batches,
+        history.acknowledged
+    );
+    let expected = history.state_after(mini.batches);
+    let found: Vec<u16> = mini.entries().map(|(key, _)| key).collect();
+    assert_eq!(found, expected.keys().copied().collect::<Vec<_>>(), "{place}");
+    let mut damaged = 0;
+    for (key, ptr) in mini.entries() {
+        match mini.heap.read(ptr).await {
+            Ok(record) => {
+                let (seed, len) = expected[&key];
+                assert_eq!(record.payload[10..], value_bytes(seed, len), "{place}: key {key}");
+            }
+            Err(ReadError::Corrupt { .. }) => damaged += 1,
+            Err(error) => panic!("{place}: key {key}: {error}"),
+        }
+    }
+    assert!(damaged <= 1, "{place}: one bit damaged {damaged} records");
+    let mut reported = 0;
+    for segment in mini.heap.segments_in_use() {
+        reported += mini.heap.contents(segment).await.expect("contents").damage.len();
+    }
+    assert!(reported >= damaged, "{place}: a scan of all segments finds what a read finds");
+}
+
+#[test]
+fn what_is_no_drive_or_a_drive_already_is_said_so() {
+    pumice_reactor::block_on(async {
+        let (device, _) = emulated("emu:tiny").await;
+        let none = Heap::open(device.clone(), options(), &no_progress).await.err();
+        assert!(matches!(none, Some(HeapError::NotFormatted)), "{none:?}");
+        Heap::format(&device, &format_options()).await.expect("format");
+        let twice = Heap::format(&device, &format_options()).await.err();
+        assert!(matches!(twice, Some(HeapError::AlreadyFormatted { .. })), "{twice:?}");
+        let (tiny, _) = emulated("emu:tiny,blocks=4").await;
+        let small = Heap::format(&tiny, &format_options()).await.err();
+        assert!(matches!(small, Some(HeapError::Geometry(_))), "{small:?}");
+    });
+}
+
+#[test]
+fn a_record_that_is_too_long_is_refused_before_anything_changes() {
+    pumice_reactor::block_on(async {
+        let (device, _) = emulated("emu:tiny").await;
+        let heap = common::formatted(&device).await;
+        let long = vec![0; heap.append_max_bytes() as usize + 1];
+        let refused = common::append(&heap, 1, &long);
+        assert!(matches!(refused, Err(AppendError::Oversize { .. })), "{refused:?}");
+        assert_eq!(heap.last_seq(), 0);
+        let longest = vec![1; heap.append_max_bytes() as usize];
+        let ptr = common::append(&heap, 1, &longest).expect("longest").ptrs[0];
+        heap.wait_durable(1).await.expect("durable");
+        assert_eq!(&heap.read(ptr).await.expect("read").payload[..], &longest[..]);
+    });
+}
