@@ -49,7 +49,7 @@ pub use errors::{OpenError, StoreError, WriteError};
 pub use large::{LargeReader, LargeRef, LargeWriter, PIECE_BYTES_MAX};
 pub use open::{Opened, Progress};
 pub use options::{MEMORY_BYTES_MIN, StoreFormat, StoreOptions};
-pub use pumice_segment::{Durability, SpaceReport};
+pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport};
 pub use scan::{Direction, Scan, SliceSet, Want};
 pub use snapshot::Snapshot;
 pub use stats::{CounterValues, StoreStats};

@@ -63,6 +63,7 @@ impl Store {
             drive_id: format.drive_id,
             config: Bytes::from(config),
             force: format.force,
+            prewrite: format.prewrite.clone(),
         };
         Ok(Heap::format(device, &options).await?)
     }

@@ -17,6 +17,8 @@ pub struct StoreFormat {
     pub config: bytes::Bytes,
     /// Format over an existing drive.
     pub force: bool,
+    /// Write the whole drive once, so that it commits at full speed from the first byte.
+    pub prewrite: Option<pumice_segment::PrewriteProgress>,
 }
 
 impl Default for StoreFormat {
@@ -28,6 +30,7 @@ impl Default for StoreFormat {
             channels: 1,
             config: bytes::Bytes::new(),
             force: false,
+            prewrite: None,
         }
     }
 }

@@ -38,7 +38,7 @@ mod writer;
 pub use addr::{Addr, RecordPtr, SegmentId, Stream};
 pub use error::{AppendError, CommitFailed, Damage, HeapError, ReadError};
 pub use heap::*;
-pub use options::{Durability, FormatOptions, HeapOptions};
+pub use options::{Durability, FormatOptions, HeapOptions, PrewriteProgress};
 pub use replay::{Replay, ReplayedBatch};
 pub use space::SpaceReport;
 pub use stats::{HeapStats, LatencyHistogram};

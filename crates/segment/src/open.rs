@@ -76,7 +76,15 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
         device.prewrite(block).await?;
     }
     device.sync().await?;
-    let snapshot = first_snapshot(&device, &superblock, first_data);
+    let written = options.prewrite.is_some() && device.wants_prewrite();
+    if let Some(progress) = options.prewrite.as_ref().filter(|_| written) {
+        let total = u64::from(segment_count - first_data);
+        for segment in first_data..segment_count {
+            device.prewrite(geometry.block(segment)).await?;
+            (progress.0)(u64::from(segment - first_data) + 1, total);
+        }
+    }
+    let snapshot = first_snapshot(&device, &superblock, first_data, written);
     for half in [1, 0] {
         let first = metalog::half_start(&superblock, half);
         for segment in first..first + meta_half_segments {
@@ -93,8 +101,11 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
     Ok(())
 }
 
-fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32) -> MetaRecord {
+fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32, written: bool) -> MetaRecord {
     let mut table = Table::new(device, first_data, 0, u32::MAX);
+    if written {
+        table.all_written();
+    }
     table.index_free();
     let composed = table.compose(true, 0);
     MetaRecord {

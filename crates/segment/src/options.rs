@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -19,11 +20,31 @@ pub struct FormatOptions {
     pub config: Bytes,
     /// Format over an existing drive.
     pub force: bool,
+    /// Write every data segment once, and say how far it is: on files, what was written before commits about twice
+    /// as fast.
+    pub prewrite: Option<PrewriteProgress>,
+}
+
+/// Takes the number of segments written so far, and of all.
+#[derive(Clone)]
+pub struct PrewriteProgress(pub Arc<dyn Fn(u64, u64) + Send + Sync>);
+
+impl fmt::Debug for PrewriteProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrewriteProgress")
+    }
 }
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { segment_bytes: 8 << 20, channels: 1, drive_id: [0; 16], config: Bytes::new(), force: false }
+        Self {
+            segment_bytes: 8 << 20,
+            channels: 1,
+            drive_id: [0; 16],
+            config: Bytes::new(),
+            force: false,
+            prewrite: None,
+        }
     }
 }
 

@@ -164,6 +164,13 @@ impl Table {
         self.next_life = next_life;
     }
 
+    /// Every data segment was written once before its first use.
+    pub(crate) fn all_written(&mut self) {
+        for entry in &mut self.entries[self.first_data as usize..] {
+            entry.flags |= FLAG_WRITTEN;
+        }
+    }
+
     /// To be called once everything is loaded: builds the free lists.
     pub(crate) fn index_free(&mut self) {
         for set in &mut self.free {

@@ -4,8 +4,8 @@ mod common;
 
 use bytes::Bytes;
 use common::*;
-use pumice_flash::Device;
-use pumice_segment::{Heap, MetaEdit, MovedRecord, Stream};
+use pumice_flash::{Device, DeviceSpec};
+use pumice_segment::{FormatOptions, Heap, MetaEdit, MovedRecord, PrewriteProgress, Stream};
 
 async fn on_both<F: AsyncFn(Device)>(check: F) {
     let (device, _) = emulated("emu:tiny").await;
@@ -179,4 +179,26 @@ fn recovery_reads_what_was_written_since_the_checkpoint_and_little_more() {
         let read = opened.replay.bytes_read();
         assert!(read <= 7 * segment_bytes, "{read} B were read");
     }));
+}
+
+#[test]
+fn a_drive_that_was_written_when_formatted_never_writes_ahead() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("drive");
+    pumice_reactor::block_on(async {
+        let spec = DeviceSpec::Path(path.clone());
+        let device = Device::create(&spec, 64 << 20).await.expect("a file");
+        let seen = std::sync::Arc::new(std::sync::Mutex::new((0, 0)));
+        let progress = seen.clone();
+        let prewrite = PrewriteProgress(std::sync::Arc::new(move |done, total| {
+            *progress.lock().expect("no panic before") = (done, total);
+        }));
+        let options = FormatOptions { segment_bytes: 1 << 20, prewrite: Some(prewrite), ..format_options() };
+        Heap::format(&device, &options).await.expect("formats");
+        let (done, total) = *seen.lock().expect("no panic before");
+        assert!(total > 50 && done == total, "{done} of {total} segments written");
+        use std::os::unix::fs::MetadataExt as _;
+        let on_disk = std::fs::metadata(&path).expect("the file").blocks() * 512;
+        assert!(on_disk >= total << 20, "{on_disk} bytes on disk for {total} segments of 1 MiB");
+    });
 }

@@ -1,8 +1,10 @@
 //! `pumice format`: makes a drive out of a file or block device.
 
+use std::sync::Arc;
+
 use pumice_base::size::format_size;
 use pumice_flash::{Device, DeviceSpec};
-use pumice_kv::StoreFormat;
+use pumice_kv::{PrewriteProgress, StoreFormat};
 
 use crate::cli::FormatArgs;
 use crate::drives;
@@ -23,12 +25,17 @@ pub fn run(args: FormatArgs) -> Outcome {
     let segment_bytes = u32::try_from(args.segment)
         .map_err(|_| Stop::because("--segment must be a power of two from 64KiB to 64MiB"))?;
     let defaults = StoreFormat::default();
+    let bar = Progress::new("format", false);
     let options = StoreFormat {
         drive_id: drives::new_id()?,
         segment_bytes,
         channels: args.channels.unwrap_or(defaults.channels),
         slices: args.slices.unwrap_or(defaults.slices),
         force: args.force,
+        prewrite: args.prewrite.then(|| {
+            let bar = bar.clone();
+            PrewriteProgress(Arc::new(move |done, total| bar.set(done, total)))
+        }),
         ..defaults
     };
     let size = match (args.size, path.exists()) {
@@ -36,12 +43,10 @@ pub fn run(args: FormatArgs) -> Outcome {
         (None, true) => 0,
         (None, false) => drives::fitting_bytes(path)?,
     };
-    let bar = Progress::new("format", false);
     let made = !path.exists();
     let outcome = pumice_reactor::block_on(async {
         let device =
             Device::create(&spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;
-        bar.set(1, 2);
         let raw = device.raw_bytes();
         drives::format(&spec, &device, &options).await.map(|()| raw)
     });
