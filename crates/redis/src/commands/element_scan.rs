@@ -23,6 +23,9 @@ const VISITED_MAX: usize = 65_536;
 /// Most bytes collected by one call before it stops at the next chance.
 const BYTES_MAX: usize = 4 << 20;
 
+/// Redis's compact encoding keeps whole scores up to here as integers, and ZSCAN shows it.
+const COMPACT_INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
+
 /// Answers `key cursor [MATCH pattern] [COUNT count]`.
 pub(super) async fn scan(ctx: &mut Ctx, args: Args<'_>, kind: Type) -> CommandResult {
     let cursor = parse_cursor(&args[2]).ok_or(errors::INVALID_CURSOR)?;
@@ -71,7 +74,11 @@ pub(super) async fn scan(ctx: &mut Ctx, args: Args<'_>, kind: Type) -> CommandRe
             Type::Hash => ctx.reply.bulk_bytes(value),
             Type::Zset => {
                 let score = decode_stored_score(&value)?;
-                ctx.reply.bulk(format_double(score).as_bytes());
+                if everything && score == score.trunc() && score.abs() <= COMPACT_INTEGER_MAX {
+                    ctx.reply.bulk_int(score as i64);
+                } else {
+                    ctx.reply.bulk(format_double(score).as_bytes());
+                }
             }
             _ => {}
         }

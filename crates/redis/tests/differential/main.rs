@@ -10,7 +10,11 @@
 mod common;
 
 mod draw;
+mod hashes;
 mod keys;
+mod lists;
+mod sets;
+mod sorted_sets;
 mod strings;
 
 use common::oracle::Oracle;
@@ -24,7 +28,14 @@ pub type Command = Vec<Vec<u8>>;
 pub type Generator = fn(&mut Draw<'_>) -> Command;
 
 /// All families, each with its weight.
-const FAMILIES: &[(u64, Generator)] = &[(6, strings::draw), (4, keys::draw)];
+const FAMILIES: &[(u64, Generator)] = &[
+    (6, strings::draw),
+    (4, keys::draw),
+    (6, hashes::draw),
+    (6, sets::draw),
+    (10, sorted_sets::draw),
+    (8, lists::draw),
+];
 
 const SEEDS: u64 = 24;
 const COMMANDS: u64 = 300;
@@ -135,6 +146,8 @@ const UNORDERED: &[&str] =
 const PAIRS: &[&str] = &["hgetall"];
 /// Replies that chance decides: only their kind is compared.
 const RANDOM: &[&str] = &["randomkey", "spop", "srandmember", "hrandfield", "zrandmember"];
+/// Pages of elements, in groups of so many.
+const SCANS: &[(&str, usize)] = &[("sscan", 1), ("hscan", 2), ("zscan", 2)];
 /// Milliseconds and seconds that clocks may differ by.
 const CLOCKS: &[(&str, i64)] =
     &[("pttl", 500), ("ttl", 1), ("pexpiretime", 500), ("expiretime", 1), ("touch", 0)];
@@ -161,6 +174,14 @@ pub fn normalize(command: &Command, reply: Reply) -> Reply {
                 items.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
             pairs.sort_by_key(|(key, _)| key.to_string());
             Reply::Map(pairs)
+        }
+        Reply::Array(items) if SCANS.iter().any(|(scan, _)| *scan == name) && items.len() == 2 => {
+            let width = SCANS.iter().find(|(scan, _)| *scan == name).map_or(1, |(_, width)| *width);
+            let [cursor, Reply::Array(page)] = &items[..] else { return Reply::Array(items) };
+            let mut groups: Vec<Reply> =
+                page.chunks(width).map(|group| Reply::Array(group.to_vec())).collect();
+            by_text(&mut groups);
+            Reply::Array(vec![cursor.clone(), Reply::Array(groups)])
         }
         Reply::Array(items) if RANDOM.contains(&name.as_str()) => Reply::Int(items.len() as i64),
         Reply::Bulk(_) if RANDOM.contains(&name.as_str()) => Reply::Bulk(Vec::new()),
