@@ -82,7 +82,12 @@ impl Change {
 
     /// Bytes that are to be written in one batch: outside of a transaction, which is one batch however long.
     pub fn bytes(&self) -> usize {
-        self.batch.bytes()
+        // Outside of a transaction, `ops` holds long values alone: few.
+        let long = self.ops.iter().filter(|_| !self.in_transaction).map(|op| match op {
+            Op::Put { value: Value::Bytes(bytes), .. } => bytes.len(),
+            _ => 0,
+        });
+        self.batch.bytes() + long.sum::<usize>()
     }
 
     /// Sets element `field` of `collection` to `value`. Give each field at most once per change.

@@ -86,6 +86,23 @@ fn long_lists_are_edited_in_the_middle_in_several_batches() {
 }
 
 #[test]
+fn lists_of_values_longer_than_a_record_are_edited_in_the_middle() {
+    with_pair(PROTOCOLS, |pair| {
+        // Above 256 KiB: stored in pieces of their own.
+        pair.fill(
+            (0..12).map(|i| format!("RPUSH l {i} {{{}*{}}}", (b'a' + i) as char, 300_000 + usize::from(i))),
+        );
+        pair.check("LINSERT l BEFORE 5 left");
+        pair.check("LINSERT l AFTER 7 right");
+        pair.check("LREM l -1 6");
+        pair.check("LRANGE l 0 -1");
+        pair.check("LPOP l 3");
+        pair.check("LMOVE l l LEFT RIGHT");
+        pair.check("LRANGE l 0 -1");
+    });
+}
+
+#[test]
 fn large_sorted_sets_are_ranked_and_cut_from_either_end() {
     with_pair(&["2", "3"], |pair| {
         const COUNT: usize = 20_000;
