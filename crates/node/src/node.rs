@@ -57,6 +57,7 @@ pub struct Recovered {
     pub damage: Vec<String>,
 }
 
+/// Whether a drive holds nothing but its member entry.
 async fn is_empty(store: &Store) -> bool {
     let snapshot = store.snapshot();
     let mut scan = store.scan(
@@ -67,7 +68,11 @@ async fn is_empty(store: &Store) -> bool {
         Direction::Forward,
         Want::Keys,
     );
-    matches!(scan.next().await, Ok(None))
+    // The member entry sorts last: whatever comes before it is data.
+    match scan.next().await {
+        Ok(first) => first.is_none_or(|(key, _)| key == MEMBER_KEY),
+        Err(_) => false,
+    }
 }
 
 impl Node {
@@ -112,8 +117,7 @@ impl Node {
                 ),
                 None => None,
             };
-            // A formatted drive may have used up a few numbers, but has no entry in any slice.
-            let is_empty = member.is_none() && is_empty(&store).await;
+            let is_empty = is_empty(&store).await;
             recovered.push(Recovered {
                 drive: name.clone(),
                 clean,

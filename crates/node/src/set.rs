@@ -4,7 +4,7 @@
 //! there when the keys were written. Each drive therefore keeps one small entry, "member i of n of set s", under
 //! [`MEMBER_KEY`] in its slice 0 (`docs/format/node.md`). Opening sorts the drives by it and refuses any other
 //! company. A drive without one has never been served: a set of such drives is made on the spot, and a set whose
-//! making was cut short (some members written, the others untouched) is completed.
+//! making was cut short (some members written, and nothing else on any drive) is completed.
 
 use crate::error::OpenError;
 
@@ -74,7 +74,7 @@ pub struct DriveSet {
     pub unwritten: Vec<u16>,
 }
 
-/// A drive as found: how to call it, its member entry if any, and whether anything was ever written to it.
+/// A drive as found: how to call it, its member entry if any, and whether it holds nothing else.
 pub(crate) struct Found {
     pub name: String,
     pub member: Option<Member>,

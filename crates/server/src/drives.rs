@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pumice_flash::{Access, Device, DeviceSpec, FlashError};
 use pumice_kv::{OpenError, Store, StoreFormat};
@@ -14,6 +15,10 @@ use crate::exit::Stop;
 const FREE_SHARE_PERCENT: u64 = 90;
 /// The smallest drive made without being told a size.
 const DRIVE_BYTES_MIN: u64 = 256 << 20;
+/// How long a drive may stay locked by a server that has just died.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Pause between looks at a locked drive.
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 /// Bytes looked at for foreign data before formatting.
 const PROBE_BYTES: usize = 1 << 20;
 /// How our own drives begin: a superblock's or a segment's first bytes (`docs/format/`).
@@ -25,8 +30,19 @@ pub fn parse(spec: &str) -> Result<DeviceSpec, Stop> {
 }
 
 /// Opens `spec` for reading and writing, locked.
+///
+/// The kernel gives the lock of a killed process back only once its rings are torn down, some milliseconds after its
+/// end; a server that is started anew at once waits for that.
 pub async fn open_locked(spec: &DeviceSpec) -> Result<Device, Stop> {
-    Device::open(spec, Access::ReadWrite).await.map_err(|error| explain(spec, &error))
+    let started = pumice_reactor::now();
+    loop {
+        match Device::open(spec, Access::ReadWrite).await {
+            Err(FlashError::Locked { .. }) if started.elapsed() < LOCK_WAIT => {
+                pumice_reactor::sleep(LOCK_RETRY).await;
+            }
+            opened => return opened.map_err(|error| explain(spec, &error)),
+        }
+    }
 }
 
 fn explain(spec: &DeviceSpec, error: &FlashError) -> Stop {
@@ -40,9 +56,13 @@ fn explain(spec: &DeviceSpec, error: &FlashError) -> Stop {
 
 /// Opens `spec` for reading only, after making sure that no server has it.
 pub async fn open_unserved(spec: &DeviceSpec) -> Result<Device, Stop> {
+    let started = pumice_reactor::now();
     // Other errors do not matter here: media that cannot be written can still be read.
-    if let Err(error @ FlashError::Locked { .. }) = Device::open(spec, Access::ReadWrite).await {
-        return Err(explain(spec, &error));
+    while let Err(error @ FlashError::Locked { .. }) = Device::open(spec, Access::ReadWrite).await {
+        if started.elapsed() >= LOCK_WAIT {
+            return Err(explain(spec, &error));
+        }
+        pumice_reactor::sleep(LOCK_RETRY).await;
     }
     Device::open(spec, Access::ReadOnly).await.map_err(|error| explain(spec, &error))
 }

@@ -70,7 +70,7 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("busy", "Writes told to wait", h.busy),
         ],
         gauges: vec![
-            ("write_amplification", "Flash bytes written per user byte", stats.write_amplification()),
+            ("write_amplification", "Flash bytes written per user byte", write_amplification(stats)),
             ("commit_seconds_p50", "Median commit latency", us(h.commit_latency.quantile_ns(0.5))),
             (
                 "commit_seconds_p99",
@@ -199,7 +199,7 @@ impl Snapshot {
         for (at, (name, _)) in first.iter().enumerate() {
             let rows: Vec<(&Labels<'_>, f64)> =
                 labels.iter().zip(&cores).map(|(label, core)| (&label[..], core[at].1 as f64)).collect();
-            out.rows(&format!("pumice_core_{name}"), "Reactor: see docs of pumice-reactor", true, &rows)?;
+            out.rows(&format!("pumice_core_{name}"), core_help(name), true, &rows)?;
         }
         Ok(())
     }
@@ -285,6 +285,36 @@ impl Snapshot {
     }
 }
 
+/// What a core's counter counts.
+fn core_help(name: &str) -> &'static str {
+    match name {
+        "turns" => "Turns of the core's loop: batches of ready tasks",
+        "polls" => "Tasks polled",
+        "spawns" => "Tasks started",
+        "sleeps" => "Waits that slept",
+        "remote_messages" => "Messages from other cores: wakes and spawned tasks",
+        "enters" => "System calls that handed over operations or waited",
+        "timers" => "Timers that ran out",
+        "reads" => "File reads",
+        "read_bytes" => "Bytes asked for by file reads",
+        "writes" => "File writes",
+        "write_bytes" => "Bytes handed to file writes",
+        "syncs" => "File syncs",
+        "allocations" => "Hole punches and allocations",
+        "connections" => "Connections accepted or made",
+        "receives" => "Receives that brought bytes",
+        "receive_bytes" => "Bytes received",
+        "sends" => "Sends",
+        "cancels" => "Operations cancelled",
+        _ => "A counter of the core's reactor",
+    }
+}
+
+/// Flash bytes written per byte of users' records; 0 while none was written.
+fn write_amplification(stats: &StoreStats) -> f64 {
+    if stats.counters.user_bytes == 0 { 0.0 } else { stats.write_amplification() }
+}
+
 /// Name, calls, nanoseconds and failures of each command that was run.
 fn commands(server: &pumice_redis::server::Server) -> Vec<(String, u64, u64, u64)> {
     let table = pumice_redis::command::Table::get().commands();
@@ -308,6 +338,11 @@ pub fn openmetrics(health: &Health) -> String {
         Ok(()) => body,
         Err(error) => format!("# {error}\n# EOF\n"),
     }
+}
+
+/// Whole numbers as such.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value >= 0.0 { (value as u64).into() } else { value.into() }
 }
 
 /// Everything as JSON: what `pumice info --data` prints.
@@ -336,7 +371,7 @@ pub fn info(health: &Health) -> Value {
             fields.insert("device".into(), name.clone().into());
             fields.insert("space".into(), info::space(&drive.space));
             fields.extend(numbers.counters.iter().map(|(n, _, v)| ((*n).to_string(), (*v).into())));
-            fields.extend(numbers.gauges.iter().map(|(n, _, v)| ((*n).to_string(), (*v).into())));
+            fields.extend(numbers.gauges.iter().map(|(n, _, v)| ((*n).to_string(), number(*v))));
             Value::Object(fields)
         });
         all["drives"] = drives.collect::<Vec<_>>().into();
@@ -364,7 +399,7 @@ pub fn overview(health: &Health) -> Vec<(&'static str, String)> {
                     format_size(space.live),
                     format_size(space.raw),
                     format_size(space.free),
-                    drive.write_amplification(),
+                    write_amplification(drive),
                     drive.heap.commit_latency.quantile_ns(0.99) as f64 / 1e6
                 ),
             ));

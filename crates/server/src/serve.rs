@@ -4,8 +4,8 @@
 //! 2. the side thread binds `--http` and the control socket, the cores bind Redis: clients hear LOADING now;
 //! 3. core 0 opens the store (recovery), the cold core starts flush, compaction and cleaning, and the process
 //!    prints one line per face and then `ready`;
-//! 4. on SIGTERM, SIGINT or SHUTDOWN the faces stop, the drives are closed cleanly, the process ends. A second
-//!    signal ends it at once: what was acknowledged is safe, the next start replays the log.
+//! 4. on SIGTERM, SIGINT or SHUTDOWN the faces stop, the drives are closed cleanly, the process ends. Another
+//!    signal seconds later ends it at once: what was acknowledged is safe, the next start replays the log.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -31,6 +31,9 @@ use crate::{control, drives, http, logging, process};
 
 /// Files beside connections: drives, rings, listeners, the log.
 const FILES_BESIDE_CLIENTS: u64 = 128;
+
+/// A signal this long after the first one ends the process at once.
+const INSIST_AFTER: Duration = Duration::from_secs(5);
 
 /// What core 0 tells the main thread, in this order.
 enum Phase {
@@ -279,15 +282,24 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     close(shared, &server, &node).await
 }
 
+/// Signals come twice when a terminal and a supervisor both send them: only one that comes after the closing has
+/// had its time ends the process.
+async fn end_when_insisted(shared: Arc<Shared>) {
+    let started = pumice_reactor::now();
+    loop {
+        asked_to_stop(&shared, None).await;
+        if started.elapsed() >= INSIST_AFTER {
+            tracing::warn!("asked again: ending without closing the drives; the next start replays the log");
+            std::process::exit(1);
+        }
+        tracing::info!("stopping already");
+    }
+}
+
 async fn close(shared: &Arc<Shared>, server: &Arc<Server>, node: &Node) -> Outcome {
     tracing::info!("stopping");
     shared.health.set(Condition::Stopping);
-    let insist = shared.clone();
-    spawn(async move {
-        asked_to_stop(&insist, None).await;
-        tracing::warn!("asked twice: ending without closing the drives; the next start replays the log");
-        std::process::exit(1);
-    });
+    spawn(end_when_insisted(shared.clone()));
     let started = pumice_reactor::now();
     face::stop(server).await;
     node.close().await.map_err(Stop::because)?;

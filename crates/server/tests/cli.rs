@@ -257,7 +257,7 @@ fn two_drives_make_one_set_in_any_order_and_in_no_other_company() {
         assert!(why.contains("exit status: 2") && why.contains(says), "{why}");
     };
     refused(&[&a], "set of 2 drive(s)");
-    refused(&[&a, &c], "different sets of drives");
+    refused(&[&a, &c], "which holds data");
     refused(&[&a, &b, &c], "set of 2 drive(s)");
 }
 
