@@ -1,3 +1,5 @@
+//! An event that happens once: whoever waits before or after goes on.
+
 use super::waiters::{WaiterId, Waiters};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};

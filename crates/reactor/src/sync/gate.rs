@@ -1,3 +1,5 @@
+//! A number that only rises, and tasks that wait until it has reached theirs, lowest first.
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;

@@ -1,3 +1,5 @@
+//! A wake-up for one waiter or for all, kept when nobody waits yet.
+
 use super::waiters::{WaiterId, Waiters};
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,3 +1,5 @@
+//! Permits that tasks wait for, first come, first served.
+
 use super::waiters::{WaiterId, Waiters};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
