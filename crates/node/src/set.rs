@@ -125,6 +125,13 @@ pub(crate) fn arrange(found: &[Found], new_set: [u8; 16]) -> Result<DriveSet, Op
                 drive.name, first.name
             ));
         }
+        // A fresh drive may take a place only while the set is being made: later, the drive that has it is missing.
+        if let Some(used) = found.iter().find(|d| d.member.is_some() && !d.is_empty) {
+            return refuse(format!(
+                "{} is no member of the set of {}, which holds data: name the drives that belong to it",
+                drive.name, used.name
+            ));
+        }
         let place = order.iter().position(Option::is_none).expect("as many places as drives");
         order[place] = Some(at);
         unwritten.push(place as u16);
