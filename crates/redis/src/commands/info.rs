@@ -263,7 +263,10 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     let user = sum(|d| d.counters.user_bytes);
     lines.add("user_written_bytes", user);
     lines.add("flash_written_bytes", written);
-    lines.add("write_amplification", format!("{:.3}", if user == 0 { 0.0 } else { written as f64 / user as f64 }));
+    lines.add(
+        "write_amplification",
+        format!("{:.3}", if user == 0 { 0.0 } else { written as f64 / user as f64 }),
+    );
     let gets = sum(|d| d.counters.gets + d.counters.row_hits);
     let reads = sum(|d| d.counters.value_reads + d.counters.block_reads + d.counters.head_reads);
     lines.add("flash_reads", reads);
