@@ -98,7 +98,7 @@ async fn run(server: &Arc<Server>, client: &Arc<crate::clients::Client>, receive
     let watched = watch(client, &output);
     {
         let mut processing = pin!(connection.run());
-        let mut sending = pin!(send(&output, server, sender));
+        let mut sending = pin!(send(&output, server, &sender));
         let mut watching = pin!(watched);
         let mut stopping = pin!(server.stopping.wait());
         let mut is_processing = true;
@@ -107,7 +107,9 @@ async fn run(server: &Arc<Server>, client: &Arc<crate::clients::Client>, receive
                 is_processing = false;
                 output.finish();
             }
-            if sending.as_mut().poll(context).is_ready() || watching.as_mut().poll(context).is_ready() {
+            let sent = sending.as_mut().poll(context).is_ready();
+            // A closed client gets nothing more, not even the rest of what is being sent.
+            if sent || output.is_closed() || watching.as_mut().poll(context).is_ready() {
                 return Poll::Ready(());
             }
             if is_processing && stopping.as_mut().poll(context).is_ready() {
@@ -123,6 +125,8 @@ async fn run(server: &Arc<Server>, client: &Arc<crate::clients::Client>, receive
             let _ = pumice_reactor::timeout(LINGER_MAX, sending).await;
         }
     }
+    // A send to a client that takes nothing ends only when the socket is shut down.
+    sender.close().await;
     connection.ctx.forget_watches();
     connection.count_input(0);
 }
@@ -141,7 +145,7 @@ async fn watch(client: &Arc<crate::clients::Client>, output: &Rc<Output>) {
 }
 
 /// The sending half: ends when there is nothing more to send, or it cannot be sent.
-async fn send(output: &Rc<Output>, server: &Arc<Server>, sender: Sender) {
+async fn send(output: &Rc<Output>, server: &Arc<Server>, sender: &Sender) {
     while let Some(mut outgoing) = output.next().await {
         if !outgoing.gate.is_empty() {
             if !server.node.is_open(&outgoing.gate)

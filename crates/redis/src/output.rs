@@ -44,6 +44,8 @@ pub struct Output {
     waiting_bytes: Cell<usize>,
     /// Rises with every send that ended.
     progress: Cell<u64>,
+    /// The progress at which waiting for more was given up.
+    stalled_at: Cell<Option<u64>>,
     over_soft_since: Cell<Option<u64>>,
     is_closed: Cell<bool>,
     is_finished: Cell<bool>,
@@ -61,6 +63,7 @@ impl Output {
             queue: RefCell::default(),
             waiting_bytes: Cell::new(0),
             progress: Cell::new(0),
+            stalled_at: Cell::new(None),
             over_soft_since: Cell::new(None),
             is_closed: Cell::new(false),
             is_finished: Cell::new(false),
@@ -155,7 +158,9 @@ impl Output {
 
     /// Whether further commands must wait.
     pub fn is_full(&self) -> bool {
-        self.waiting_bytes.get() > PAUSE_BYTES && !self.is_closed.get()
+        self.waiting_bytes.get() > PAUSE_BYTES
+            && !self.is_closed.get()
+            && self.stalled_at.get() != Some(self.progress.get())
     }
 
     /// Waits until the client has taken enough, or takes nothing for [`PAUSE_MAX`].
@@ -170,6 +175,7 @@ impl Output {
                 Poll::Pending
             });
             if pumice_reactor::timeout(PAUSE_MAX, moved).await.is_err() {
+                self.stalled_at.set(Some(before));
                 return;
             }
         }

@@ -190,10 +190,14 @@ impl TlsSender {
         if out.is_empty() { Ok(()) } else { self.half.send_one(out).await.0 }
     }
 
-    /// Says goodbye; nothing more will be sent.
+    /// Says goodbye.
     pub async fn finish(&self) {
         self.state.borrow_mut().connection.send_close_notify();
         let _ = self.flush().await;
-        let _ = self.half.shutdown(pumice_reactor::driver::ShutdownHow::Both).await;
+    }
+
+    /// What it sends over.
+    pub fn plain(&self) -> &SendHalf {
+        &self.half
     }
 }

@@ -80,13 +80,19 @@ impl Sender {
         }
     }
 
-    /// Nothing more will be sent.
+    /// All is sent: says goodbye where the protocol has a word for it.
     pub async fn finish(&self) {
-        match self {
-            Self::Plain(half) => {
-                let _ = half.shutdown(pumice_reactor::driver::ShutdownHow::Both).await;
-            }
-            Self::Tls(half) => half.finish().await,
+        if let Self::Tls(half) = self {
+            half.finish().await;
         }
+    }
+
+    /// Ends the connection, sends under way included.
+    pub async fn close(&self) {
+        let half = match self {
+            Self::Plain(half) => half,
+            Self::Tls(half) => half.plain(),
+        };
+        let _ = half.shutdown(pumice_reactor::driver::ShutdownHow::Both).await;
     }
 }
