@@ -31,6 +31,9 @@ use crate::{Error, Result};
 /// A task gives way to others after so many operations that memory answered.
 const OPERATIONS_PER_TURN: u64 = 16;
 
+/// Operations still under way so long after a phase's end will never end.
+const HANG_SECONDS: f64 = 20.0;
+
 /// Runs the worker's phases on cores of their own.
 pub fn run(spec: &WorkerSpec, out: &mut WorkerResult) -> Result<()> {
     let answer: Arc<Mutex<Option<WorkerResult>>> = Arc::default();
@@ -47,6 +50,9 @@ pub fn run(spec: &WorkerSpec, out: &mut WorkerResult) -> Result<()> {
                 let mut result = WorkerResult::default();
                 if let Err(error) = phases(&spec, &mut result).await {
                     result.error = Some(error.to_string());
+                    // What failed may hang for ever: answer without waiting for the cores.
+                    println!("{}", serde_json::to_string(&result).unwrap_or_default());
+                    std::process::exit(0);
                 }
                 *answer.lock().expect("nobody panics holding it") = Some(result);
                 done.set();
@@ -218,8 +224,15 @@ async fn drive(spec: &WorkerSpec, store: &Store, shared: &Arc<Shared>, meter: &m
             meter.sample(shared.finished.load(Ordering::Relaxed));
             next_sample += Duration::from_secs(1);
         }
-        if began.elapsed().as_secs_f64() >= shared.spec.seconds_max {
+        let late = began.elapsed().as_secs_f64() - shared.spec.seconds_max;
+        if late >= 0.0 {
             shared.stop.store(true, Ordering::Relaxed);
+        }
+        if late >= HANG_SECONDS {
+            let done = shared.finished.load(Ordering::Relaxed);
+            let error =
+                format!("operations hang {HANG_SECONDS} s after the end, {done} done; {:?}", store.stats());
+            return Loop { error: Some(error), ops: done, ..Loop::default() };
         }
     }
     let mut finished = finished.lock().expect("nobody panics holding it");
