@@ -132,6 +132,8 @@ fn run(command: Command) -> Result<bool> {
             return Ok(result.error.is_none());
         }
         Command::Worker { spec } => {
+            // What the store warns of belongs beside the figures.
+            tracing_subscriber::fmt().with_writer(std::io::stderr).init();
             let spec: WorkerSpec = serde_json::from_str(&spec)?;
             println!("{}", serde_json::to_string(&worker::main(&spec))?);
         }

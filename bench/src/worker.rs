@@ -1,6 +1,5 @@
 //! A worker: one process, one store, its phases in order. And the other side: starting one and reading its answer.
 
-use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
