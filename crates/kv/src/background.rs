@@ -29,6 +29,7 @@ impl Store {
         inner.run(flush_task(inner.clone()));
         inner.run(merge_task(inner.clone()));
         inner.run(crate::clean::clean_task(inner.clone()));
+        inner.run(crate::shadow::shadow_task(inner.clone()));
     }
 
     /// Puts everything written so far into key tables and moves the log's start: what SAVE is to Redis.
@@ -132,6 +133,7 @@ impl Inner {
             self.flush_wanted.notify_all();
             self.merge_wanted.notify_all();
             self.clean_wanted.notify_all();
+            self.shadow_wanted.notify_all();
             if *lock(&self.running) == 0 {
                 return;
             }

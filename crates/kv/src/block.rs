@@ -23,7 +23,8 @@ const BODY_RECORD: u8 = 2;
 const LARGE: u8 = 1 << 2;
 const EXPIRES: u8 = 1 << 3;
 const TAGGED: u8 = 1 << 4;
-const KNOWN: u8 = BODY_MASK | LARGE | EXPIRES | TAGGED;
+const COUNTED: u8 = 1 << 5;
+const KNOWN: u8 = BODY_MASK | LARGE | EXPIRES | TAGGED | COUNTED;
 
 /// Collects entries in key order.
 #[derive(Default)]
@@ -69,7 +70,13 @@ impl BlockBuilder {
             Body::Record(_) => BODY_RECORD,
         };
         let mut head = body;
-        for (flag, set) in [(LARGE, entry.large), (EXPIRES, entry.expire_ms != 0), (TAGGED, entry.tag != 0)] {
+        let flags = [
+            (LARGE, entry.large),
+            (EXPIRES, entry.expire_ms != 0),
+            (TAGGED, entry.tag != 0),
+            (COUNTED, entry.counted),
+        ];
+        for (flag, set) in flags {
             head |= if set { flag } else { 0 };
         }
         out.push(head);
@@ -261,7 +268,7 @@ impl Block {
             }
             _ => return None,
         };
-        Some(KeyEntry { seq, expire_ms, tag, large, value_len, body })
+        Some(KeyEntry { seq, expire_ms, tag, large, value_len, counted: head & COUNTED != 0, body })
     }
 
     /// All entries, in key order.

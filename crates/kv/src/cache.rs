@@ -39,6 +39,8 @@ type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
 pub struct TableCache {
     budget: u64,
     head_bytes: AtomicU64,
+    /// Bytes of all tables, as of the last sweep.
+    table_bytes: AtomicU64,
     blocks: Box<[Mutex<Blocks>]>,
 }
 
@@ -50,7 +52,17 @@ impl TableCache {
             let items = (each / 4096).max(16) as usize;
             Mutex::new(Cache::with(items, each, BlockWeight, FixedState::default(), Default::default()))
         });
-        Self { budget, head_bytes: AtomicU64::new(0), blocks: blocks.collect() }
+        Self {
+            budget,
+            head_bytes: AtomicU64::new(0),
+            table_bytes: AtomicU64::new(0),
+            blocks: blocks.collect(),
+        }
+    }
+
+    /// Whether all key tables fit in memory.
+    pub fn holds_all(&self) -> bool {
+        self.table_bytes.load(Ordering::Relaxed) < self.budget
     }
 
     /// Memory of heads, in bytes.
@@ -80,10 +92,12 @@ impl Inner {
         let most = cache.budget / 4 * 3;
         let versions: Vec<Arc<Version>> =
             self.slices.iter().map(|slice| lock(slice).version.clone()).collect();
-        let mut bytes: u64 = 0;
+        let (mut bytes, mut table_bytes) = (0, 0);
         for table in versions.iter().flat_map(|version| version.tables()) {
             bytes += lock(&table.head).as_ref().map_or(0, |head| head.bytes() as u64);
+            table_bytes += u64::from(table.meta.ptr.len);
         }
+        cache.table_bytes.store(table_bytes, Ordering::Relaxed);
         for _ in 0..2 {
             for table in versions.iter().flat_map(|version| version.tables()) {
                 if bytes > most && !table.used.swap(false, Ordering::Relaxed) {

@@ -5,9 +5,10 @@
 //! 3. Every key of every slice: its value is where the key says and belongs to it; large values piece by piece.
 
 use std::ops::Bound;
+use std::time::Duration;
 
 use bytes::Bytes;
-use pumice_reactor::yield_now;
+use pumice_reactor::{sleep, yield_now};
 
 use crate::errors::StoreError;
 use crate::open::Progress;
@@ -73,15 +74,28 @@ impl Store {
         let each = u64::from(inner.heap.segment_bytes());
         for (done, segment) in segments.iter().enumerate() {
             progress(done as u64 * each, segments.len() as u64 * each);
-            match inner.heap.contents(*segment).await {
-                Ok(contents) => {
-                    report.records += contents.records.len() as u64;
-                    for damage in contents.damage {
-                        report.problem(damage.to_string());
+            // A segment that had been released when this began may be reused under the reader: what is damaged
+            // stays damaged.
+            let mut tries = 0;
+            let (records, problems) = loop {
+                let (records, problems) = match inner.heap.contents(*segment).await {
+                    Ok(contents) => {
+                        let problems: Vec<String> = contents.damage.iter().map(ToString::to_string).collect();
+                        (contents.records.len() as u64, problems)
                     }
+                    Err(error) => (0, vec![format!("{segment}: {error}")]),
+                };
+                tries += 1;
+                if problems.is_empty() || tries == 3 {
+                    break (records, problems);
                 }
-                Err(error) => report.problem(format!("{segment}: {error}")),
-            }
+                sleep(Duration::from_millis(20)).await;
+                if !inner.heap.segments_in_use().contains(segment) {
+                    break (0, Vec::new());
+                }
+            };
+            report.records += records;
+            problems.into_iter().for_each(|problem| report.problem(problem));
             report.segments += 1;
             yield_now().await;
         }

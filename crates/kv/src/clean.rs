@@ -32,7 +32,7 @@ use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
 use crate::manifest::Change;
-use crate::memtable::{NewBody, NewVersion};
+use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::record;
 use crate::slice::{key_hash, lock};
 use crate::store::{Inner, show_key};
@@ -41,7 +41,7 @@ use crate::types::{Seq, SliceId};
 
 const TICK: Duration = Duration::from_millis(50);
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// Bytes of records moved in one write.
+/// Bytes of records moved in one write, at most.
 const MOVE_BYTES: usize = 512 * 1024;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 4;
@@ -103,9 +103,14 @@ impl Inner {
 
     /// Cleans the best victim. Answers whether there was one.
     async fn clean_one(self: &Arc<Self>) -> Result<bool, StoreError> {
-        let Some(victim) = self.heap.victim(VictimPolicy::default()) else {
-            // Perhaps more is dead than is known.
+        // Greedy: best for uniform traffic. By declining cost, segments in which nothing dies at all came first
+        // whatever they would win, and a drive of a few hundred segments moved the same ones for ever.
+        let Some(victim) = self.heap.victim(VictimPolicy::Greedy) else {
+            // Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables.
             self.merge_eagerly.store(true, Ordering::Relaxed);
+            if self.active_bytes.load(Ordering::Relaxed) > 0 {
+                self.flush().await?;
+            }
             self.merge_wanted.notify_one();
             return Ok(false);
         };
@@ -169,6 +174,7 @@ impl Inner {
             return Ok(Outcome::InUse);
         }
         self.move_values(values).await?;
+        lock(&self.released_at).insert(victim.0, self.heap.last_seq());
         self.heap.release(victim);
         Ok(Outcome::Released)
     }
@@ -197,12 +203,17 @@ impl Inner {
             }
             bytes += record.ptr.len as usize;
             batch.push(Candidate { slice: owner.slice, key, record, found, epoch });
-            if bytes >= MOVE_BYTES {
+            if bytes >= self.move_bytes() {
                 self.move_batch(&mut batch).await?;
                 bytes = 0;
             }
         }
         self.move_batch(&mut batch).await
+    }
+
+    /// Bytes moved in one write: a small part of a segment, so that little is left over at its end.
+    fn move_bytes(&self) -> usize {
+        MOVE_BYTES.min(self.heap.segment_bytes() as usize / 16)
     }
 
     fn is_retired(&self, slice: SliceId, key: &[u8]) -> bool {
@@ -302,6 +313,8 @@ impl Inner {
             tag: found.tag,
             large: found.large,
             value_len: found.value_len,
+            // The old place goes with its segment.
+            counted: true,
             body: NewBody::Record(ptr),
         };
         let mut state = self.slice(candidate.slice);
@@ -311,7 +324,8 @@ impl Inner {
             self.heap.mark_dead(ptr);
             return;
         }
-        let (_, grown) = state.insert(&candidate.key, &new, self.snapshots.newest());
+        let (replaced, grown) = state.insert(&candidate.key, &new, self.snapshots.newest());
+        debug_assert!(replaced != Replaced::Newer);
         self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
     }
 

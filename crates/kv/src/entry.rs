@@ -18,6 +18,8 @@ pub struct KeyEntry {
     pub large: bool,
     /// The user's value, in bytes (of a large one, the whole).
     pub value_len: u64,
+    /// Whether the heap was told that the next older version, if there is one, is dead.
+    pub counted: bool,
     /// Where the value is.
     pub body: Body,
 }

@@ -35,6 +35,7 @@ pub mod record;
 mod relocate;
 pub mod retired;
 mod scan;
+mod shadow;
 mod slice;
 mod snapshot;
 mod stats;

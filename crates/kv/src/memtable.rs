@@ -47,6 +47,8 @@ pub struct NewVersion<'a> {
     pub large: bool,
     /// The user's value, in bytes.
     pub value_len: u64,
+    /// Whether the heap knows that what a new row shadows elsewhere is dead.
+    pub counted: bool,
     /// The value.
     pub body: NewBody<'a>,
 }
@@ -54,7 +56,9 @@ pub struct NewVersion<'a> {
 /// What an insert did to the version that was there.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Replaced {
-    /// The key was new here, or what was there held nothing.
+    /// The key was new here: its row.
+    NewRow(u32),
+    /// What was there held nothing.
     Nothing,
     /// A version went; its record is dead.
     Record(RecordPtr),
@@ -82,6 +86,7 @@ struct Version {
     older: u32,
     tag: u8,
     large: bool,
+    counted: bool,
     place: Place,
 }
 
@@ -187,7 +192,7 @@ impl Memtable {
             self.rows.push(Row { version, key_at, key_len: key.len() as u32, hash: short });
             let rows = &self.rows;
             self.index.insert_unique(spread(short), row, |&row| spread(rows[row as usize].hash));
-            return Replaced::Nothing;
+            return Replaced::NewRow(row);
         };
         let old = self.rows[row as usize].version;
         if old.seq >= new.seq {
@@ -202,11 +207,13 @@ impl Memtable {
             self.olds.push(old);
             let mut version = self.version(new, None);
             version.older = self.olds.len() as u32 - 1;
+            version.counted = old.counted;
             self.rows[row as usize].version = version;
             return replaced;
         }
         let mut version = self.version(new, Some(old));
         version.older = old.older;
+        version.counted = old.counted;
         self.rows[row as usize].version = version;
         replaced
     }
@@ -238,6 +245,7 @@ impl Memtable {
             older: NONE,
             tag: new.tag,
             large: new.large,
+            counted: new.counted,
             place,
         }
     }
@@ -246,6 +254,16 @@ impl Memtable {
     pub fn get(&self, hash: u64, key: &[u8]) -> Option<KeyEntry> {
         let row = self.find(hash as u32, key)?;
         Some(self.entry(&self.rows[row as usize].version))
+    }
+
+    /// Notes that the heap knows that what a row shadows elsewhere is dead.
+    pub fn set_counted(&mut self, row: u32) {
+        self.rows[row as usize].version.counted = true;
+    }
+
+    /// The row of a key whose shadow the heap does not know of.
+    pub fn uncounted_row(&self, hash: u64, key: &[u8]) -> Option<u32> {
+        self.find(hash as u32, key).filter(|&row| !self.rows[row as usize].version.counted)
     }
 
     /// The sequence number of the newest version of `key`.
@@ -274,6 +292,7 @@ impl Memtable {
             tag: version.tag,
             large: version.large,
             value_len: version.value_len,
+            counted: version.counted,
             body,
         }
     }

@@ -199,20 +199,25 @@ impl Inner {
                 break;
             }
             let (key, entry) = sources[first].take();
-            let kept = entry.as_ref().map(|entry| entry.seq);
+            let mut entry = entry.expect("a source with a key has its entry");
+            let is_retired = retired.covers(place.slice, &key);
             for other in &mut sources[first + 1..] {
                 if other.key.as_ref() == Some(&key) {
                     let (_, shadowed) = other.take();
-                    // A partial merge or a crash may have left the same version twice; it dies once.
-                    let dead = shadowed.filter(|old| Some(old.seq) != kept && holds_space(old));
-                    step.dropped.extend(dead.map(|old| (key.clone(), old)));
+                    let shadowed = shadowed.expect("a source with a key has its entry");
+                    let counted = std::mem::replace(&mut entry.counted, shadowed.counted);
+                    // A crash in the middle of a merge may have left the same version twice; it dies once.
+                    if !counted && shadowed.seq != entry.seq && holds_space(&shadowed) {
+                        step.dropped.push((key.clone(), shadowed));
+                    }
                     other.advance(self).await?;
                 }
             }
             sources[first].advance(self).await?;
-            let entry = entry.expect("a source with a key has its entry");
-            if retired.covers(place.slice, &key) {
-                step.dropped.extend(Some(entry).filter(holds_space).map(|entry| (key, entry)));
+            if is_retired {
+                if holds_space(&entry) {
+                    step.dropped.push((key, entry));
+                }
             } else if !(entry.is_tombstone() && place.is_bottom) {
                 writer.add(&key, &entry, &mut step.new).await?;
             }
@@ -259,7 +264,7 @@ impl Inner {
             lock(&self.dead_large).push((slice, Bytes::copy_from_slice(key), entry.clone()));
             self.clean_wanted.notify_one();
         } else if let Body::Record(ptr) = entry.body {
-            self.heap.mark_dead(self.place_of(ptr));
+            self.mark_dead(ptr, entry.seq);
         }
     }
 

@@ -120,12 +120,15 @@ impl Store {
             commit_bytes_at_seal: AtomicU64::new(0),
             merge_eagerly: AtomicBool::new(false),
             dead_large: Mutex::default(),
+            uncounted: Mutex::default(),
+            released_at: Mutex::default(),
             active_bytes: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
             flush_wanted: Notify::default(),
             merge_wanted: Notify::default(),
             clean_wanted: Notify::default(),
+            shadow_wanted: Notify::default(),
             flushed: Notify::default(),
             closing: AtomicBool::new(false),
             running: Mutex::new(0),
@@ -233,6 +236,7 @@ impl Inner {
             tag: owner.tag,
             large,
             value_len,
+            counted: false,
             body,
         };
         let grown = self.insert(owner.slice, &mut self.slice(owner.slice), key, &new, record.ptr, 0);

@@ -38,21 +38,18 @@ impl Store {
             };
             let mut candidates = Vec::new();
             for memtable in &memtables {
-                self.expired_rows(memtable, now_ms, limit, &mut candidates).await;
+                self.expired_rows(memtable, now_ms, &mut candidates).await;
+            }
+            for (key, seq) in candidates {
+                self.keep_newest(slice, key, seq, &mut found).await?;
             }
             for table in version.tables() {
-                if candidates.len() >= limit {
+                if found.len() >= limit {
                     break;
                 }
                 let earliest = table.next_expiry_ms.load(Ordering::Relaxed);
                 if earliest != 0 && earliest <= now_ms {
-                    self.expired_entries(table, now_ms, limit, &mut candidates).await?;
-                }
-            }
-            for (key, seq) in candidates {
-                let newest = self.inner.find(slice, &key).await?;
-                if newest.is_some_and(|newest| newest.seq == seq) {
-                    found.push((slice, key));
+                    self.expired_entries(table, now_ms, limit, &mut found).await?;
                 }
             }
             if found.len() >= limit {
@@ -62,13 +59,21 @@ impl Store {
         Ok(found)
     }
 
-    async fn expired_rows(
+    /// Keeps a key of which this is the newest version, once.
+    async fn keep_newest(
         &self,
-        memtable: &SharedMemtable,
-        now_ms: u64,
-        limit: usize,
-        candidates: &mut Vec<(Bytes, Seq)>,
-    ) {
+        slice: SliceId,
+        key: Bytes,
+        seq: Seq,
+        found: &mut Vec<(SliceId, Bytes)>,
+    ) -> Result<(), StoreError> {
+        if self.inner.find(slice, &key).await?.is_some_and(|newest| newest.seq == seq) {
+            found.push((slice, key));
+        }
+        Ok(())
+    }
+
+    async fn expired_rows(&self, memtable: &SharedMemtable, now_ms: u64, candidates: &mut Vec<(Bytes, Seq)>) {
         let mut from = 0;
         let mut next = u64::MAX;
         loop {
@@ -87,9 +92,6 @@ impl Store {
                     }
                 }
                 from = end;
-                if candidates.len() >= limit {
-                    return;
-                }
                 if from == memtable.len() as u32 {
                     // Those found here come up again only if the caller leaves them and writes others.
                     memtable.set_next_expiry_ms(if candidates.is_empty() { next } else { now_ms });
@@ -105,7 +107,7 @@ impl Store {
         table: &Table,
         now_ms: u64,
         limit: usize,
-        candidates: &mut Vec<(Bytes, Seq)>,
+        found: &mut Vec<(SliceId, Bytes)>,
     ) -> Result<(), StoreError> {
         let head = self.inner.head(table).await?;
         let mut next = u64::MAX;
@@ -120,10 +122,11 @@ impl Store {
                 if entry.expire_ms > now_ms {
                     next = next.min(entry.expire_ms);
                 } else {
-                    candidates.push((Bytes::copy_from_slice(&key), entry.seq));
+                    let key = Bytes::copy_from_slice(&key);
+                    self.keep_newest(table.meta.slice, key, entry.seq, found).await?;
                 }
             }
-            if candidates.len() >= limit {
+            if found.len() >= limit {
                 return Ok(());
             }
             yield_now().await;

@@ -6,7 +6,7 @@
 //! memtable sees its versions in order, and whoever holds all slice locks sees no write half done: that is how
 //! snapshots and checkpoints get an exact cut.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -62,6 +62,10 @@ pub(crate) struct Inner {
     pub merge_eagerly: AtomicBool,
     /// Large values that are gone, whose pieces the heap was not told of yet.
     pub dead_large: Mutex<Vec<(SliceId, Bytes, KeyEntry)>>,
+    /// Writes whose shadowed versions memory does not know; see `shadow`.
+    pub uncounted: Mutex<VecDeque<(SliceId, Bytes)>>,
+    /// The last number given out when a segment was released.
+    pub released_at: Mutex<HashMap<u32, Seq>>,
     /// Bytes of blocks after which a table is closed, and of a value in one piece: both must fit in a segment.
     pub table_bytes: usize,
     pub piece_bytes: usize,
@@ -79,6 +83,8 @@ pub(crate) struct Inner {
     pub merge_wanted: Notify,
     /// There is work for cleaning.
     pub clean_wanted: Notify,
+    /// There are shadowed versions to be found.
+    pub shadow_wanted: Notify,
     /// A flush made room.
     pub flushed: Notify,
     pub closing: AtomicBool,
@@ -384,6 +390,7 @@ impl Inner {
             tag: op.tag,
             large: op.kind == record::PUT_LARGE,
             value_len: op.value_len,
+            counted: false,
             body,
         };
         self.insert(op.slice, slice, op.key(buf), &new, ptr, newest_snapshot)
@@ -401,6 +408,7 @@ impl Inner {
     ) -> usize {
         let (replaced, grown) = slice.insert(key, new, newest_snapshot);
         match replaced {
+            Replaced::NewRow(row) => self.count_shadow(id, slice, key, row, new),
             Replaced::Newer => self.heap.mark_dead(ptr),
             Replaced::Record(old) => self.heap.mark_dead(self.place_of(old)),
             Replaced::Large(old) => self.bury(id, key, &old),
