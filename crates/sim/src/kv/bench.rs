@@ -281,8 +281,11 @@ impl Bench {
 
     /// Closes the store cleanly and stops the host.
     pub(crate) fn close(&self, store: Store) -> Result<(), String> {
-        let closed = self.world.block_on(self.host, async move { store.close().await });
-        closed.map_err(|halt| format!("close: {halt}"))?.map_err(|error| format!("close: {error}"))?;
+        let closing = store.clone();
+        let closed = self.world.block_on(self.host, async move { closing.close().await });
+        closed
+            .map_err(|halt| format!("close: {halt} ({}; {:?})", store.space(), store.stats()))?
+            .map_err(|error| format!("close: {error}"))?;
         self.world.kill(self.host);
         Ok(())
     }
