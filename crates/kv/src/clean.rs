@@ -422,7 +422,7 @@ impl Inner {
 
     async fn write_piece_again(&self, payload: Vec<Bytes>) -> Result<RecordPtr, StoreError> {
         loop {
-            match self.heap.write_object(record::PIECE, Stream::Large, payload.clone(), None).await {
+            match self.heap.move_object(record::PIECE, Stream::Large, payload.clone(), None).await {
                 Ok(ptr) => return Ok(ptr),
                 Err(AppendError::Busy) => self.heap.room().await,
                 Err(error) => {

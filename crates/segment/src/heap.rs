@@ -316,7 +316,7 @@ impl Heap {
     }
 
     /// Writes one record, durable on return, to a stream of its own. `seq` is kept in the record when given. Not
-    /// replayed after a crash: the client's state must name it.
+    /// replayed after a crash: the client's state must name it. Key tables may use the reserve, large values not.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -327,7 +327,22 @@ impl Heap {
         parts: Vec<Bytes>,
         seq: Option<u64>,
     ) -> Result<RecordPtr, AppendError> {
-        writer::write_object(&self.inner, kind, stream, &parts, seq).await
+        let class = if stream == Stream::Large { AppendClass::User } else { AppendClass::System };
+        writer::write_object(&self.inner, kind, stream, class, &parts, seq).await
+    }
+
+    /// [`Heap::write_object`] for cleaning, which may use the reserve whatever it moves.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub async fn move_object(
+        &self,
+        kind: u8,
+        stream: Stream,
+        parts: Vec<Bytes>,
+        seq: Option<u64>,
+    ) -> Result<RecordPtr, AppendError> {
+        writer::write_object(&self.inner, kind, stream, AppendClass::System, &parts, seq).await
     }
 
     /// The largest payload that still fits in the open segment of `stream`, so that pieces can be cut to fit; a

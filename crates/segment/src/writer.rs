@@ -130,6 +130,7 @@ impl ObjectIn<'_> {
 pub(crate) async fn write_frame(
     inner: &Arc<Inner>,
     stream: Stream,
+    class: AppendClass,
     input: FrameIn<'_>,
     number: Option<u64>,
 ) -> Result<Vec<RecordPtr>, AppendError> {
@@ -153,7 +154,7 @@ pub(crate) async fn write_frame(
         metalog::ensure_dirty(inner)
             .await
             .map_err(|error| AppendError::ReadOnly(error.to_string().into()))?;
-        let open = take_segment(inner, stream, padded).await?;
+        let open = take_segment(inner, stream, class, padded).await?;
         let mut writing = Writing { inner, segment: Some(open.id) };
         let number = number.unwrap_or(u64::from(open.offset) / page as u64);
         let last_seq = inner.commit().next_seq - 1;
@@ -239,7 +240,12 @@ pub(crate) async fn write_frame(
 }
 
 /// The stream's open segment if the frame fits, else a fresh one.
-async fn take_segment(inner: &Arc<Inner>, stream: Stream, padded: usize) -> Result<OpenSegment, AppendError> {
+async fn take_segment(
+    inner: &Arc<Inner>,
+    stream: Stream,
+    class: AppendClass,
+    padded: usize,
+) -> Result<OpenSegment, AppendError> {
     let writer = &inner.writers[stream as usize];
     let page = inner.page_bytes();
     let mut room = inner.segment_bytes as usize;
@@ -251,14 +257,14 @@ async fn take_segment(inner: &Arc<Inner>, stream: Stream, padded: usize) -> Resu
         inner.table().seal(open.id);
     }
     let mut out = VecDeque::new();
-    match inner.open_segments(stream, 1, AppendClass::System, &mut out) {
+    match inner.open_segments(stream, 1, class, &mut out) {
         Ok(()) => {}
         Err(AppendError::Busy) => {
             // The pool is used up: a metadata record names more.
             metalog::write_meta(inner, metalog::Write::internal())
                 .await
                 .map_err(|error| AppendError::ReadOnly(error.to_string().into()))?;
-            inner.open_segments(stream, 1, AppendClass::System, &mut out)?;
+            inner.open_segments(stream, 1, class, &mut out)?;
         }
         Err(error) => return Err(error),
     }
@@ -313,6 +319,7 @@ pub(crate) async fn write_object(
     inner: &Arc<Inner>,
     kind: u8,
     stream: Stream,
+    class: AppendClass,
     parts: &[Bytes],
     seq: Option<u64>,
 ) -> Result<RecordPtr, AppendError> {
@@ -323,7 +330,7 @@ pub(crate) async fn write_object(
     let _turn = inner.writers[stream as usize].turn().acquire(1).await;
     let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
     let object = ObjectIn { kind, seq, parts: &parts };
-    let ptrs = write_frame(inner, stream, FrameIn { records: &[object] }, None).await?;
+    let ptrs = write_frame(inner, stream, class, FrameIn { records: &[object] }, None).await?;
     Ok(ptrs[0])
 }
 
@@ -357,7 +364,15 @@ pub(crate) async fn write_moved(
         let writer = &inner.writers[Stream::Moved as usize];
         let number = writer.next_frame();
         inner.moves().begin(number);
-        match write_frame(inner, Stream::Moved, FrameIn { records: &objects }, Some(number)).await {
+        match write_frame(
+            inner,
+            Stream::Moved,
+            AppendClass::System,
+            FrameIn { records: &objects },
+            Some(number),
+        )
+        .await
+        {
             Ok(written) => ptrs.extend(written),
             Err(error) => {
                 inner.moves().forget(number);
