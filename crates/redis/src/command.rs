@@ -123,7 +123,9 @@ pub struct Command {
 impl Command {
     fn new(index: usize, facts: &'static Facts, run: Handler, fast: Option<FastHandler>) -> Self {
         let has = |flag: &str| facts.flags.contains(&flag);
-        let (is_write, while_loading, no_auth) = (has("write"), has("loading"), has("no_auth"));
+        // Redis lets clients watch while it loads; ours looks at the key, which is on a drive that is not open yet.
+        let while_loading = has("loading") && facts.name != "watch";
+        let (is_write, no_auth) = (has("write"), has("no_auth"));
         Self { index, facts, run, fast, is_write, while_loading, no_auth }
     }
 
