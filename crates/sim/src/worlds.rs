@@ -1,6 +1,7 @@
 //! The list of worlds, and the loop over seeds that all of them share.
 
 use crate::kv;
+use crate::redis;
 use crate::report::{Failure, Report, RunError, RunOptions};
 use pumice_base::hash::stable_hash64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +51,13 @@ const WORLDS: &[World] = &[
     World {
         info: WorldInfo { name: "kv-full", about: "a drive is filled, half emptied, filled again" },
         run: kv::run_full,
+    },
+    World {
+        info: WorldInfo {
+            name: "redis",
+            about: "clients over faulty links talk to a server that crashes; every key must stay linearizable",
+        },
+        run: redis::run,
     },
 ];
 

@@ -4,3 +4,6 @@ pub mod client;
 pub mod model;
 pub mod play;
 pub mod resp;
+mod served;
+
+pub(crate) use served::run;

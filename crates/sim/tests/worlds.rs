@@ -1,0 +1,44 @@
+//! A smoke budget of each world. `pumice sim run NAME --seeds COUNT` runs more.
+
+use pumice_sim::{Report, RunOptions, list, run};
+
+fn passes(name: &str, options: &RunOptions) -> Report {
+    match run(name, options) {
+        Ok(report) => {
+            assert!(report.passed(), "{report}");
+            report
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_drive_survives_power_cuts_kills_and_clean_closes() {
+    let report = passes("kv", &RunOptions { seeds: 3, ..RunOptions::default() });
+    assert!(report.counters["writes acknowledged"] > 1000, "{report}");
+}
+
+#[test]
+fn power_may_be_cut_at_every_operation() {
+    let report = passes("kv-cut", &RunOptions { ops: Some(12), ..RunOptions::default() });
+    assert!(report.counters["cuts"] > 100, "{report}");
+}
+
+#[test]
+fn flipped_bits_never_give_wrong_data() {
+    passes("kv-flip", &RunOptions { ops: Some(20), ..RunOptions::default() });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_events() {
+    let options = RunOptions { seed: 2, ..RunOptions::default() };
+    assert_eq!(passes("kv", &options).event_hash, passes("kv", &options).event_hash);
+    let other = RunOptions { seed: 3, ..RunOptions::default() };
+    assert_ne!(passes("kv", &options).event_hash, passes("kv", &other).event_hash);
+}
+
+#[test]
+fn an_unknown_world_is_refused_with_those_there_are() {
+    let error = run("nowhere", &RunOptions::default()).expect_err("there is no such world").to_string();
+    assert!(list().iter().all(|world| error.contains(world.name)), "{error}");
+}
