@@ -43,6 +43,9 @@ const TICK: Duration = Duration::from_millis(50);
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// Bytes of records moved in one write, at most.
 const MOVE_BYTES: usize = 512 * 1024;
+/// Victims cleaned in a row without a segment coming free or a user's write getting through, after which cleaning
+/// is called futile: each promised at least a sixty-fourth of a segment.
+const BARREN_MAX: u32 = 96;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 4;
 
@@ -58,8 +61,16 @@ enum Outcome {
 
 pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
+    let (mut barren, mut most_free, mut accepted) = (0, 0, 0);
     while !store.is_closing() {
         store.bury_large_values().await;
+        if store.heap.is_futile() {
+            if released > 0 {
+                store.free_released(&mut released).await;
+            }
+            let _ = timeout(TICK, store.clean_wanted.notified()).await;
+            continue;
+        }
         let free = store.heap.free_segments();
         let target = store.free_target();
         if free >= target {
@@ -69,7 +80,21 @@ pub async fn clean_task(store: Arc<Inner>) {
         }
         let started = now();
         match store.clean_one().await {
-            Ok(true) => released += 1,
+            Ok(true) => {
+                released += 1;
+                let (free, now_accepted) =
+                    (store.heap.free_segments(), store.accepted.load(Ordering::Relaxed));
+                if free > most_free || now_accepted != accepted {
+                    (barren, most_free, accepted) = (0, free, now_accepted);
+                } else {
+                    barren += 1;
+                }
+                if barren >= BARREN_MAX {
+                    tracing::info!("cleaning wins nothing more: the drive is full");
+                    (barren, most_free) = (0, 0);
+                    store.heap.cleaning_won_nothing();
+                }
+            }
             Ok(false) => {
                 if released > 0 {
                     store.free_released(&mut released).await;

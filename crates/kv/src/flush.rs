@@ -265,7 +265,8 @@ impl Inner {
         loop {
             match self.heap.write_object(record::TABLE, Stream::Table, payload.clone(), None).await {
                 Ok(ptr) => return Ok(ptr),
-                Err(AppendError::Busy) => self.heap.room().await,
+                // When the store closes nobody makes room any more; the log is replayed instead.
+                Err(AppendError::Busy) if !self.is_closing() => self.heap.room().await,
                 Err(error) => {
                     return Err(StoreError::Write { what: "a key table".into(), reason: error.to_string() });
                 }

@@ -123,6 +123,7 @@ impl Store {
             uncounted: Mutex::default(),
             released_at: Mutex::default(),
             active_bytes: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
             flush_wanted: Notify::default(),

@@ -73,6 +73,8 @@ pub(crate) struct Inner {
     pub segments: u32,
     /// Memory of the active memtables, in bytes.
     pub active_bytes: AtomicU64,
+    /// Batches of users that were taken: how the cleaner sees that it helps.
+    pub accepted: AtomicU64,
     /// Memory of sealed memtables, in bytes.
     pub sealed_bytes: AtomicU64,
     /// Log appended since the last seal, in bytes.
@@ -260,6 +262,8 @@ impl Store {
     }
 
     /// A number that nothing on this drive had before, nor will have again.
+    ///
+    /// An id that nothing durable followed may come again after a crash: nothing on the drive bears it.
     pub fn allocate_id(&self) -> u64 {
         self.inner.heap.next_seq(1)
     }
@@ -302,7 +306,12 @@ impl Inner {
         }
         if class != AppendClass::System && self.memtables_full() {
             self.flush_wanted.notify_one();
-            return Err(WriteError::Busy);
+            // A flush that finds no segment will not end: say so rather than let the writer wait for it.
+            return Err(if self.heap.is_futile() {
+                WriteError::Full(Box::new(self.heap.space()))
+            } else {
+                WriteError::Busy
+            });
         }
         let mut ids: SmallVec<[u16; 4]> = batch.ops.iter().map(|op| op.slice.0).collect();
         ids.sort_unstable();
@@ -316,6 +325,7 @@ impl Inner {
             &mut guards,
         )?;
         drop(guards);
+        self.accepted.fetch_add(1, Ordering::Relaxed);
         self.wake_flush();
         Ok(seq)
     }

@@ -439,6 +439,18 @@ impl Heap {
         table.free_count().saturating_sub(table.reserve())
     }
 
+    /// The client cleaned many victims and no segment came free: what is called dead is what packing loses. Writes
+    /// are refused as [`AppendError::Full`] until about a segment's worth has died.
+    pub fn cleaning_won_nothing(&self) {
+        self.inner.table().cleaning_won_nothing();
+        self.inner.room.notify_all();
+    }
+
+    /// Whether [`Heap::cleaning_won_nothing`] holds.
+    pub fn is_futile(&self) -> bool {
+        self.inner.table().is_futile()
+    }
+
     /// Counters since opening.
     pub fn stats(&self) -> HeapStats {
         self.inner.stats()

@@ -86,6 +86,8 @@ pub(crate) struct Table {
     reserve: u32,
     /// What a packed segment loses: its header, and half a page a frame.
     overhead_bytes: u32,
+    /// Bytes that must die before cleaning is tried again; 0 = it may win something.
+    futile_for_bytes: u64,
     prefer_written: bool,
     entries: Vec<Entry>,
     /// Free and not in the pool, by channel: (order, segment).
@@ -120,6 +122,7 @@ impl Table {
             first_data,
             raw_bytes: device.raw_bytes(),
             reserve,
+            futile_for_bytes: 0,
             overhead_bytes: geometry.page_bytes * (1 + frames.div_ceil(2)),
             prefer_written: device.wants_prewrite(),
             entries: vec![Entry::default(); geometry.block_count() as usize],
@@ -256,7 +259,8 @@ impl Table {
     fn floor(&self, class: AppendClass) -> u32 {
         match class {
             AppendClass::User => self.reserve,
-            AppendClass::Delete => self.reserve / 2,
+            // Deletes are small and bring space back: they may go further than anything else of the user's.
+            AppendClass::Delete => (self.reserve / 4).max(1),
             AppendClass::System => 0,
         }
     }
@@ -275,7 +279,9 @@ impl Table {
         class: AppendClass,
         out: &mut VecDeque<OpenSegment>,
     ) -> Result<(), NoSegment> {
-        if self.free_count() < self.floor(class) + n as u32 {
+        // The last segment is cleaning's: without it nothing could ever be won back.
+        let floor = self.floor(class).max(u32::from(stream == Stream::Table));
+        if self.free_count() < floor + n as u32 {
             self.refused = n as u32;
             return Err(if self.is_full() { NoSegment::Full } else { NoSegment::Later });
         }
@@ -431,6 +437,8 @@ impl Table {
         let step = i64::from(self.geometry.block_bytes()) / LIVE_STEP;
         let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
         entry.live -= i64::from(bytes);
+        // What died since may make cleaning worth while again.
+        self.futile_for_bytes = self.futile_for_bytes.saturating_sub(u64::from(bytes));
         entry.death_rate = decayed(entry, clock, window) + f64::from(bytes) / window;
         entry.death_at = clock;
         if (entry.live - entry.live_logged).abs() > step && entry.state == SegmentState::Sealed {
@@ -443,6 +451,16 @@ impl Table {
             entry.live = i64::from(bytes);
             self.dirty.insert(id.0);
         }
+    }
+
+    /// Cleaning moved much and won nothing: the drive is full until as much as a segment has died.
+    pub(crate) fn cleaning_won_nothing(&mut self) {
+        self.futile_for_bytes = u64::from(self.geometry.block_bytes());
+    }
+
+    /// Whether cleaning is known to win nothing.
+    pub(crate) fn is_futile(&self) -> bool {
+        self.futile_for_bytes > 0
     }
 
     fn window_bytes(&self) -> f64 {
@@ -626,6 +644,9 @@ impl Table {
 
     /// True when cleaning would not leave room for user data: the drive is packed, or nothing is worth cleaning.
     fn is_full(&self) -> bool {
+        if self.is_futile() {
+            return true;
+        }
         let report = self.space();
         let segment_bytes = u64::from(self.geometry.block_bytes());
         let reserve = u64::from(self.reserve) * segment_bytes;

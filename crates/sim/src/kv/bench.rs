@@ -81,6 +81,9 @@ pub(crate) struct Model {
     next_space: Cell<u32>,
     /// Every id that was ever handed out.
     pub ids: RefCell<BTreeMap<u64, ()>>,
+    /// The highest number of a write that was acknowledged: an id above it was used by nothing that is durable, and
+    /// may come again after a crash.
+    pub acknowledged_seq: Cell<u64>,
     pub keys: u64,
     pub slices: u16,
     pub counts: RefCell<BTreeMap<&'static str, u64>>,
@@ -182,6 +185,7 @@ impl Bench {
             leaving: RefCell::default(),
             next_space: Cell::new(1),
             ids: RefCell::default(),
+            acknowledged_seq: Cell::new(0),
             keys: setup.keys,
             slices: setup.slices,
             counts: RefCell::default(),
@@ -348,7 +352,8 @@ impl Bench {
                 model.oracle.borrow_mut().end_read(&key, from, seen.as_ref())?;
             }
             let id = store.allocate_id();
-            if model.ids.borrow_mut().insert(id, ()).is_some() {
+            let used = id <= model.acknowledged_seq.get();
+            if model.ids.borrow_mut().insert(id, ()).is_some() && used {
                 return Err(format!("id {id} was handed out twice"));
             }
             Ok::<_, String>(())
