@@ -5,9 +5,7 @@ use pumice_base::checksum::crc32c;
 use pumice_base::rng::Rng;
 use pumice_reactor::sim::{DiskModel, HostId, HostOptions, World};
 use pumice_reactor::sync::{Gate, Notify};
-use pumice_reactor::{
-    File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn, yield_now,
-};
+use pumice_reactor::{File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn};
 use pumice_sim::redis::model::{Op, State, step};
 use pumice_sim::redis::play::{Plan, play};
 use pumice_sim::redis::resp::{Reply, decode, encode};
@@ -219,7 +217,7 @@ async fn serve(toy: Rc<Toy>, mut stream: Stream) {
                     wrote |= !op.only_reads();
                     if toy.spoilt == Spoilt::LostUpdates && matches!(op, Op::IncrBy(_)) {
                         let old = toy.keys.borrow().get(&key).cloned().unwrap_or_default();
-                        yield_now().await;
+                        sleep(Duration::from_micros(300)).await;
                         let (reply, new) = step(&old, &op);
                         if let State::String(value) = new {
                             toy.apply(&key, &Op::Set(value));
