@@ -241,7 +241,7 @@ impl Inner {
         MOVE_BYTES.min(self.heap.segment_bytes() as usize / 16)
     }
 
-    fn is_retired(&self, slice: SliceId, key: &[u8]) -> bool {
+    pub(crate) fn is_retired(&self, slice: SliceId, key: &[u8]) -> bool {
         let manifest = lock(&self.manifest);
         !manifest.retired.is_empty() && manifest.retired.covers(slice, key)
     }

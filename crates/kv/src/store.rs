@@ -268,6 +268,11 @@ impl Store {
         self.inner.heap.next_seq(1)
     }
 
+    /// Whether [`Store::close`] has begun: writes are refused from then on.
+    pub fn is_closing(&self) -> bool {
+        self.inner.is_closing()
+    }
+
     /// The tally of `space`: the sum of what batches added to it.
     pub fn tally(&self, space: u32) -> i64 {
         lock(&self.inner.tallies).get(&space).copied().unwrap_or(0)

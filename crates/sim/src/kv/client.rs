@@ -197,6 +197,8 @@ impl Client {
                     assert_eq!(report.accounted(), report.raw, "the space report does not add up: {report}");
                     return Err(Full);
                 }
+                // It waited for room while the store was closed.
+                Err(WriteError::ReadOnly(_)) if self.store.is_closing() => return Err(Full),
                 Err(error) => panic!("a write was refused: {error}"),
             }
         };
