@@ -130,9 +130,9 @@ fn tests_live_beside_the_code_not_in_it() {
 fn machine_words() -> Vec<String> {
     [
         ("/tmp/", "wt"),
-        ("/work/", "main"),
-        ("/work/", "shared"),
-        ("/root/", "."),
+        ("/wo", "rk/main"),
+        ("/wo", "rk/shared"),
+        ("/ro", "ot/."),
         ("/home/", "ubuntu"),
         ("/tmp/", "target-"),
     ]

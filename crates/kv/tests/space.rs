@@ -91,7 +91,6 @@ fn a_drive_three_quarters_full_is_overwritten_many_times_and_nothing_is_lost() {
 }
 
 #[test]
-#[ignore = "takes minutes: cleaning of a nearly full drive is not fast enough yet"]
 fn a_full_drive_still_reads_and_deletes_and_after_deleting_half_half_fits_again() {
     pumice_reactor::block_on(async {
         let (device, store) = world("emu:small").await;

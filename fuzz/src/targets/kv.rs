@@ -94,6 +94,7 @@ const TABLE_ID: u64 = 77;
 
 fn entries() -> Vec<(Vec<u8>, KeyEntry)> {
     let entry = |i: u64| KeyEntry {
+        counted: false,
         seq: 1000 + i,
         expire_ms: if i.is_multiple_of(5) { 1_700_000_000_000 + i } else { 0 },
         tag: (i % 3) as u8,
@@ -173,7 +174,7 @@ fn check_block(block: &Block) {
 
 fn check_head(head: &Head, blocks_end: u32) {
     let mut end = 0;
-    for block in 0..head.index.len() {
+    for block in 0..head.index.blocks() {
         let (offset, len) = head.index.place(block);
         assert_eq!(offset, end, "blocks follow each other");
         end = offset + len;
@@ -182,7 +183,7 @@ fn check_head(head: &Head, blocks_end: u32) {
     for key in [&b""[..], b"user:000150:", b"zzz"] {
         let _ = head.may_contain(filter_hash(key));
         if let Some(block) = head.index.block_of(key) {
-            assert!(block < head.index.len());
+            assert!(block < head.index.blocks());
         }
     }
 }

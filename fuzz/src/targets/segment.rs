@@ -142,7 +142,7 @@ pub fn meta_seeds() -> Vec<Vec<u8>> {
                 moved_from: 2,
                 last_seq: 1000,
                 next_life: LIFE + 1,
-                next_frames: [13, 5],
+                durable_frames: [13, 5],
                 segments: (4..9).map(entry).collect(),
                 pool: vec![10, 11, 12],
                 blobs: vec![Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"three")],
