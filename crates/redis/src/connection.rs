@@ -140,7 +140,7 @@ async fn watch(client: &Arc<crate::clients::Client>, output: &Rc<Output>) {
         }
         let lines: Vec<Bytes> = client.take_monitor_lines().into_iter().map(Bytes::from).collect();
         let bytes = lines.iter().map(Bytes::len).sum();
-        output.push(Outgoing { parts: lines, bytes, gate: Gate::open() });
+        output.push_unpaced(Outgoing { parts: lines, bytes, gate: Gate::open() });
     }
 }
 
@@ -160,6 +160,7 @@ async fn send(output: &Rc<Output>, server: &Arc<Server>, sender: &Sender) {
         } else {
             output.merge(&mut outgoing, Gate::is_empty);
         }
+        output.sending();
         let (result, parts) = sender.send(outgoing.parts).await;
         output.sent(outgoing.bytes, parts);
         if result.is_err() {

@@ -4,7 +4,8 @@
 //! [`PAUSE_BYTES`] the processing half waits for the client to read; a client that does not read because it is
 //! itself still busy sending (it wrote a long pipeline before reading anything) would wait for ever, so after
 //! [`PAUSE_MAX`] without progress processing goes on and output piles up as Redis lets it: up to the client's
-//! limit (client-output-buffer-limit) and the total of all clients, above which the client is closed.
+//! limit (client-output-buffer-limit) and the total of all clients. There processing waits again, and only a
+//! client that takes nothing for [`STUCK_MAX`] is closed: one that reads, however slowly, never is.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,6 +25,12 @@ use crate::server::Server;
 pub const PAUSE_BYTES: usize = 4 << 20;
 /// How long they wait while the client takes nothing.
 pub const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How long a client above a limit may take nothing before it is closed.
+pub const STUCK_MAX: Duration = Duration::from_secs(10);
+/// Most bytes of one send: progress is seen at this grain.
+const SEND_BYTES: usize = 256 << 10;
+/// What every client may have waiting whatever the others have, so that each that reads gets on.
+const SHARE_BYTES: u64 = 256 << 10;
 
 /// Replies that leave together.
 pub struct Outgoing {
@@ -35,6 +42,31 @@ pub struct Outgoing {
     pub gate: Gate,
 }
 
+impl Outgoing {
+    /// Keeps the first `at` bytes; gives what is behind them, which waits for nothing more than they do.
+    fn split_off(&mut self, at: usize) -> Option<Self> {
+        if self.bytes <= at {
+            return None;
+        }
+        let mut kept = 0;
+        let whole = self.parts.iter().take_while(|part| {
+            let fits = kept + part.len() <= at;
+            kept += if fits { part.len() } else { 0 };
+            fits
+        });
+        let index = whole.count();
+        let mut parts = self.parts.split_off(index);
+        if let Some(part) = parts.first_mut()
+            && kept < at
+        {
+            self.parts.push(part.split_to(at - kept));
+        }
+        let rest = Self { parts, bytes: self.bytes - at, gate: Gate::open() };
+        self.bytes = at;
+        Some(rest)
+    }
+}
+
 /// What is on its way to one client.
 pub struct Output {
     server: Arc<Server>,
@@ -42,11 +74,12 @@ pub struct Output {
     queue: RefCell<VecDeque<Outgoing>>,
     /// Bytes queued or being sent.
     waiting_bytes: Cell<usize>,
-    /// Rises with every send that ended.
+    /// Rises with every send that begins or ends.
     progress: Cell<u64>,
     /// The progress at which waiting for more was given up.
     stalled_at: Cell<Option<u64>>,
-    over_soft_since: Cell<Option<u64>>,
+    /// Whether it is up to the client that nothing moves, not to drives that make its replies durable.
+    is_sending: Cell<bool>,
     is_closed: Cell<bool>,
     is_finished: Cell<bool>,
     sender: RefCell<Option<Waker>>,
@@ -64,7 +97,7 @@ impl Output {
             waiting_bytes: Cell::new(0),
             progress: Cell::new(0),
             stalled_at: Cell::new(None),
-            over_soft_since: Cell::new(None),
+            is_sending: Cell::new(false),
             is_closed: Cell::new(false),
             is_finished: Cell::new(false),
             sender: RefCell::default(),
@@ -73,40 +106,48 @@ impl Output {
         }
     }
 
-    /// Queues replies. Closes the connection when that is more than a limit allows.
+    /// Queues replies. Whoever makes them waits in [`Output::drain`] between them.
     pub fn push(&self, outgoing: Outgoing) {
         if outgoing.bytes == 0 || self.is_closed.get() {
             return;
         }
-        let stats = &self.server.stats;
-        let total = stats.output_waiting_bytes.fetch_add(outgoing.bytes as u64, Ordering::Relaxed);
+        self.server.stats.output_waiting_bytes.fetch_add(outgoing.bytes as u64, Ordering::Relaxed);
         let own = self.waiting_bytes.get() + outgoing.bytes;
         self.waiting_bytes.set(own);
         self.client.output_bytes.store(own as u64, Ordering::Relaxed);
         self.queue.borrow_mut().push_back(outgoing);
-        if own > PAUSE_BYTES && self.is_over_limit(own as u64, total + own as u64) {
-            stats.output_limit_closes.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(client = self.client.id, bytes = own, "closed: it does not take its replies");
-            self.close();
-        }
         wake(&self.sender);
     }
 
-    fn is_over_limit(&self, own: u64, total: u64) -> bool {
+    /// Queues what the client did not ask for piece by piece and nothing can hold back (MONITOR): closes the
+    /// connection when that is more than a limit allows.
+    pub fn push_unpaced(&self, outgoing: Outgoing) {
+        self.push(outgoing);
+        if self.waiting_bytes.get() > PAUSE_BYTES && self.patience().is_some() {
+            self.close_stuck();
+        }
+    }
+
+    /// When the output is above a limit: how long the client may take nothing.
+    fn patience(&self) -> Option<Duration> {
         let settings = &self.server.settings;
+        let own = self.waiting_bytes.get() as u64;
+        // The total counts this client's bytes already.
+        let total = self.server.stats.output_waiting_bytes.load(Ordering::Relaxed);
         let hard = settings.output_hard_bytes.load(Ordering::Relaxed);
         let soft = settings.output_soft_bytes.load(Ordering::Relaxed);
-        if (hard > 0 && own > hard) || total > self.server.options.output_bytes_max {
-            return true;
+        if (hard > 0 && own > hard) || (own > SHARE_BYTES && total > self.server.options.output_bytes_max) {
+            return Some(STUCK_MAX);
         }
-        if soft == 0 || own <= soft {
-            self.over_soft_since.set(None);
-            return false;
-        }
-        let now_ms = pumice_reactor::wall_ms();
-        let since = self.over_soft_since.get().unwrap_or(now_ms);
-        self.over_soft_since.set(Some(since));
-        now_ms.saturating_sub(since) > settings.output_soft_seconds.load(Ordering::Relaxed) * 1000
+        let soft_seconds = || settings.output_soft_seconds.load(Ordering::Relaxed);
+        (soft > 0 && own > soft).then(|| Duration::from_secs(soft_seconds()).max(PAUSE_MAX))
+    }
+
+    fn close_stuck(&self) {
+        self.server.stats.output_limit_closes.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.waiting_bytes.get();
+        tracing::warn!(client = self.client.id, bytes, "closed: it does not take its replies");
+        self.close();
     }
 
     /// What leaves next; `None` when nothing more will come.
@@ -115,8 +156,14 @@ impl Output {
             if self.is_closed.get() {
                 return Poll::Ready(None);
             }
-            match self.queue.borrow_mut().pop_front() {
-                Some(outgoing) => Poll::Ready(Some(outgoing)),
+            let mut queue = self.queue.borrow_mut();
+            match queue.pop_front() {
+                Some(mut outgoing) => {
+                    if let Some(rest) = outgoing.split_off(SEND_BYTES) {
+                        queue.push_front(rest);
+                    }
+                    Poll::Ready(Some(outgoing))
+                }
                 None if self.is_finished.get() => Poll::Ready(None),
                 None => {
                     *self.sender.borrow_mut() = Some(context.waker().clone());
@@ -130,15 +177,24 @@ impl Output {
     /// Takes what may leave with `first`: the batches behind it whose gates it passes too.
     pub fn merge(&self, first: &mut Outgoing, is_open: impl Fn(&Gate) -> bool) {
         let mut queue = self.queue.borrow_mut();
-        while first.bytes < 256 * 1024 && queue.front().is_some_and(|next| is_open(&next.gate)) {
+        let fits = |next: &Outgoing, bytes| bytes + next.bytes <= SEND_BYTES && is_open(&next.gate);
+        while queue.front().is_some_and(|next| fits(next, first.bytes)) {
             let Some(mut next) = queue.pop_front() else { break };
             first.bytes += next.bytes;
             first.parts.append(&mut next.parts);
         }
     }
 
+    /// A send begins: from here on it is the client that takes it or does not.
+    pub fn sending(&self) {
+        self.is_sending.set(true);
+        self.progress.set(self.progress.get() + 1);
+        wake(&self.processor);
+    }
+
     /// `bytes` have left.
     pub fn sent(&self, bytes: usize, mut parts: Vec<Bytes>) {
+        self.is_sending.set(false);
         self.waiting_bytes.set(self.waiting_bytes.get() - bytes);
         self.progress.set(self.progress.get() + 1);
         self.client.output_bytes.store(self.waiting_bytes.get() as u64, Ordering::Relaxed);
@@ -158,15 +214,19 @@ impl Output {
 
     /// Whether further commands must wait.
     pub fn is_full(&self) -> bool {
-        self.waiting_bytes.get() > PAUSE_BYTES
-            && !self.is_closed.get()
-            && self.stalled_at.get() != Some(self.progress.get())
+        if self.is_closed.get() {
+            return false;
+        }
+        let is_stalled = self.stalled_at.get() == Some(self.progress.get());
+        (self.waiting_bytes.get() > PAUSE_BYTES && !is_stalled) || self.patience().is_some()
     }
 
-    /// Waits until the client has taken enough, or takes nothing for [`PAUSE_MAX`].
+    /// Waits until the client has taken enough, or takes nothing for [`PAUSE_MAX`] and may have more piled up.
+    /// Closes it when it may not and takes nothing for as long as the limit says.
     pub async fn drain(&self) {
         while self.is_full() {
             let before = self.progress.get();
+            let patience = self.patience();
             let moved = poll_fn(|context| {
                 if self.progress.get() != before || self.is_closed.get() {
                     return Poll::Ready(());
@@ -174,9 +234,17 @@ impl Output {
                 *self.processor.borrow_mut() = Some(context.waker().clone());
                 Poll::Pending
             });
-            if pumice_reactor::timeout(PAUSE_MAX, moved).await.is_err() {
-                self.stalled_at.set(Some(before));
-                return;
+            if pumice_reactor::timeout(patience.unwrap_or(PAUSE_MAX), moved).await.is_ok() {
+                continue;
+            }
+            match patience {
+                None => {
+                    self.stalled_at.set(Some(before));
+                    return;
+                }
+                // Others may have made room meanwhile.
+                Some(_) if self.is_sending.get() && self.patience().is_some() => self.close_stuck(),
+                Some(_) => {}
             }
         }
     }
