@@ -1,5 +1,7 @@
 //! Clients that take large replies slowly are waited for, in bounded memory, and never closed.
 
+#![allow(clippy::disallowed_methods, reason = "the clients are threads of another process in spirit")]
+
 mod common;
 
 use std::io::Read;
