@@ -4,6 +4,7 @@
 //! bit nor another block read by mistake passes. [`Block::verify`] is the only way to make one.
 
 use std::cmp::Ordering;
+use std::ops::Bound;
 
 use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
@@ -273,11 +274,72 @@ impl Block {
 
     /// All entries, in key order.
     pub fn entries(&self) -> Result<Vec<(Bytes, KeyEntry)>, Malformed> {
-        let mut entries: Vec<(Bytes, KeyEntry)> = Vec::with_capacity(self.count.min(65_536) as usize);
-        let mut keys = Vec::with_capacity(self.bytes.len());
+        let mut entries = Vec::with_capacity(self.count.min(65_536) as usize);
+        self.collect(self.entries_at, |_| Take::Yes, &mut entries)?;
+        if entries.len() != self.count as usize {
+            return Err(Malformed);
+        }
+        Ok(entries)
+    }
+
+    /// The entries between bounds, in key order, and whether one beyond the upper bound was met: a short range costs
+    /// what it holds, and a restart point's way to it.
+    pub fn entries_between(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<(Vec<(Bytes, KeyEntry)>, bool), Malformed> {
+        let mut from = self.entries_at;
+        if let Bound::Included(key) | Bound::Excluded(key) = lower {
+            let (mut low, mut high) = (0, self.restarts);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                let at = self.restart(middle).ok_or(Malformed)?;
+                let mut cursor = Cursor::new(&self.bytes, at);
+                cursor.varint().filter(|&shared| shared == 0).ok_or(Malformed)?;
+                let len = cursor.count().ok_or(Malformed)?;
+                if cursor.take(len).ok_or(Malformed)? <= key {
+                    (low, from) = (middle + 1, at);
+                } else {
+                    high = middle;
+                }
+            }
+        }
+        let mut ended = false;
+        let mut entries = Vec::new();
+        let wanted = |key: &[u8]| {
+            let is_below = match lower {
+                Bound::Unbounded => false,
+                Bound::Included(lower) => key < lower,
+                Bound::Excluded(lower) => key <= lower,
+            };
+            ended = match upper {
+                Bound::Unbounded => false,
+                Bound::Included(upper) => key > upper,
+                Bound::Excluded(upper) => key >= upper,
+            };
+            match () {
+                () if is_below => Take::Not,
+                () if ended => Take::End,
+                () => Take::Yes,
+            }
+        };
+        self.collect(from, wanted, &mut entries)?;
+        Ok((entries, ended))
+    }
+
+    /// Appends the entries from `at` on that are `wanted`; `at` is a restart point.
+    fn collect(
+        &self,
+        at: usize,
+        mut wanted: impl FnMut(&[u8]) -> Take,
+        entries: &mut Vec<(Bytes, KeyEntry)>,
+    ) -> Result<(), Malformed> {
+        let mut keys = Vec::with_capacity(if entries.capacity() > 0 { self.bytes.len() } else { 512 });
         let mut spans = Vec::with_capacity(entries.capacity());
-        let mut cursor = Cursor::new(&self.bytes, self.entries_at);
+        let mut cursor = Cursor::new(&self.bytes, at);
         let mut last = 0..0;
+        let mut is_first = true;
         while cursor.left() > 0 {
             let shared = cursor.count().filter(|&shared| shared <= last.len()).ok_or(Malformed)?;
             let len = cursor.count().ok_or(Malformed)?;
@@ -285,19 +347,29 @@ impl Block {
             let start = keys.len();
             keys.extend_from_within(last.start..last.start + shared);
             keys.extend_from_slice(rest);
-            if !spans.is_empty() && keys[last.clone()] >= keys[start..] {
+            if !is_first && keys[last.clone()] >= keys[start..] {
                 return Err(Malformed);
             }
+            is_first = false;
             last = start..keys.len();
-            spans.push((last.clone(), self.entry(&mut cursor).ok_or(Malformed)?));
-        }
-        if spans.len() != self.count as usize {
-            return Err(Malformed);
+            match wanted(&keys[start..]) {
+                Take::Yes => spans.push((last.clone(), self.entry(&mut cursor).ok_or(Malformed)?)),
+                Take::Not => self.skip(&mut cursor).ok_or(Malformed)?,
+                Take::End => break,
+            }
         }
         let keys = Bytes::from(keys);
         entries.extend(spans.into_iter().map(|(span, entry)| (keys.slice(span), entry)));
-        Ok(entries)
+        Ok(())
     }
+}
+
+/// What to do with an entry met on the way.
+enum Take {
+    Yes,
+    Not,
+    /// Nothing from here on.
+    End,
 }
 
 /// Bytes that carry the right checksum and yet no builder wrote.

@@ -333,11 +333,12 @@ impl Memtable {
         self.order.concat()
     }
 
-    /// Appends up to `limit` keys from `from` on to `out`, in ascending or (`backward`) descending order, each
-    /// with its newest version that is not above `max_seq`; tombstones too. Answers whether there may be more.
+    /// Appends up to `limit` keys from `from` on and up to `to` to `out`, in ascending or (`backward`) descending
+    /// order, each with its newest version that is not above `max_seq`; tombstones too. Answers whether there may be
+    /// more.
     pub fn collect(
         &mut self,
-        from: Bound<&[u8]>,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
         backward: bool,
         max_seq: Seq,
         limit: usize,
@@ -345,8 +346,20 @@ impl Memtable {
     ) -> bool {
         self.put_in_order();
         let mut taken = 0;
+        let mut ended = false;
+        let is_past_end = |key: &[u8]| match to {
+            Bound::Unbounded => false,
+            Bound::Included(end) if backward => key < end,
+            Bound::Included(end) => key > end,
+            Bound::Excluded(end) if backward => key <= end,
+            Bound::Excluded(end) => key >= end,
+        };
         let mut visit = |row: u32| {
             if taken == limit {
+                return false;
+            }
+            if is_past_end(self.key(row)) {
+                ended = true;
                 return false;
             }
             if let Some(entry) = self.row(row, max_seq) {
@@ -375,10 +388,12 @@ impl Memtable {
         if backward {
             let mut rows =
                 first[..at].iter().rev().chain(self.order[..chunk].iter().rev().flat_map(|c| c.iter().rev()));
-            !rows.all(|&row| visit(row))
+            let all = rows.all(|&row| visit(row));
+            !all && !ended
         } else {
             let mut rows = first[at..].iter().chain(self.order[chunk + 1..].iter().flatten());
-            !rows.all(|&row| visit(row))
+            let all = rows.all(|&row| visit(row));
+            !all && !ended
         }
     }
 

@@ -1,6 +1,7 @@
 //! Range scans over a snapshot: memtables and runs of one or all slices merged in key order, values read ahead.
 //!
-//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable, or a block of a run.
+//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable, or a block of a run; of both only what
+//!    lies within the bounds.
 //! 2. A heap orders the sources by their next key, and of equal keys by age; only the newest version counts.
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
 //!    handed out in order.
@@ -155,8 +156,8 @@ impl Store {
         let backward = direction == Direction::Backward;
         let (start, end) = if backward { (upper, lower) } else { (lower, upper) };
         let mut sources = Vec::new();
-        for (id, view) in snapshot.slices.iter().enumerate() {
-            let slice = SliceId(id as u16);
+        for view in &snapshot.slices {
+            let slice = view.slice;
             if slices != SliceSet::All && slices != SliceSet::One(slice) {
                 continue;
             }
@@ -318,6 +319,65 @@ impl Scan {
         }
     }
 
+    /// Goes over up to `limit` keys that are there without looking at them or their values; says how many. Fewer
+    /// than `limit`: the scan is at its end.
+    ///
+    /// Stretches that lie in one source alone are counted as a whole, which is most of a large range.
+    ///
+    /// # Errors
+    /// As [`Scan::next`].
+    pub async fn skip(&mut self, limit: u64) -> Result<u64, StoreError> {
+        let mut skipped = 0;
+        while skipped < limit
+            && let Some(ahead) = self.ahead.pop_front()
+        {
+            self.bytes_ahead -= ahead.bytes;
+            skipped += 1;
+        }
+        while skipped < limit && !self.ended {
+            while let Some(source) = self.hungry.pop() {
+                if let Err(error) = self.feed(source).await {
+                    self.hungry.push(source);
+                    self.ended = true;
+                    return Err(error);
+                }
+            }
+            let Some(head) = self.heads.pop() else {
+                self.ended = true;
+                break;
+            };
+            if self.is_past_end(&head.key) {
+                self.heads.clear();
+                self.ended = true;
+                break;
+            }
+            let next = self.heads.peek().map(|other| &other.key);
+            let backward = self.backward;
+            let buffer = &self.sources[head.source].buffer;
+            let alone = next.map_or(buffer.len(), |next| {
+                buffer.partition_point(|(key, _)| if backward { key > next } else { key < next })
+            });
+            let alone = alone.min(buffer.partition_point(|(key, _)| !self.is_past_end(key)));
+            if alone == 0 {
+                // Others have the same key: the newest counts.
+                self.heads.push(head);
+                skipped += u64::from(self.next_key().await?.is_some());
+                continue;
+            }
+            let mut taken = 0;
+            for (_, entry) in buffer.range(..alone) {
+                if skipped == limit {
+                    break;
+                }
+                taken += 1;
+                skipped += u64::from(!entry.is_tombstone());
+            }
+            self.sources[head.source].buffer.drain(..taken);
+            self.queue(head.source);
+        }
+        Ok(skipped)
+    }
+
     /// Takes a source's next entry and queues its next key.
     fn take(&mut self, source: usize) -> KeyEntry {
         let (_, entry) = self.sources[source].buffer.pop_front().expect("a queued source has an entry");
@@ -340,9 +400,9 @@ impl Scan {
             match &mut source.from {
                 From::Exhausted => return Ok(()),
                 From::Memtable { memtable, after } => {
-                    let bound = as_slice(after);
+                    let range = (as_slice(after), as_slice(&self.end));
                     let seq = self.snapshot.seq;
-                    let more = lock(memtable).collect(bound, backward, seq, ROWS_AT_ONCE, &mut source.buffer);
+                    let more = lock(memtable).collect(range, backward, seq, ROWS_AT_ONCE, &mut source.buffer);
                     match source.buffer.back() {
                         Some((key, _)) if more => *after = Bound::Excluded(key.clone()),
                         _ => source.from = From::Exhausted,
@@ -365,16 +425,23 @@ impl Scan {
                         let from = from.max(current.meta.min_key.as_ref());
                         head.index.block_of(from).unwrap_or(last)
                     });
-                    let entries = store.block(current, &head, number, false).await?.entries();
-                    let entries = entries.map_err(|_| damaged(current, "a block's entries do not parse"))?;
+                    let (start, end) = (as_slice(start), as_slice(&self.end));
+                    let (lower, upper) = if backward { (end, start) } else { (start, end) };
+                    let found = store.block(current, &head, number, false).await?;
+                    let (entries, ended) = found
+                        .entries_between(lower, upper)
+                        .map_err(|_| damaged(current, "a block's entries do not parse"))?;
                     let min_key = &current.meta.min_key;
-                    let wanted = entries
-                        .into_iter()
-                        .filter(|(key, _)| key >= min_key && is_from(start, key, backward));
+                    let wanted = entries.into_iter().filter(|(key, _)| key >= min_key);
                     if backward {
                         source.buffer.extend(wanted.rev());
                     } else {
                         source.buffer.extend(wanted);
+                    }
+                    // What follows lies past the end.
+                    if ended && !backward {
+                        source.from = From::Exhausted;
+                        break;
                     }
                     let next = if backward {
                         number.checked_sub(1)
@@ -402,15 +469,5 @@ fn as_slice(bound: &Bound<Bytes>) -> Bound<&[u8]> {
         Bound::Included(key) => Bound::Included(key),
         Bound::Excluded(key) => Bound::Excluded(key),
         Bound::Unbounded => Bound::Unbounded,
-    }
-}
-
-fn is_from(start: &Bound<Bytes>, key: &Bytes, backward: bool) -> bool {
-    match (start, backward) {
-        (Bound::Unbounded, _) => true,
-        (Bound::Included(start), false) => key >= start,
-        (Bound::Excluded(start), false) => key > start,
-        (Bound::Included(start), true) => key <= start,
-        (Bound::Excluded(start), true) => key < start,
     }
 }

@@ -1,7 +1,8 @@
 //! Snapshots: the store at one time, for scans.
 //!
-//! Taking one holds all slice locks for a moment and keeps handles on every memtable and table list of that
-//! time; a pin keeps the heap from reusing what they point at. So flushes and merges need not know of
+//! Taking one holds the slice locks for a moment and keeps handles on every memtable and table list of that
+//! time; a pin keeps the heap from reusing what they point at. A snapshot of one slice takes that slice's lock alone:
+//! small collections are read by one, each time. So flushes and merges need not know of
 //! snapshots; only memtables keep the versions that a live snapshot may ask for.
 
 use std::collections::BTreeMap;
@@ -9,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pumice_segment::Pin;
+use smallvec::SmallVec;
 
-use crate::slice::{SharedMemtable, lock};
+use crate::slice::{SharedMemtable, Slice, lock};
 use crate::store::{Inner, Store};
-use crate::types::Seq;
+use crate::types::{Seq, SliceId};
 use crate::version::Version;
 
 /// The live snapshots' numbers.
@@ -60,16 +62,28 @@ pub struct Snapshot {
 pub(crate) struct SnapshotInner {
     pub store: Arc<Inner>,
     pub seq: Seq,
-    pub slices: Vec<SliceView>,
+    pub slices: SmallVec<[SliceView; 1]>,
     _pin: Pin,
 }
 
 /// A slice as a snapshot sees it.
 #[derive(Clone)]
 pub(crate) struct SliceView {
+    pub slice: SliceId,
     /// Newest first.
     pub memtables: Vec<SharedMemtable>,
     pub version: Arc<Version>,
+}
+
+impl SliceView {
+    fn of(id: SliceId, slice: &Slice) -> Self {
+        let memtables = std::iter::once(&slice.active)
+            .chain(&slice.sealed)
+            .filter(|memtable| !lock(memtable).is_empty())
+            .cloned()
+            .collect();
+        Self { slice: id, memtables, version: slice.version.clone() }
+    }
 }
 
 impl Store {
@@ -81,17 +95,25 @@ impl Store {
         let slices = store.all_slices();
         let seq = store.heap.last_seq();
         store.snapshots.add(seq);
-        let views = slices.iter().map(|slice| SliceView {
-            memtables: std::iter::once(&slice.active)
-                .chain(&slice.sealed)
-                .filter(|memtable| !lock(memtable).is_empty())
-                .cloned()
-                .collect(),
-            version: slice.version.clone(),
-        });
+        let views = (0u16..).zip(&slices).map(|(id, slice)| SliceView::of(SliceId(id), slice));
         let views = views.collect();
         drop(slices);
         Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices: views, _pin: pin }) }
+    }
+
+    /// One slice as it is now; scans of others find nothing.
+    pub fn snapshot_of(&self, slice: SliceId) -> Snapshot {
+        let store = self.inner.clone();
+        let pin = store.heap.pin();
+        // Who writes to the slice looks at the live snapshots under the same lock.
+        let state = store.slice(slice);
+        let seq = store.heap.last_seq();
+        store.snapshots.add(seq);
+        let view = SliceView::of(slice, &state);
+        drop(state);
+        Snapshot {
+            inner: Arc::new(SnapshotInner { store, seq, slices: SmallVec::from_iter([view]), _pin: pin }),
+        }
     }
 }
 

@@ -278,6 +278,11 @@ impl Store {
         lock(&self.inner.tallies).get(&space).copied().unwrap_or(0)
     }
 
+    /// Whether `key` lies under a prefix that was retired: nobody looks there any more.
+    pub fn is_retired(&self, slice: SliceId, key: &[u8]) -> bool {
+        self.inner.is_retired(slice, key)
+    }
+
     /// Where the drive's bytes are.
     pub fn space(&self) -> SpaceReport {
         self.inner.heap.space()

@@ -40,7 +40,7 @@ impl Moment {
         for collection in collections.iter().flatten() {
             let drive = collection.elements.drive;
             if snapshots.iter().all(|(known, _)| *known != drive) {
-                snapshots.push((drive, ctx.snapshot_of(collection)));
+                snapshots.push((drive, ctx.drive_snapshot_of(collection)));
             }
         }
         Self { collections, snapshots }

@@ -201,7 +201,23 @@ impl<'a> Selection<'a> {
         Self { scan, filter: located.filter, skip: located.skip, take: located.take }
     }
 
+    /// How many there are, from here on.
+    async fn count(&mut self, ctx: &mut Ctx) -> Result<u64, Failure> {
+        if self.filter.is_none() {
+            self.scan.skip(std::mem::take(&mut self.skip)).await?;
+            return self.scan.skip(self.take).await;
+        }
+        let mut found = 0;
+        while self.next(ctx).await?.is_some() {
+            found += 1;
+        }
+        Ok(found)
+    }
+
     async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, f64)>, Failure> {
+        if self.filter.is_none() && self.skip > 0 && self.take > 0 {
+            self.scan.skip(std::mem::take(&mut self.skip)).await?;
+        }
         while self.take > 0
             && let Some((field, value)) = self.scan.next(ctx).await?
         {
@@ -272,11 +288,7 @@ async fn answer(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResult {
         }
         ctx.reply.rollback(mark);
         members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Keys);
-        let mut found = 0;
-        while members.next(ctx).await?.is_some() {
-            found += 1;
-        }
-        count = Some(found);
+        count = Some(members.count(ctx).await?);
         members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Values);
     }
     drop(snapshot);

@@ -34,6 +34,25 @@ impl Source {
     }
 }
 
+impl Merged {
+    /// Goes over up to `limit` keys unseen; says how many there were.
+    async fn skip(&mut self, limit: u64) -> Result<u64, Failure> {
+        let mut skipped = 0;
+        if let Source::One(scan) = &mut self.source
+            && self.pending.is_empty()
+        {
+            if limit > 0 && self.ahead.take().is_some() {
+                skipped = 1;
+            }
+            return Ok(skipped + scan.skip(limit - skipped).await.map_err(|e| store_failure(&e))?);
+        }
+        while skipped < limit && self.next().await?.is_some() {
+            skipped += 1;
+        }
+        Ok(skipped)
+    }
+}
+
 /// The ordered map and the transaction's overlay as one.
 struct Merged {
     source: Source,
@@ -85,6 +104,11 @@ impl ElementScan {
         Ok(Some((raw.slice(ELEMENT_PREFIX_BYTES..), value)))
     }
 
+    /// Goes over up to `limit` elements unseen; says how many there were: fewer at the end.
+    pub async fn skip(&mut self, limit: u64) -> Result<u64, Failure> {
+        self.merged.skip(limit).await
+    }
+
     /// The next element's whole key and its entry.
     pub(crate) async fn next_raw(&mut self, _ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
         self.merged.next().await
@@ -129,11 +153,21 @@ impl Ctx {
         self.scan_elements_at(&snapshot, collection, sub, lower, upper, direction, want)
     }
 
-    /// The drive of `collection`'s elements as it is now, for several scans of one moment. Hold the latch from
-    /// opening the collection until here.
+    /// The elements of `collection` as they are now, for several scans of one moment. Hold the latch from opening
+    /// the collection until here.
     pub fn snapshot_of(&mut self, collection: &Collection) -> Snapshot {
+        self.slice_snapshot(collection.elements)
+    }
+
+    /// [`Ctx::snapshot_of`] for all collections whose elements are on the same drive.
+    pub fn drive_snapshot_of(&mut self, collection: &Collection) -> Snapshot {
         self.depend_on(collection.elements, None);
         self.server.node.store(collection.elements.drive).snapshot()
+    }
+
+    fn slice_snapshot(&mut self, place: Place) -> Snapshot {
+        self.depend_on(place, None);
+        self.server.node.store(place.drive).snapshot_of(place.slice)
     }
 
     /// [`Ctx::scan_elements`] as of `snapshot`.
@@ -168,8 +202,7 @@ impl Ctx {
     pub(crate) fn scan_prefix(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
         let end = after_prefix(prefix);
         let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
-        self.depend_on(place, None);
-        let snapshot = self.server.node.store(place.drive).snapshot();
+        let snapshot = self.slice_snapshot(place);
         let lower = Bound::Included(prefix);
         let merged = self.merged_in(place, &snapshot, lower, upper, Direction::Forward, Want::Keys);
         ElementScan { merged, place }
@@ -179,8 +212,7 @@ impl Ctx {
     pub(crate) fn scan_prefix_values(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
         let end = after_prefix(prefix);
         let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
-        self.depend_on(place, None);
-        let snapshot = self.server.node.store(place.drive).snapshot();
+        let snapshot = self.slice_snapshot(place);
         let lower = Bound::Included(prefix);
         let merged = self.merged_in(place, &snapshot, lower, upper, Direction::Forward, Want::Values);
         ElementScan { merged, place }
