@@ -338,6 +338,17 @@ impl Node {
         Ok(())
     }
 
+    /// Waits until everything written so far is on flash, also where writes are acknowledged before that.
+    pub async fn sync(&self) -> Result<(), WaitError> {
+        for (drive, store) in (0u16..).zip(&self.inner.stores) {
+            store.heap().flush().await.map_err(|failed| {
+                let source = StoreError::Write { what: "the log".into(), reason: failed.to_string() };
+                WaitError { drive, source }
+            })?;
+        }
+        Ok(())
+    }
+
     /// Makes `gate` depend on the version of an entry just read from `place`, unless that is durable already.
     pub fn depend(&self, gate: &mut Gate, place: Place, seq: Seq) {
         if !self.store(place.drive).is_durable(seq) {

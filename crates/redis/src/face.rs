@@ -124,9 +124,10 @@ async fn expire_one(
     let entry = ctx.entry(key.place, key.raw()).await?;
     let Some(entry) = entry.filter(|entry| is_expired(entry.expire_ms, ctx.now_ms)) else { return Ok(()) };
     let mut change = ctx.change();
+    let was = entry.expire_ms;
     ctx.erase_stored(&mut change, &key, Some(entry)).await?;
     // Watchers are not told: a key that was there at WATCH and is expired at EXEC is noticed there.
-    change.delete_head(&key);
+    change.delete_head(&key, was);
     ctx.commit(change).await?;
     ctx.server.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
     Ok(())

@@ -27,15 +27,24 @@ pub fn parse_int(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Reads an unsigned 64-bit integer as `strtoul` does for SCAN cursors: digits only.
+/// Reads an unsigned 64-bit integer as `strtoul` does for SCAN cursors: a sign is allowed, −1 is the greatest number.
 pub fn parse_cursor(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || text.len() > 20 {
+    // As C sees it: up to the first zero byte, nothing at all being 0.
+    let text = text.split(|&b| b == 0).next().unwrap_or_default();
+    let (is_negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
         return None;
     }
-    text.iter().try_fold(0u64, |value, &b| {
+    let value = digits.iter().try_fold(0u64, |value, &b| {
         b.is_ascii_digit().then_some(())?;
         value.checked_mul(10)?.checked_add(u64::from(b - b'0'))
-    })
+    })?;
+    Some(if is_negative { value.wrapping_neg() } else { value })
 }
 
 /// Reads a float as `strtod` does, all of `text`: decimal or hexadecimal, `inf`, `infinity`. No NaN, no

@@ -143,6 +143,12 @@ impl Server {
                 batch.retire(place, &crate::keyspace::space_prefix(space));
             }
         }
+        // So does one in the midst of a long STORE or COPY.
+        let unfinished = crate::keyspace::abandon_all(&node, &mut batch);
+        let unfinished = unfinished.await.map_err(|e| damaged(e.to_string()))?;
+        if unfinished > 0 {
+            tracing::info!(unfinished, "collections that were not finished are removed");
+        }
         if !batch.is_empty() {
             node.write_ready(&batch).await.map_err(|e| damaged(e.to_string()))?;
         }

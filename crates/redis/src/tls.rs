@@ -38,12 +38,21 @@ impl Acceptor {
             why: format!("{}: {why}", what.display()),
         };
         let certificates = |path: &std::path::Path| -> Result<Vec<CertificateDer<'static>>, StartError> {
-            CertificateDer::pem_file_iter(path)
+            let found: Vec<_> = CertificateDer::pem_file_iter(path)
                 .and_then(Iterator::collect)
-                .map_err(|error| failed(path, &error))
+                .map_err(|error| failed(path, &error))?;
+            if found.is_empty() {
+                return Err(failed(path, &"it holds no certificate in PEM form"));
+            }
+            Ok(found)
         };
         let chain = certificates(&options.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(&options.key).map_err(|error| failed(&options.key, &error))?;
+        let key = PrivateKeyDer::from_pem_file(&options.key).map_err(|error| match error {
+            rustls::pki_types::pem::Error::NoItemsFound => {
+                failed(&options.key, &"it holds no private key in PEM form")
+            }
+            error => failed(&options.key, &error),
+        })?;
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use pumice_base::size::format_size;
+use pumice_flash::DeviceSpec;
 use pumice_kv::{CheckReport, Opened, Store, StoreOptions};
 
 use crate::cli::CheckArgs;
@@ -26,7 +27,7 @@ pub fn run(args: CheckArgs) -> Outcome {
         let opened = Store::open(device, StoreOptions::default(), &shown).await;
         let Opened { store, damage, .. } = match opened {
             Ok(opened) => opened,
-            Err(error) => return damaged_beyond_opening(&args.device, &error),
+            Err(error) => return damaged_beyond_opening(&spec, &error),
         };
         is_open.set(true);
         opening.finish();
@@ -51,14 +52,16 @@ pub fn run(args: CheckArgs) -> Outcome {
 }
 
 /// A drive whose metadata do not verify is damaged; one that is no drive could not be checked.
-fn damaged_beyond_opening(device: &str, error: &pumice_kv::OpenError) -> Result<CheckReport, Stop> {
+fn damaged_beyond_opening(spec: &DeviceSpec, error: &pumice_kv::OpenError) -> Result<CheckReport, Stop> {
     use pumice_kv::OpenError;
     use pumice_segment::HeapError;
     match error {
         OpenError::Heap(HeapError::Damaged(_)) | OpenError::Manifest(_) | OpenError::Replay { .. } => {
             Ok(CheckReport { problems: vec![format!("cannot be opened: {error}")], ..CheckReport::default() })
         }
-        OpenError::Heap(_) => Err(Stop::because(format!("drive {device}: {error}"))),
+        OpenError::Heap(_) => {
+            Err(drives::explain_unreadable(std::iter::once(spec), &format!("drive {spec}: {error}")))
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pumice_base::size::parse_size;
+use pumice_reactor::Addr;
 use serde::Deserialize;
 
 use crate::cli::{DurabilityArg, ServeArgs};
@@ -44,7 +45,7 @@ pub struct Tls {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
 enum OneOrMany {
     One(String),
     Many(Vec<String>),
@@ -102,6 +103,10 @@ impl Settings {
         let mut redis = or(args.redis, file.redis);
         if redis.is_empty() {
             redis.push(DEFAULT_REDIS.into());
+        }
+        // Before anything is made on disk.
+        for text in &redis {
+            text.parse::<Addr>().map_err(|e| Stop::doing(format!("--redis {text}"), e))?;
         }
         let memory_bytes = args.memory.or(file_memory).unwrap_or_else(default_memory_bytes);
         if memory_bytes < MEMORY_BYTES_MIN {

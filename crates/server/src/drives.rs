@@ -50,8 +50,32 @@ fn explain(spec: &DeviceSpec, error: &FlashError) -> Stop {
         FlashError::Locked { .. } => Stop::because(format!(
             "drive {spec}: {error}; ask the server that has it with `pumice info --data DIR`"
         )),
+        _ if matches!(spec, DeviceSpec::Path(path) if !path.exists()) => Stop::because(format!(
+            "drive {spec}: there is no such file or device; make a drive with `pumice format {spec} --size SIZE`"
+        )),
         _ => Stop::because(format!("drive {spec}: {error}")),
     }
+}
+
+/// Why drives could not be opened as a store. What does not begin like a drive of ours most likely is none: that is
+/// said first.
+pub fn explain_unreadable<'a>(specs: impl Iterator<Item = &'a DeviceSpec>, error: &str) -> Stop {
+    let paths = specs.filter_map(|spec| match spec {
+        DeviceSpec::Path(path) => Some(path),
+        DeviceSpec::Emulated(_) => None,
+    });
+    for path in paths {
+        let mut head = [0; 8];
+        let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+        if read.is_err() || !OURS.contains(&&head[..]) {
+            let shown = path.display();
+            return Stop::because(format!(
+                "{shown} is no drive, or its beginning is damaged ({error}); `pumice format {shown}` makes it an empty \
+                 drive"
+            ));
+        }
+    }
+    Stop::because(error)
 }
 
 /// Opens `spec` for reading only, after making sure that no server has it.
@@ -81,8 +105,9 @@ pub fn new_id() -> Result<[u8; 16], Stop> {
 /// The size of a drive that is made at `path` without being told: [`DEFAULT_DRIVE_BYTES`], or what fits there.
 pub fn fitting_bytes(path: &Path) -> Result<u64, Stop> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let space = rustix::fs::statvfs(parent)
-        .map_err(|e| Stop::doing(format!("the space in {}", parent.display()), e))?;
+    let space = rustix::fs::statvfs(parent).map_err(|e| {
+        Stop::doing(format!("{}: looking for space in {}", path.display(), parent.display()), e)
+    })?;
     let free = space.f_bavail * space.f_frsize;
     let bytes = DEFAULT_DRIVE_BYTES.min(free / 100 * FREE_SHARE_PERCENT) >> 20 << 20;
     if bytes < DRIVE_BYTES_MIN {

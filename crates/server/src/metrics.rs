@@ -22,17 +22,6 @@ struct Numbers {
     gauges: Vec<(&'static str, &'static str, f64)>,
 }
 
-/// Bytes that a drive wrote to flash, everything counted.
-pub fn flash_written_bytes(stats: &StoreStats) -> u64 {
-    let heap = &stats.heap;
-    heap.commit_bytes
-        + heap.moved_bytes
-        + heap.table_bytes
-        + heap.large_bytes
-        + heap.meta_bytes
-        + heap.prewritten_bytes
-}
-
 fn drive_numbers(stats: &StoreStats) -> Numbers {
     let (c, h) = (&stats.counters, &stats.heap);
     let us = |ns: u64| ns as f64 / 1e9;
@@ -62,7 +51,7 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("prewritten_bytes", "Bytes written ahead of need", h.prewritten_bytes),
             ("flash_reads", "Read requests to the media", h.reads),
             ("flash_read_bytes", "Bytes read from the media", h.read_bytes),
-            ("flash_written_bytes", "Bytes written to the media", flash_written_bytes(stats)),
+            ("flash_written_bytes", "Bytes written to the media", pumice_node::flash_written_bytes(stats)),
             ("log_tail_hits", "Reads answered by recent commits in memory", h.tail_hits),
             ("segments_opened", "Segments opened for writing", h.segments_opened),
             ("segments_released", "Segments released", h.segments_released),

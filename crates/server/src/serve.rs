@@ -270,7 +270,9 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     let Some(opened) = unless_stopped(shared, Node::open(devices, &options, &progress)).await else {
         return Ok(()); // asked to stop while opening: nothing was written that must be closed
     };
-    let node = opened.map_err(Stop::because)?;
+    let node = opened.map_err(|error| {
+        drives::explain_unreadable(shared.specs.iter().map(|(spec, _)| spec), &error.to_string())
+    })?;
     report_recovery(&node, started.elapsed());
     server.attach(node.clone()).await.map_err(Stop::because)?;
     shared.health.opened(node.clone());
@@ -390,9 +392,14 @@ async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<St
 /// too, and split the clients between both. A bind that does not share finds out.
 fn refuse_taken(addr: &Addr) -> Result<(), Stop> {
     match addr {
-        Addr::Tcp(tcp) if tcp.port() != 0 => std::net::TcpListener::bind(tcp)
-            .map(drop)
-            .map_err(|e| Stop::doing(format!("--redis {addr}: another server may be listening there"), e)),
+        Addr::Tcp(tcp) if tcp.port() != 0 => {
+            std::net::TcpListener::bind(tcp).map(drop).map_err(|e| match e.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    Stop::doing(format!("--redis {addr}: another server is listening there"), e)
+                }
+                _ => Stop::doing(format!("--redis {addr}"), e),
+            })
+        }
         Addr::Tcp(_) => Ok(()),
         Addr::Unix(path) => remove_stale_socket(path),
     }

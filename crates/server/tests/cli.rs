@@ -36,6 +36,53 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
 }
 
 #[test]
+fn what_cannot_be_run_says_why_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let file = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        at(name)
+    };
+    let data = at("data");
+    let serve = |more: &[&str], says: &str| {
+        let output = run(&[&["serve", "--data", &data, "--redis", "127.0.0.1:0"], more].concat());
+        check_exit(&output, 2, says);
+    };
+    let (missing, text, empty) = (at("missing"), file("text", "no drive\n"), file("empty", ""));
+    serve(&["--device", &missing], "make a drive with `pumice format");
+    for command in ["info", "check"] {
+        check_exit(&run(&[command, &missing]), 2, "make a drive with `pumice format");
+        check_exit(&run(&[command, &text]), 2, "is no drive");
+    }
+    serve(&["--device", &text], "is no drive");
+    serve(&["--device", &empty], "is no drive");
+    check_exit(&run(&["format", &at("tiny"), "--size", "1MiB"]), 2, "make the file larger");
+    check_exit(&run(&["format", &at("small"), "--size", "64MiB"]), 2, "at least 14 are needed");
+    check_exit(&run(&["format", &at("nowhere/drive")]), 2, "nowhere");
+    serve(&["--config", &file("a.toml", "redis = 5\n")], "a string or a list of strings");
+    serve(&["--config", &file("b.toml", "reddis = '127.0.0.1:1'\n")], "unknown field `reddis`");
+    serve(&["--config", &file("c.toml", "memory = 'much'\n")], "is not a size");
+    serve(&["--config", &at("d.toml")], "d.toml");
+    serve(&["--redis", "nonsense"], "neither host:port nor unix:PATH");
+    assert!(!dir.path().join("data/drive0").exists(), "nothing is made before the settings are right");
+    // An address of nobody here: not told as another server's.
+    let output = run(&["serve", "--data", &data, "--redis", "192.0.2.77:7777"]);
+    check_exit(&output, 2, "192.0.2.77:7777");
+    assert!(!stderr(&output).contains("another server"), "{}", stderr(&output));
+    let tls = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/tests/tls");
+    let (pem, key) = (format!("{tls}/server.pem"), format!("{tls}/server.key"));
+    let junk = file("junk.pem", "nothing\n");
+    serve(&["--redis-tls-cert", &at("none.pem"), "--redis-tls-key", &key], "none.pem");
+    serve(&["--redis-tls-cert", &junk, "--redis-tls-key", &key], "holds no certificate");
+    serve(&["--redis-tls-cert", &pem, "--redis-tls-key", &junk], "holds no private key");
+    serve(
+        &["--redis-tls-cert", &pem, "--redis-tls-key", &key, "--redis-tls-ca", &junk],
+        "holds no certificate",
+    );
+    serve(&["--redis-tls-cert", &pem], "--redis-tls-key");
+}
+
+#[test]
 fn format_refuses_to_overwrite_a_drive_or_foreign_data_without_force() {
     let dir = tempfile::tempdir().unwrap();
     let drive = formatted(dir.path(), "drive");

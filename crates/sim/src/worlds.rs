@@ -59,6 +59,13 @@ const WORLDS: &[World] = &[
         },
         run: redis::run,
     },
+    World {
+        info: WorldInfo {
+            name: "redis-cut",
+            about: "power cut inside of commands that write a large collection in many batches",
+        },
+        run: redis::run_cut,
+    },
 ];
 
 /// Every world there is.

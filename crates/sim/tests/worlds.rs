@@ -25,6 +25,12 @@ fn power_may_be_cut_at_every_operation() {
 }
 
 #[test]
+fn large_collections_are_whole_after_a_power_cut_inside_of_a_command() {
+    let report = passes("redis-cut", &RunOptions::default());
+    assert!(report.counters["undone"] > 5 && report.counters["done"] > 0, "{report}");
+}
+
+#[test]
 fn flipped_bits_never_give_wrong_data() {
     passes("kv-flip", &RunOptions { ops: Some(20), ..RunOptions::default() });
 }

@@ -32,12 +32,10 @@ async fn time(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
-/// Everything acknowledged is durable already; what is under way is waited for.
+/// Everything acknowledged is durable already, or was acknowledged early by choice: it is on flash after this.
 async fn settle(ctx: &mut Ctx) -> CommandResult {
-    let mut gate = pumice_node::Gate::open();
     let node = ctx.server.node.clone();
-    node.depend_on_all(&mut gate);
-    node.wait(&gate).await.map_err(|error| Failure::new(format!("ERR {error}")))?;
+    node.sync().await.map_err(|error| Failure::new(format!("ERR {error}")))?;
     ctx.server.last_save.store(ctx.now_ms / 1000, Ordering::Relaxed);
     Ok(())
 }

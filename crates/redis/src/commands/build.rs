@@ -2,11 +2,11 @@
 //!
 //! Its elements are written under an id that no head names, in pieces when they are many, so nobody sees them;
 //! one last batch stores the head and removes what the key held before. Memory stays bounded whatever the size.
-//! A crash before that batch leaves elements that nothing names (docs/commands.md).
+//! What is left by a crash, an error or a client that is gone before that batch is given up (`keyspace/building.rs`).
 
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
-use crate::keyspace::{Change, Collection, Type};
+use crate::keyspace::{Building, Change, Collection, Type};
 
 use super::collection::{MEMBERS, commit_piece, is_piece, note_sizes};
 use super::{set, zset};
@@ -15,6 +15,7 @@ use super::{set, zset};
 pub(super) struct Builder {
     change: Change,
     collection: Collection,
+    building: Building,
 }
 
 impl Builder {
@@ -22,7 +23,7 @@ impl Builder {
     pub(super) fn new(ctx: &mut Ctx, key: &[u8], kind: Type) -> Self {
         let key = ctx.key(key);
         let collection = ctx.new_collection(key, kind);
-        Self { change: ctx.change(), collection }
+        Self { change: ctx.change(), collection, building: Building::new(&ctx.server) }
     }
 
     /// When the finished key expires, in Unix milliseconds; 0 = never.
@@ -54,7 +55,11 @@ impl Builder {
     }
 
     async fn piece(&mut self, ctx: &mut Ctx) -> CommandResult {
-        if is_piece(&self.change) { commit_piece(ctx, &mut self.change).await } else { Ok(()) }
+        if !is_piece(&self.change) {
+            return Ok(());
+        }
+        self.building.note(&mut self.change, &self.collection);
+        commit_piece(ctx, &mut self.change).await
     }
 
     /// Puts the collection in the place of what the key held; an empty one just removes it. Its size.
@@ -65,7 +70,9 @@ impl Builder {
         if count > 0 {
             self.change.put_collection(&mut self.collection, true);
         }
+        self.building.finish(&mut self.change);
         ctx.commit(self.change).await?;
+        self.building.done();
         Ok(count)
     }
 }

@@ -54,10 +54,10 @@ fn incr_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         Peek::Absent => None,
     };
     ctx.depend_on(key.place, stored.as_ref().map(|entry| entry.seq));
-    let was_there = stored.is_some();
+    let was = stored.as_ref().map(|entry| entry.expire_ms);
     let value = match ctx.string_of(stored).and_then(|old| Ok((add(old.as_ref(), by)?, old))) {
         // An expired head in the way may be a collection's.
-        Ok((_, None)) if was_there => return Fast::Slow,
+        Ok((_, None)) if was.is_some() => return Fast::Slow,
         Ok(value) => value,
         Err(failure) => return Fast::Fail(failure),
     };
@@ -66,7 +66,7 @@ fn incr_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
     let text = number::push_int(&mut digits, value);
     let mut change = ctx.change();
     let expire_ms = old.map_or(0, |old| old.expire_ms);
-    change.put_string(&key, expire_ms, &StringValue::Bytes(text), was_there);
+    change.put_string(&key, expire_ms, &StringValue::Bytes(text), was);
     match ctx.try_commit(change) {
         None => Fast::Slow,
         Some(Err(failure)) => Fast::Fail(failure),
@@ -93,7 +93,7 @@ async fn put(ctx: &mut Ctx, key: &HeadKey, old: Option<StringHead>, text: &[u8])
     let mut change = ctx.change();
     super::strings::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
     let expire_ms = old.map_or(0, |old| old.expire_ms);
-    change.put_string(key, expire_ms, &StringValue::Bytes(text), stored.is_some());
+    change.put_string(key, expire_ms, &StringValue::Bytes(text), stored.map(|meta| meta.expire_ms));
     ctx.commit(change).await
 }
 

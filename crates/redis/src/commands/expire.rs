@@ -110,11 +110,12 @@ async fn expire_at(
         return Ok(());
     }
     let mut change = ctx.change();
+    let was = entry.expire_ms;
     if at <= ctx.now_ms as i64 {
         ctx.erase_stored(&mut change, &key, Some(entry)).await?;
-        change.delete_head(&key);
+        change.delete_head(&key, was);
     } else {
-        change.put_head(&key, entry.tag, at as u64, &StringValue::of(&entry), true);
+        change.put_head(&key, entry.tag, at as u64, &StringValue::of(&entry), Some(was));
     }
     ctx.commit(change).await?;
     ctx.reply.flag(true);
@@ -128,7 +129,7 @@ async fn persist(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let expires = meta.is_some_and(|meta| meta.expire_ms != 0 && !is_expired(meta.expire_ms, ctx.now_ms));
     if expires && let Some(entry) = ctx.entry(key.place, key.raw()).await? {
         let mut change = ctx.change();
-        change.put_head(&key, entry.tag, 0, &StringValue::of(&entry), true);
+        change.put_head(&key, entry.tag, 0, &StringValue::of(&entry), Some(entry.expire_ms));
         ctx.commit(change).await?;
     }
     ctx.reply.flag(expires);

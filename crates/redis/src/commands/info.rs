@@ -98,7 +98,8 @@ fn lines(ctx: &mut Ctx, section: &str) -> String {
             for database in 0..DATABASES {
                 let keys = ctx.database_size(database);
                 if keys > 0 {
-                    lines.add(&format!("db{database}"), format!("keys={keys},expires=0,avg_ttl=0"));
+                    let expires = ctx.expiring_keys(database);
+                    lines.add(&format!("db{database}"), format!("keys={keys},expires={expires},avg_ttl=0"));
                 }
             }
         }
@@ -257,9 +258,7 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("space_reserved_bytes", sum(|d| d.space.reserved));
     lines.add("space_meta_bytes", sum(|d| d.space.meta));
     lines.add("space_bad_bytes", sum(|d| d.space.bad));
-    let written = sum(|d| {
-        d.heap.commit_bytes + d.heap.moved_bytes + d.heap.table_bytes + d.heap.large_bytes + d.heap.meta_bytes
-    });
+    let written = sum(pumice_node::flash_written_bytes);
     let user = sum(|d| d.counters.user_bytes);
     lines.add("user_written_bytes", user);
     lines.add("flash_written_bytes", written);
@@ -301,7 +300,7 @@ fn drives(ctx: &Ctx, lines: &mut Lines) {
                 drive.space.live,
                 drive.space.dead,
                 drive.space.free,
-                drive.heap.commit_bytes + drive.heap.moved_bytes + drive.heap.table_bytes + drive.heap.large_bytes,
+                pumice_node::flash_written_bytes(drive),
                 drive.counters.user_bytes,
                 drive.runs_max,
                 drive.tables,

@@ -40,7 +40,7 @@ async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             let entry = ctx.entry(key.place, key.raw()).await?;
             ctx.erase_stored(&mut change, &key, entry).await?;
         }
-        change.delete_head(&key);
+        change.delete_head(&key, meta.expire_ms);
     }
     ctx.commit(change).await?;
     ctx.reply.count(removed);

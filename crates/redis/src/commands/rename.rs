@@ -14,10 +14,10 @@ use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{
-    Change, Collection, Head, HeadKey, StringValue, collection_prefix, element_key, is_expired,
-};
+use crate::keyspace::{Building, Change, Collection, Head, HeadKey, StringValue, element_key, is_expired};
 use crate::value::Source;
+
+use super::collection::commit_piece;
 
 /// The commands of this module.
 pub static ROWS: &[Row] =
@@ -53,9 +53,11 @@ async fn move_key(ctx: &mut Ctx, args: Args<'_>, only_absent: bool) -> Result<bo
         return Ok(false);
     }
     let mut change = ctx.change();
-    put_again(ctx, &mut change, &from, stored, &to, in_the_way, true).await?;
-    change.delete_head(&from);
+    let was = stored.expire_ms;
+    let building = put_again(ctx, &mut change, &from, stored, &to, in_the_way, true).await?;
+    change.delete_head(&from, was);
     ctx.commit(change).await?;
+    building.done();
     Ok(true)
 }
 
@@ -91,14 +93,15 @@ async fn copy(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         return Ok(());
     };
     let mut change = ctx.change();
-    put_again(ctx, &mut change, &from, stored, &to, in_the_way, false).await?;
+    let building = put_again(ctx, &mut change, &from, stored, &to, in_the_way, false).await?;
     ctx.commit(change).await?;
+    building.done();
     ctx.reply.flag(true);
     Ok(())
 }
 
 /// Stores what `from` holds (`stored`, live) under `to`, in place of `in_the_way`. With `moving`, `from` is
-/// about to go.
+/// about to go. What is answered is to be told when `change` is written.
 async fn put_again(
     ctx: &mut Ctx,
     change: &mut Change,
@@ -107,72 +110,73 @@ async fn put_again(
     to: &HeadKey,
     in_the_way: Option<Entry>,
     moving: bool,
-) -> CommandResult {
-    let existed = in_the_way.is_some();
-    ctx.erase_stored(change, to, in_the_way).await?;
+) -> Result<Building, Failure> {
+    let mut building = Building::new(&ctx.server);
+    let was = in_the_way.as_ref().map(|entry| entry.expire_ms);
     let expire_ms = stored.expire_ms;
-    match ctx.head_of(from, Some(stored.clone()))? {
+    let head = ctx.head_of(from, Some(stored.clone()))?;
+    let mut copied = None;
+    if let Some(Head::Collection(collection)) = &head
+        && !(moving && collection.elements.drive == to.place.drive && from.space() == to.space())
+    {
+        copied = Some(copy_elements(ctx, change, &mut building, collection, to).await?);
+    }
+    ctx.erase_stored(change, to, in_the_way).await?;
+    match head {
         None => {}
         Some(Head::String(_)) if stored.large.is_some() => {
             let value = ctx.compose(to, &[Source::of(from.place, &stored)]).await?;
-            change.put_string(to, expire_ms, &value.as_ref(), existed);
+            change.put_string(to, expire_ms, &value.as_ref(), was);
         }
         Some(Head::String(_)) => {
-            change.put_string(to, expire_ms, &StringValue::Bytes(&stored.value), existed);
+            change.put_string(to, expire_ms, &StringValue::Bytes(&stored.value), was);
         }
-        Some(Head::Collection(collection))
-            if moving && collection.elements.drive == to.place.drive && from.space() == to.space() =>
-        {
-            change.put_head(to, stored.tag, expire_ms, &StringValue::Bytes(&stored.value), existed);
-        }
-        Some(Head::Collection(collection)) => {
-            let copied = copy_elements(ctx, &collection, to).await?;
-            if moving {
-                ctx.erase_elements(change, &collection).await?;
+        Some(Head::Collection(collection)) => match copied {
+            None => {
+                change.put_head(to, stored.tag, expire_ms, &StringValue::Bytes(&stored.value), was);
             }
-            let (value, len) = copied.encode();
-            change.put_head(to, stored.tag, expire_ms, &StringValue::Bytes(&value[..len]), existed);
-        }
+            Some(copied) => {
+                if moving {
+                    ctx.erase_elements(change, &collection).await?;
+                }
+                let (value, len) = copied.encode();
+                change.put_head(to, stored.tag, expire_ms, &StringValue::Bytes(&value[..len]), was);
+                building.finish(change);
+            }
+        },
     }
-    Ok(())
+    Ok(building)
 }
 
-/// Copies all elements of `collection` into a new one whose head the caller stores under `to`.
-async fn copy_elements(ctx: &mut Ctx, collection: &Collection, to: &HeadKey) -> Result<Collection, Failure> {
+/// Copies all elements of `collection` into a new one whose head the caller stores under `to`; the last of them wait
+/// in `change`.
+async fn copy_elements(
+    ctx: &mut Ctx,
+    change: &mut Change,
+    building: &mut Building,
+    collection: &Collection,
+    to: &HeadKey,
+) -> Result<Collection, Failure> {
     let mut copied = ctx.new_collection(to.clone(), collection.kind);
     copied.count = collection.count;
     (copied.first, copied.end) = (collection.first, collection.end);
     (copied.hints, copied.expire_ms) = (collection.hints, collection.expire_ms);
-    match copy_into(ctx, collection, &copied).await {
-        Ok(()) => Ok(copied),
-        Err(failure) => {
-            // What was copied can never be seen: give its space back.
-            let mut change = ctx.change();
-            change.retire(copied.elements, &collection_prefix(to.space(), copied.id));
-            ctx.commit(change).await?;
-            Err(failure)
-        }
-    }
-}
-
-async fn copy_into(ctx: &mut Ctx, collection: &Collection, copied: &Collection) -> CommandResult {
+    assert!(change.is_empty(), "what else the command changes waits for the last batch");
+    let mut waiting = 0;
     // Sub by sub: a collection uses a few low ones.
     for sub in 0..=1 {
         let (low, high) = (Bound::Unbounded, Bound::Unbounded);
         let mut scan = ctx.scan_elements(collection, sub, low, high, Direction::Forward, Want::Values);
-        let mut change = ctx.change();
-        let mut waiting = 0;
         while let Some((field, value)) = scan.next(ctx).await? {
             let key = element_key(copied.key.space(), copied.id, sub, &field);
             change.put(copied.elements, &key, copied.kind.tag(), 0, &StringValue::Bytes(&value));
             waiting += 1 + value.len() / 1024;
             if waiting >= COPY_BATCH_ELEMENTS {
-                ctx.commit(change).await?;
-                change = ctx.change();
+                building.note(change, &copied);
+                commit_piece(ctx, change).await?;
                 waiting = 0;
             }
         }
-        ctx.commit(change).await?;
     }
-    Ok(())
+    Ok(copied)
 }

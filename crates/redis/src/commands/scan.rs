@@ -8,7 +8,7 @@ use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
-use crate::keyspace::{HEAD_PREFIX_BYTES, RawKey, Type, after_prefix, head_prefix, is_expired};
+use crate::keyspace::{HEAD_PREFIX_BYTES, RawKey, Space, Type, after_prefix, head_prefix, is_expired};
 use crate::{glob, handler, number};
 
 /// The commands of this module.
@@ -135,7 +135,15 @@ async fn dbsize(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 impl Ctx {
     /// Keys of a database, expired ones that are still stored included.
     pub(crate) fn database_size(&mut self, database: usize) -> u64 {
-        let space = self.space_of(database);
+        self.count_of(self.space_of(database))
+    }
+
+    /// Those of them that expire.
+    pub(crate) fn expiring_keys(&mut self, database: usize) -> u64 {
+        self.count_of(self.space_of(database).expiring())
+    }
+
+    fn count_of(&mut self, space: Space) -> u64 {
         let node = self.server.node.clone();
         node.depend_on_all(&mut self.gate);
         let pending = self.transaction.as_ref().map_or(0, |overlay| overlay.tally(space));

@@ -39,7 +39,7 @@ async fn put(ctx: &mut Ctx, key: &HeadKey, expire_ms: u64, sources: &[Source]) -
     let stored = ctx.meta(key.place, key.raw()).await?;
     let mut change = ctx.change();
     super::strings::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
-    change.put_string(key, expire_ms, &value.as_ref(), stored.is_some());
+    change.put_string(key, expire_ms, &value.as_ref(), stored.map(|meta| meta.expire_ms));
     ctx.commit(change).await
 }
 

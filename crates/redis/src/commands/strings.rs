@@ -262,7 +262,7 @@ fn set_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         Expiry::At(at) => at,
     };
     let mut change = ctx.change();
-    change.put_string(&key, expire_ms, &StringValue::Bytes(&args[2]), stored.is_some());
+    change.put_string(&key, expire_ms, &StringValue::Bytes(&args[2]), stored.map(|meta| meta.expire_ms));
     match ctx.try_commit(change) {
         Some(Ok(())) => {
             ctx.reply.ok();
@@ -312,7 +312,7 @@ async fn store(
     let value = argument_value(ctx, args, value_at, key).await?;
     let mut change = ctx.change();
     clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
-    change.put_string(key, expire_ms, &value.as_ref(), stored.is_some());
+    change.put_string(key, expire_ms, &value.as_ref(), stored.map(|meta| meta.expire_ms));
     ctx.commit(change).await?;
     Ok(true)
 }
@@ -388,9 +388,9 @@ async fn getdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let found = ctx.string(&key).await?;
-    if found.is_some() {
+    if let Some(string) = &found {
         let mut change = ctx.change();
-        change.delete_head(&key);
+        change.delete_head(&key, string.expire_ms);
         ctx.commit(change).await?;
     }
     reply_string(ctx, key.place, found).await
@@ -422,10 +422,10 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if let (Some(string), Some(at)) = (&found, expiry) {
         let mut change = ctx.change();
         if at != 0 && at <= ctx.now_ms {
-            change.delete_head(&key);
+            change.delete_head(&key, string.expire_ms);
         } else if at != string.expire_ms {
             let value = StringValue::of(&string.entry);
-            change.put_string(&key, at, &value, true);
+            change.put_string(&key, at, &value, Some(string.expire_ms));
         }
         if !change.is_empty() {
             ctx.commit(change).await?;
@@ -486,7 +486,7 @@ async fn set_many(ctx: &mut Ctx, args: &Args<'_>, only_absent: bool) -> Result<b
     for ((key, meta), (_, value_at)) in metas.iter().zip(&pairs) {
         clear_for_string(ctx, &mut change, key, meta.map(|meta| meta.tag)).await?;
         let value = argument_value(ctx, args, *value_at, key).await?;
-        change.put_string(key, 0, &value.as_ref(), meta.is_some());
+        change.put_string(key, 0, &value.as_ref(), meta.map(|meta| meta.expire_ms));
     }
     ctx.commit(change).await?;
     Ok(true)

@@ -116,14 +116,14 @@ impl Ctx {
     ) -> Result<Collection, Failure> {
         let key = self.key(key);
         let entry = self.entry(key.place, key.raw()).await?;
-        let was_there = entry.is_some();
+        let was = entry.as_ref().map(|entry| entry.expire_ms);
         match self.head_of(&key, entry.clone())? {
             Some(Head::Collection(collection)) if collection.kind == kind => Ok(collection),
             Some(_) => Err(errors::WRONG_TYPE.into()),
             None => {
-                if was_there {
+                if let Some(was) = was {
                     self.erase_stored(change, &key, entry).await?;
-                    change.delete_head(&key);
+                    change.delete_head(&key, was);
                 }
                 Ok(self.new_collection(key, kind))
             }
@@ -294,9 +294,10 @@ impl Ctx {
     pub async fn erase(&mut self, change: &mut Change, key: &HeadKey) -> Result<bool, Failure> {
         let entry = self.entry(key.place, key.raw()).await?;
         let Some(stored) = entry else { return Ok(false) };
-        let live = !is_expired(stored.expire_ms, self.now_ms);
+        let was = stored.expire_ms;
+        let live = !is_expired(was, self.now_ms);
         self.erase_stored(change, key, Some(stored)).await?;
-        change.delete_head(key);
+        change.delete_head(key, was);
         Ok(live)
     }
 

@@ -109,7 +109,7 @@ impl Change {
         self.touch(&collection.key);
         if collection.count == 0 {
             if !collection.is_new {
-                self.delete_head(&collection.key);
+                self.delete_head(&collection.key, collection.expire_ms);
             }
             return;
         }
@@ -125,42 +125,37 @@ impl Change {
         let (key, tag) = (&collection.key, collection.kind.tag());
         self.put(key.place, key.raw(), tag, collection.expire_ms, &StringValue::Bytes(&value[..len]));
         if collection.is_new {
-            self.tally(key, 1);
+            self.count_head(key, None, Some(collection.expire_ms));
             collection.is_new = false;
         }
     }
 
-    /// Sets a string. `existed`: a head of any type, live or expired, is being replaced (its elements are the
-    /// caller's to remove, with [`crate::context::Ctx::erase_elements`]).
-    pub fn put_string(&mut self, key: &HeadKey, expire_ms: u64, value: &StringValue<'_>, existed: bool) {
-        self.touch(key);
-        self.put(key.place, key.raw(), Type::String.tag(), expire_ms, value);
-        if !existed {
-            self.tally(key, 1);
-        }
+    /// Sets a string. `was`: the expiry of the head of any type, live or expired, that is being replaced (its
+    /// elements are the caller's to remove, with [`crate::context::Ctx::erase_elements`]); `None`: there is none.
+    pub fn put_string(&mut self, key: &HeadKey, expire_ms: u64, value: &StringValue<'_>, was: Option<u64>) {
+        self.put_head(key, Type::String.tag(), expire_ms, value, was);
     }
 
-    /// Removes the head of `key`, which must be there (live or expired). Elements are the caller's to remove.
-    pub fn delete_head(&mut self, key: &HeadKey) {
+    /// Removes the head of `key`, which must be there (live or expired) and expire at `was`. Elements are the
+    /// caller's to remove.
+    pub fn delete_head(&mut self, key: &HeadKey, was: u64) {
         self.touch(key);
         self.delete(key.place, key.raw());
-        self.tally(key, -1);
+        self.count_head(key, Some(was), None);
     }
 
-    /// Stores a head of any type as raw bytes: RENAME, EXPIRE and such.
+    /// Stores a head of any type as raw bytes: RENAME, EXPIRE and such. `was` as in [`Change::put_string`].
     pub(crate) fn put_head(
         &mut self,
         key: &HeadKey,
         tag: u8,
         expire_ms: u64,
         value: &StringValue<'_>,
-        existed: bool,
+        was: Option<u64>,
     ) {
         self.touch(key);
         self.put(key.place, key.raw(), tag, expire_ms, value);
-        if !existed {
-            self.tally(key, 1);
-        }
+        self.count_head(key, was, Some(expire_ms));
     }
 
     /// Tells watchers of `key` that it changed.
@@ -206,8 +201,20 @@ impl Change {
         }
     }
 
-    fn tally(&mut self, key: &HeadKey, delta: i64) {
-        let (place, space) = (key.place, key.space());
+    /// Keeps count of the keys of a space, and of those that expire. `was` and `is`: when the head expired before
+    /// and expires now, 0 for never, `None` for no head.
+    fn count_head(&mut self, key: &HeadKey, was: Option<u64>, is: Option<u64>) {
+        let keys = i64::from(is.is_some()) - i64::from(was.is_some());
+        if keys != 0 {
+            self.tally(key.place, key.space(), keys);
+        }
+        let expires = |at: Option<u64>| i64::from(at.is_some_and(|at| at != 0));
+        if expires(is) != expires(was) {
+            self.tally(key.place, key.space().expiring(), expires(is) - expires(was));
+        }
+    }
+
+    fn tally(&mut self, place: Place, space: Space, delta: i64) {
         if self.in_transaction {
             self.ops.push(Op::Tally { place, space, delta });
         } else {

@@ -12,6 +12,14 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Space(pub u32);
 
+impl Space {
+    /// The name under which the keys of the space that expire are counted, beside the count of all (a tally's name
+    /// only, no prefix of keys: spaces given out stay far below this bit).
+    pub fn expiring(self) -> Self {
+        Self(self.0 | 1 << 31)
+    }
+}
+
 /// The space of Pumice's own records; user databases never get it.
 pub const SYSTEM_SPACE: Space = Space(0);
 

@@ -16,6 +16,7 @@
 //! to it.
 
 mod access;
+mod building;
 mod change;
 mod cursor;
 mod head;
@@ -26,6 +27,8 @@ mod spaces;
 
 pub use access::Latched;
 pub(crate) use access::{refused, store_failure};
+pub use building::Building;
+pub(crate) use building::abandon_all;
 pub use change::{Change, StringValue};
 pub use cursor::Cursors;
 pub use head::{

@@ -47,7 +47,7 @@ impl Overlay {
     pub(super) fn drop_space(&mut self, space: Space) {
         self.keys.retain(|key, _| space_of(key) != space);
         self.retired.retain(|(_, prefix)| space_of(prefix) != space);
-        self.tallies.retain(|(known, _), _| *known != space);
+        self.tallies.retain(|(known, _), _| *known != space && *known != space.expiring());
     }
 
     /// Adds a command's writes.

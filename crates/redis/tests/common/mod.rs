@@ -23,6 +23,7 @@ pub struct TestServer {
     dir: tempfile::TempDir,
     socket: PathBuf,
     server: Arc<Server>,
+    may_load: Arc<pumice_reactor::sync::Event>,
     running: Option<Running>,
     _thread: Option<JoinHandle<()>>,
 }
@@ -36,6 +37,8 @@ pub struct Setup {
     pub memory_bytes: u64,
     /// Addresses besides the Unix socket.
     pub tcp: Option<String>,
+    /// Clients hear LOADING until [`TestServer::load`].
+    pub loads_when_told: bool,
 }
 
 impl Default for Setup {
@@ -46,6 +49,7 @@ impl Default for Setup {
             drive_bytes: 1 << 30,
             memory_bytes: 64 << 20,
             tcp: None,
+            loads_when_told: false,
         }
     }
 }
@@ -66,23 +70,29 @@ impl TestServer {
         let (ready, is_ready) = mpsc::channel::<Arc<Server>>();
         let config = Config { cores: 2, ..Config::default() };
         let gone = Arc::new(pumice_reactor::sync::Event::new());
+        let may_load = Arc::new(pumice_reactor::sync::Event::new());
+        if !setup.loads_when_told {
+            may_load.set();
+        }
+        let loads = may_load.clone();
         let running = pumice_reactor::start(
             &config,
             Arc::new(move |core: CoreId| {
                 let (setup, path, ready, gone) = (setup.clone(), path.clone(), ready.clone(), gone.clone());
+                let loads = loads.clone();
                 Box::pin(async move {
                     if core != CoreId(0) {
                         return gone.wait().await;
                     }
                     let stopped = gone.clone();
-                    serve(setup, &path, ready).await;
+                    serve(setup, &path, ready, &loads).await;
                     stopped.set();
                 })
             }),
         )
         .expect("io_uring");
         let server = is_ready.recv_timeout(std::time::Duration::from_secs(60)).expect("the server starts");
-        Self { dir, socket, server, running: Some(running), _thread: None }
+        Self { dir, socket, server, may_load, running: Some(running), _thread: None }
     }
 
     /// Stops it and starts it again on the same drives.
@@ -98,6 +108,11 @@ impl TestServer {
         if let Some(running) = self.running.take() {
             running.join().expect("no core panics");
         }
+    }
+
+    /// Lets a server that [`Setup::loads_when_told`] open its drives.
+    pub fn load(&self) {
+        self.may_load.set();
     }
 
     pub fn server(&self) -> &Arc<Server> {
@@ -123,7 +138,39 @@ impl Drop for TestServer {
     }
 }
 
-async fn serve(setup: Setup, dir: &Path, ready: mpsc::Sender<Arc<Server>>) {
+async fn serve(
+    setup: Setup,
+    dir: &Path,
+    ready: mpsc::Sender<Arc<Server>>,
+    may_load: &pumice_reactor::sync::Event,
+) {
+    let server = Arc::new(Server::new(setup.options.clone()).expect("a server"));
+    let unix = format!("unix:{}", dir.join("s").display()).parse().expect("an address");
+    let mut faces = vec![face::bind(&server, &unix).await.expect("bound")];
+    if let Some(tcp) = &setup.tcp {
+        faces.push(face::bind(&server, &tcp.parse().expect("an address")).await.expect("bound"));
+    }
+    for face in faces {
+        pumice_reactor::spawn(face.run());
+    }
+    pumice_reactor::spawn(face::keep_house(server.clone()));
+    if setup.loads_when_told {
+        ready.send(server.clone()).expect("somebody waits");
+        may_load.wait().await;
+    }
+    let node = open(&setup, dir).await;
+    let background = node.clone();
+    pumice_reactor::spawn_on(CoreId(1), move || Box::pin(async move { background.start_background() }));
+    server.attach(node.clone()).await.expect("attached");
+    if !setup.loads_when_told {
+        ready.send(server.clone()).expect("somebody waits");
+    }
+    server.stopping.wait().await;
+    face::stop(&server).await;
+    node.close().await.expect("closed");
+}
+
+async fn open(setup: &Setup, dir: &Path) -> Node {
     let mut devices = Vec::new();
     for index in 0..setup.drives {
         let path = dir.join(format!("drive{index}"));
@@ -137,24 +184,30 @@ async fn serve(setup: Setup, dir: &Path, ready: mpsc::Sender<Arc<Server>>) {
         devices.push((format!("drive{index}"), device));
     }
     let options = NodeOptions { memory_bytes: setup.memory_bytes, set_id: [7; 16], ..NodeOptions::default() };
-    let node = Node::open(devices, &options, &|_, _| {}).await.expect("opened");
-    let background = node.clone();
-    pumice_reactor::spawn_on(CoreId(1), move || Box::pin(async move { background.start_background() }));
-    let server = Arc::new(Server::new(setup.options.clone()).expect("a server"));
-    server.attach(node.clone()).await.expect("attached");
-    let unix = format!("unix:{}", dir.join("s").display()).parse().expect("an address");
-    let mut faces = vec![face::bind(&server, &unix).await.expect("bound")];
-    if let Some(tcp) = &setup.tcp {
-        faces.push(face::bind(&server, &tcp.parse().expect("an address")).await.expect("bound"));
+    Node::open(devices, &options, &|_, _| {}).await.expect("opened")
+}
+
+/// Waits until `test` holds: for what the server does in its own time.
+#[track_caller]
+#[allow(clippy::disallowed_methods)] // tests of a real server live in real time
+pub fn eventually(what: &str, mut test: impl FnMut() -> bool) {
+    for _ in 0..3000 {
+        if test() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    for face in faces {
-        pumice_reactor::spawn(face.run());
-    }
-    pumice_reactor::spawn(face::keep_house(server.clone()));
-    ready.send(server.clone()).expect("somebody waits");
-    server.stopping.wait().await;
-    face::stop(&server).await;
-    node.close().await.expect("closed");
+    panic!("not within half a minute: {what}");
+}
+
+/// A number from INFO.
+pub fn info_number(client: &mut Client, section: &str, name: &str) -> u64 {
+    let text = match client.call(&["INFO", section]) {
+        Reply::Bulk(text) | Reply::Verbatim(text) => String::from_utf8(text).expect("text"),
+        other => panic!("INFO answered {other}"),
+    };
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {text}"))
 }
 
 /// Runs a transcript against a new server: `> COMMAND …` and the reply on the next line.

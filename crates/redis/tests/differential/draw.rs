@@ -137,6 +137,15 @@ impl Draw<'_> {
         }
     }
 
+    /// Fields enough to leave what Redis keeps compactly, and what is removed one by one; rarely.
+    pub fn many_fields(&mut self) -> Option<Vec<Vec<u8>>> {
+        if !self.rng.chance(0.02) {
+            return None;
+        }
+        let count = 120 + self.rng.below(60);
+        Some((0..count).map(|n| format!("f{n}").into_bytes()).collect())
+    }
+
     /// An integer as text, often at an edge, now and then none at all.
     pub fn int(&mut self) -> Vec<u8> {
         match self.rng.below(20) {

@@ -5,6 +5,10 @@ use super::draw::Draw;
 
 pub fn draw(d: &mut Draw<'_>) -> Command {
     let key = d.key_of("h");
+    if let Some(fields) = d.many_fields() {
+        let pairs = fields.into_iter().flat_map(|field| [field, b"many".to_vec()]);
+        return d.command("hset", std::iter::once(key).chain(pairs).collect());
+    }
     match d.below(26) {
         0..6 => {
             let name = *d.pick(&["hset", "hset", "hmset"]);

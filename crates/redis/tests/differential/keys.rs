@@ -12,9 +12,32 @@ fn keys(d: &mut Draw<'_>) -> Vec<Vec<u8>> {
     (0..1 + d.below(3)).map(|_| any_key(d)).collect()
 }
 
+/// SCAN with a count that fetches all at once: pages are the servers' own affair.
+fn scan(d: &mut Draw<'_>) -> Command {
+    let cursor = if d.below(15) == 0 {
+        // Cursors that are none; of those that parse, only 0 means the same to both.
+        d.pick(&["", "-0", "+0", "00", "x", "-", "1x", " 0", "0 ", "18446744073709551616", "0\0x"])
+    } else {
+        &"0"
+    };
+    let mut words = vec![cursor.as_bytes().to_vec(), d.word("count"), b"60000".to_vec()];
+    if d.below(2) == 0 {
+        let pattern = *d.pick(&["*", "k*", "k[0-4]", "[^k]*", "?1", "", "\\k1", "z*", "l?", "*\0*"]);
+        words.extend([d.word("match"), pattern.as_bytes().to_vec()]);
+    }
+    if d.below(3) == 0 {
+        let kind = *d.pick(&["string", "hash", "list", "set", "zset", "stream", "nope", "STRING"]);
+        words.extend([d.word("type"), kind.as_bytes().to_vec()]);
+    }
+    if d.below(12) == 0 {
+        words.extend([d.word("count"), d.pick(&["0", "-1", "x"]).as_bytes().to_vec()]);
+    }
+    d.command("scan", words)
+}
+
 pub fn draw(d: &mut Draw<'_>) -> Command {
     let key = any_key(d);
-    match d.below(34) {
+    match d.below(36) {
         0..3 => {
             let (name, keys) = (*d.pick(&["del", "unlink"]), keys(d));
             d.command(name, keys)
@@ -88,6 +111,7 @@ pub fn draw(d: &mut Draw<'_>) -> Command {
             let words = (0..d.below(4)).map(|_| d.field()).collect();
             d.command("nosuchcommand", words)
         }
+        34..36 => scan(d),
         31 => {
             let words = match d.below(8) {
                 0 => vec![b"encoding".to_vec()],

@@ -19,6 +19,9 @@ fn end(d: &mut Draw<'_>) -> Vec<u8> {
 
 pub fn draw(d: &mut Draw<'_>) -> Command {
     let key = d.key_of("l");
+    if let Some(fields) = d.many_fields() {
+        return d.command("rpush", std::iter::once(key).chain(fields).collect());
+    }
     match d.below(40) {
         0..8 => {
             let name = *d.pick(&["lpush", "rpush", "rpush", "lpushx", "rpushx"]);

@@ -14,6 +14,9 @@ fn member(d: &mut Draw<'_>, key: &[u8]) -> Vec<u8> {
 
 pub fn draw(d: &mut Draw<'_>) -> Command {
     let key = d.key_of("e");
+    if let Some(fields) = d.many_fields() {
+        return d.command("sadd", std::iter::once(key).chain(fields).collect());
+    }
     let keys = |d: &mut Draw<'_>, count: u64| (0..count).map(|_| d.key_of("e")).collect::<Vec<_>>();
     match d.below(30) {
         0..7 => {

@@ -67,6 +67,16 @@ fn combination(d: &mut Draw<'_>, words: &mut Vec<Vec<u8>>, count: u64, with_scor
 }
 
 pub fn draw(d: &mut Draw<'_>) -> Command {
+    if let Some(fields) = d.many_fields() {
+        let (key, level) = key_and_kind(d);
+        let is_level = level && key.starts_with(b"lex");
+        let mut words = vec![key];
+        for field in fields {
+            let score = if is_level { 0 } else { d.below(60) as i64 - 20 };
+            words.extend([score.to_string().into_bytes(), field]);
+        }
+        return d.command("zadd", words);
+    }
     match d.below(60) {
         0..14 => add(d),
         14..24 => range(d),

@@ -23,7 +23,7 @@ use super::report::{Cost, Row, Tally};
 use super::workload::{Op, Stream, Workload};
 use crate::cli::{BenchArgs, Distribution, DurabilityArg};
 use crate::exit::{Outcome, Stop};
-use crate::{drives, metrics, process};
+use crate::{drives, process};
 
 /// The key space of the benchmark: no Redis database is in it.
 const SPACE: [u8; 5] = [0xFF, 0xFF, 0xFF, 0xFE, 0];
@@ -230,7 +230,7 @@ fn cost(node: &Node) -> Cost {
     Cost {
         cpu_seconds: process::usage().cpu_seconds,
         flash_read_bytes: stats.drives.iter().map(|drive| drive.heap.read_bytes).sum(),
-        flash_written_bytes: stats.drives.iter().map(metrics::flash_written_bytes).sum(),
+        flash_written_bytes: stats.drives.iter().map(pumice_node::flash_written_bytes).sum(),
     }
 }
 

@@ -158,16 +158,21 @@ impl Server {
 
     /// One HTTP GET of `path` from `--http`; status code and body.
     pub fn http(&self, path: &str) -> (u16, String) {
-        use std::io::Write;
         let face =
             self.faces.iter().find_map(|face| face.strip_prefix("http on ")).expect("--http was given");
-        let mut stream = std::net::TcpStream::connect(face).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
+        http_get(face, path)
     }
+}
+
+/// One HTTP GET of `path` at `addr`; status code and body.
+pub fn http_get(addr: &str, path: &str) -> (u16, String) {
+    use std::io::Write;
+    let mut stream = std::net::TcpStream::connect(addr).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
 }
 
 impl Drop for Server {

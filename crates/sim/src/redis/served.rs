@@ -18,16 +18,29 @@ use std::sync::Arc;
 const PATH: &str = "/drive0";
 const SEGMENT_BYTES: u32 = 512 << 10;
 const SEGMENTS: u64 = 128;
-const PORT: u16 = 6379;
+pub(super) const PORT: u16 = 6379;
 /// Cores that serve clients; one more does background work.
-const SERVING_CORES: u16 = 2;
+pub(super) const SERVING_CORES: u16 = 2;
 
-async fn format() -> Result<(), String> {
+pub(super) async fn format() -> Result<(), String> {
     let bytes = SEGMENTS * u64::from(SEGMENT_BYTES);
     let device = Device::create(&DeviceSpec::Path(PATH.into()), bytes).await;
     let device = device.map_err(|error| format!("create: {error}"))?;
     let format = StoreFormat { drive_id: [7; 16], segment_bytes: SEGMENT_BYTES, ..StoreFormat::default() };
     Store::format(&device, &format).await.map_err(|error| format!("format: {error}"))
+}
+
+/// Opens the drive, as a node of one.
+pub(super) async fn open_node() -> Node {
+    let device = match Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await {
+        Ok(device) => device,
+        Err(error) => panic!("the drive did not open: {error}"),
+    };
+    let options = NodeOptions { set_id: [9; 16], ..NodeOptions::default() };
+    match Node::open(vec![(PATH.into(), device)], &options, &|_, _| {}).await {
+        Ok(node) => node,
+        Err(error) => panic!("the drives did not open: {error}"),
+    }
 }
 
 /// What `pumice serve` does, in the same order: listen, open the drives, serve, keep house.
@@ -52,15 +65,7 @@ async fn serve(seed: u64) {
             })
         });
     }
-    let device = match Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await {
-        Ok(device) => device,
-        Err(error) => panic!("the drive did not open: {error}"),
-    };
-    let options = NodeOptions { set_id: [9; 16], ..NodeOptions::default() };
-    let node = match Node::open(vec![(PATH.into(), device)], &options, &|_, _| {}).await {
-        Ok(node) => node,
-        Err(error) => panic!("the drives did not open: {error}"),
-    };
+    let node = open_node().await;
     let background = node.clone();
     if let Err(error) = server.attach(node).await {
         panic!("the drives were not attached: {error}");
@@ -69,7 +74,7 @@ async fn serve(seed: u64) {
     drop(spawn(face::keep_house(server)));
 }
 
-fn boot(world: &World, host: HostId, seed: u64) {
+pub(super) fn boot(world: &World, host: HostId, seed: u64) {
     drop(world.run(host, 0, serve(seed)));
 }
 

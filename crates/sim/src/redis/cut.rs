@@ -1,0 +1,362 @@
+//! World `redis-cut`: power is cut inside of commands that write a collection in many batches. Afterwards the
+//! collection is what it was before or what the command makes of it, and nothing is left on the drive that no
+//! key names.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Bound;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pumice_base::hash::stable_hash64;
+use pumice_base::rng::Rng;
+use pumice_kv::{Direction, SliceSet, Want};
+use pumice_node::Node;
+use pumice_reactor::sim::{CutMode, DiskImage, Halt, HostId, HostOptions, PowerCut, World};
+use pumice_reactor::{Addr, sleep};
+
+use super::resp::{Connection, Reply, encode};
+use super::served::{PORT, SERVING_CORES, boot, format, open_node};
+use crate::report::{Report, RunOptions};
+use crate::worlds::{Broken, Outcome, caught};
+
+const MODES: [CutMode; 3] = [CutMode::Before, CutMode::Torn, CutMode::After];
+/// Cuts of each command and seed, spread over its operations.
+const CUTS: u64 = 10;
+/// Elements of a collection, and bytes of each: several batches' worth.
+const ELEMENTS: usize = 6000;
+const ELEMENT_BYTES: usize = 600;
+
+/// What is there before a command, the command, and the key to look at.
+struct Case {
+    name: &'static str,
+    setup: fn() -> Vec<Vec<Vec<u8>>>,
+    command: &'static [&'static str],
+    /// Reads everything that the command may change.
+    reads: &'static [&'static [&'static str]],
+    /// A crash may leave it done in part.
+    may_be_partial: bool,
+}
+
+fn element(prefix: &str, n: usize) -> Vec<u8> {
+    let mut element = format!("{prefix}{n:05}:").into_bytes();
+    element.resize(ELEMENT_BYTES, b'a' + (n % 26) as u8);
+    element
+}
+
+/// Commands that fill `key`, a few hundred elements each.
+fn fill(name: &str, key: &str, prefix: &str, range: std::ops::Range<usize>) -> Vec<Vec<Vec<u8>>> {
+    let numbers: Vec<usize> = range.collect();
+    let chunk = |numbers: &[usize]| {
+        let mut command = vec![name.as_bytes().to_vec(), key.as_bytes().to_vec()];
+        for &n in numbers {
+            match name {
+                "ZADD" => command.extend([n.to_string().into_bytes(), element(prefix, n)]),
+                "HSET" => command.extend([format!("f{n}").into_bytes(), element(prefix, n)]),
+                _ => command.push(element(prefix, n)),
+            }
+        }
+        command
+    };
+    numbers.chunks(300).map(chunk).collect()
+}
+
+fn list() -> Vec<Vec<Vec<u8>>> {
+    let mut commands = fill("RPUSH", "list", "e", 0..ELEMENTS);
+    // One in the middle to find, and some to remove, far apart.
+    commands.push(["LSET", "list", "3000", "pivot"].map(|word| word.as_bytes().to_vec()).to_vec());
+    for at in ["500", "2900", "3100", "5500"] {
+        commands.push(["LSET", "list", at, "gone"].map(|word| word.as_bytes().to_vec()).to_vec());
+    }
+    commands
+}
+
+fn sets() -> Vec<Vec<Vec<u8>>> {
+    let mut commands = fill("SADD", "a", "m", 0..ELEMENTS);
+    commands.extend(fill("SADD", "b", "m", ELEMENTS / 2..ELEMENTS + 500));
+    commands.extend(fill("SADD", "to", "old", 0..400));
+    commands
+}
+
+fn zsets() -> Vec<Vec<Vec<u8>>> {
+    let mut commands = fill("ZADD", "a", "m", 0..ELEMENTS / 2);
+    commands.extend(fill("RPUSH", "to", "old", 0..300));
+    commands
+}
+
+fn hashes() -> Vec<Vec<Vec<u8>>> {
+    let mut commands = fill("HSET", "a", "v", 0..ELEMENTS);
+    commands.extend(fill("HSET", "to", "old", 0..400));
+    commands
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "LINSERT",
+        setup: list,
+        command: &["LINSERT", "list", "BEFORE", "pivot", "new"],
+        reads: &[&["LRANGE", "list", "0", "-1"]],
+        may_be_partial: false,
+    },
+    Case {
+        name: "LREM",
+        setup: list,
+        command: &["LREM", "list", "0", "gone"],
+        reads: &[&["LRANGE", "list", "0", "-1"]],
+        may_be_partial: true,
+    },
+    Case {
+        name: "SUNIONSTORE",
+        setup: sets,
+        command: &["SUNIONSTORE", "to", "a", "b"],
+        reads: &[&["SMEMBERS", "to"], &["SCARD", "to"]],
+        may_be_partial: false,
+    },
+    Case {
+        name: "ZRANGESTORE",
+        setup: zsets,
+        command: &["ZRANGESTORE", "to", "a", "0", "-1"],
+        reads: &[&["ZRANGE", "to", "0", "-1"], &["LRANGE", "to", "0", "-1"], &["TYPE", "to"]],
+        may_be_partial: false,
+    },
+    Case {
+        name: "COPY",
+        setup: hashes,
+        command: &["COPY", "a", "to", "REPLACE"],
+        reads: &[&["HGETALL", "to"], &["HLEN", "to"]],
+        may_be_partial: false,
+    },
+    Case {
+        name: "RENAME",
+        setup: hashes,
+        command: &["RENAME", "a", "to"],
+        reads: &[&["HGETALL", "to"], &["HGETALL", "a"]],
+        may_be_partial: false,
+    },
+];
+
+async fn call(connection: &mut Connection, words: &[&str]) -> io::Result<Reply> {
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    connection.call(&words).await
+}
+
+/// Connects once the server has opened its drives.
+async fn connect(addr: Addr) -> Result<Connection, String> {
+    for _ in 0..1000 {
+        if let Ok(mut connection) = Connection::open(&addr).await
+            && matches!(call(&mut connection, &["EXISTS", "a"]).await, Ok(Reply::Integer(_)))
+        {
+            return Ok(connection);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    Err("the server does not come up".into())
+}
+
+async fn prepare(addr: Addr, commands: Vec<Vec<Vec<u8>>>) -> Result<(), String> {
+    let mut connection = connect(addr).await?;
+    for command in commands {
+        let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
+        match connection.call(&words).await.map_err(|error| error.to_string())? {
+            Reply::Error(why) => return Err(why),
+            _ => continue,
+        }
+    }
+    Ok(())
+}
+
+async fn look(addr: Addr, reads: &[&[&str]]) -> Result<Vec<Reply>, String> {
+    let mut connection = connect(addr).await?;
+    let mut out = Vec::new();
+    for words in reads {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        encode(&words, &mut out);
+    }
+    connection.send(out).await.map_err(|error| error.to_string())?;
+    let mut replies = Vec::new();
+    for _ in reads {
+        replies.push(connection.receive().await.map_err(|error| error.to_string())?);
+    }
+    Ok(replies)
+}
+
+/// Ids of collections whose elements are stored under an id that no head names, retired ones left out.
+async fn orphans(node: &Node) -> Result<Vec<u64>, String> {
+    let (mut named, mut found) = (BTreeSet::new(), BTreeSet::new());
+    for drive in 0..node.drive_count() {
+        let store = node.store(drive);
+        let snapshot = store.snapshot();
+        for slice in 0..store.slice_count() {
+            let slice = pumice_kv::SliceId(slice);
+            let all = (Bound::<Bytes>::Unbounded, Bound::<Bytes>::Unbounded);
+            let only = SliceSet::One(slice);
+            let mut scan = store.scan(&snapshot, only, all.0, all.1, Direction::Forward, Want::Values);
+            while let Some((key, entry)) = scan.next().await.map_err(|error| error.to_string())? {
+                let id = |bytes: &[u8]| bytes.first_chunk::<8>().copied();
+                match (key.get(..4), key.get(4)) {
+                    (Some(space), Some(0)) if space != [0; 4] && space != [0xFF; 4] && entry.tag != 1 => {
+                        named.extend(id(&entry.value).map(u64::from_le_bytes));
+                    }
+                    (Some(_), Some(1)) if !store.is_retired(slice, &key) => {
+                        found.extend(key.get(5..).and_then(id).map(u64::from_be_bytes));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(found.difference(&named).copied().collect())
+}
+
+struct Stage {
+    world: World,
+    server: HostId,
+    client: HostId,
+    addr: Addr,
+    seed: u64,
+}
+
+impl Stage {
+    fn new(seed: u64) -> Self {
+        let world = World::new(seed);
+        let host = |name: &str, cores| HostOptions {
+            name: name.into(),
+            cores,
+            quirks: false,
+            ..HostOptions::default()
+        };
+        let server = world.add_host(host("server", usize::from(SERVING_CORES) + 1));
+        let client = world.add_host(host("client", 1));
+        let addr = world.addr(server, PORT);
+        Self { world, server, client, addr, seed }
+    }
+
+    fn client<T: 'static>(
+        &self,
+        work: impl Future<Output = Result<T, String>> + 'static,
+    ) -> Result<T, String> {
+        self.world.block_on(self.client, work).map_err(|halt| format!("the client: {halt}"))?
+    }
+
+    /// Runs the case on the media of `image`; `cut` counts operations from the command on. Answers what was there
+    /// afterwards, whether the command was acknowledged, and how many operations it took.
+    fn play(
+        &self,
+        image: &DiskImage,
+        case: &'static Case,
+        cut: Option<PowerCut>,
+    ) -> Result<(Vec<Reply>, bool, u64), String> {
+        let (world, server) = (&self.world, self.server);
+        world.kill(server);
+        world.set_disk(server, image);
+        world.restart(server);
+        boot(world, server, self.seed);
+        let addr = self.addr.clone();
+        let mut connection = self.client(connect(addr))?;
+        let start = world.counters(server).mutations;
+        if let Some(cut) = cut {
+            world.cut_power(server, PowerCut { at: start + cut.at, ..cut });
+        }
+        let work = async move { call(&mut connection, case.command).await };
+        let answer = match world.block_on_for(self.client, Duration::from_secs(20), work) {
+            Ok(answer) => answer.ok(),
+            Err(Halt::OutOfTime) => None,
+            Err(halt) => return Err(format!("the command: {halt}")),
+        };
+        let operations = world.counters(server).mutations - start;
+        if world.is_up(server) {
+            world.spare_power(server);
+        } else {
+            world.restart(server);
+            boot(world, server, self.seed);
+        }
+        let found = self.client(look(self.addr.clone(), case.reads))?;
+        // The drive as it is now, by itself.
+        world.kill(server);
+        world.restart(server);
+        let left = world.block_on(server, async {
+            let node = open_node().await;
+            orphans(&node).await
+        });
+        let left = left.map_err(|halt| format!("looking at the drive: {halt}"))??;
+        if !left.is_empty() {
+            return Err(format!("elements of collections that no key names: ids {left:?}"));
+        }
+        match answer {
+            Some(Reply::Error(why)) => Err(format!("the command: {why}")),
+            answer => Ok((found, answer.is_some(), operations)),
+        }
+    }
+}
+
+/// Whether `found` is `before` without some of what `after` lacks, in order.
+fn is_between(found: &[Reply], before: &[Reply], after: &[Reply]) -> bool {
+    let [Reply::Array(Some(found))] = found else { return false };
+    let ([Reply::Array(Some(before))], [Reply::Array(Some(after))]) = (before, after) else { return false };
+    let mut rest = before.iter();
+    let is_part = |whole: &mut std::slice::Iter<'_, Reply>, part: &[Reply]| {
+        part.iter().all(|item| whole.any(|other| other == item))
+    };
+    is_part(&mut rest, found) && is_part(&mut found.iter(), after)
+}
+
+fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) -> Outcome {
+    let stage = Stage::new(seed);
+    let (world, server) = (&stage.world, stage.server);
+    world.block_on(server, format()).map_err(|halt| format!("format: {halt}"))??;
+    boot(world, server, seed);
+    stage.client(prepare(stage.addr.clone(), (case.setup)()))?;
+    let before = stage.client(look(stage.addr.clone(), case.reads))?;
+    world.run_for(Duration::from_secs(2));
+    let image = world.disk(server);
+    let (after, _, operations) = stage.play(&image, case, None)?;
+    if before == after || operations < 1 {
+        return Err(format!("{}: it changes nothing, or in {operations} operations", case.name).into());
+    }
+    let mut rng = Rng::from_seed(seed).split(case.name);
+    for number in 0..CUTS {
+        let at = rng.below(operations);
+        let mode = MODES[rng.below(3) as usize];
+        if only.is_some_and(|only| only != number) {
+            continue;
+        }
+        let cut = PowerCut { at, mode, fate: None };
+        let ran = caught(|| stage.play(&image, case, Some(cut)).map_err(Broken::from));
+        let checked = ran.and_then(|(found, acknowledged, _)| {
+            let is_unheard_part = || case.may_be_partial && is_between(&found, &before, &after);
+            let fits = found == after || (!acknowledged && (found == before || is_unheard_part()));
+            if !fits {
+                let cut = if acknowledged { "acknowledged" } else { "not acknowledged" };
+                return Err(Broken::from(format!("neither before nor after ({cut})")));
+            }
+            report.count(
+                if found == after {
+                    "done"
+                } else if found == before {
+                    "undone"
+                } else {
+                    "in part"
+                },
+                1,
+            );
+            Ok(())
+        });
+        checked.map_err(|broken| Broken {
+            what: format!(
+                "{}: power cut {mode:?} operation {at} of {operations}: {}",
+                case.name, broken.what
+            ),
+            replay_args: format!(" --cut {number}"),
+        })?;
+        report.count("cuts", 1);
+    }
+    Ok(world.event_hash())
+}
+
+pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outcome {
+    let mut hash = 0;
+    for one in CASES {
+        hash = stable_hash64(hash, &case(seed, one, options.cut, report)?.to_le_bytes());
+    }
+    Ok(hash)
+}
