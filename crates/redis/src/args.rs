@@ -99,6 +99,24 @@ impl<'a> Args<'a> {
     pub fn bytes(&self) -> usize {
         self.spans.iter().map(|span| span.len as usize).sum()
     }
+
+    /// The arguments as others may see them, in MONITOR and the slow log: passwords are left out.
+    pub fn shown(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let secret = if self.is(0, "auth") {
+            1..usize::MAX
+        } else if self.is(0, "hello") {
+            let at = (2..self.len()).find(|&at| self.is(at, "auth")).map_or(usize::MAX - 3, |at| at + 1);
+            at..at + 2
+        } else if self.is(0, "config") && self.is(1, "set") {
+            let at = (2..self.len()).step_by(2).find(|&at| self.is(at, "requirepass"));
+            let at = at.map_or(usize::MAX - 3, |at| at + 1);
+            at..at + 1
+        } else {
+            0..0
+        };
+        let arguments = self.iter_from(0).enumerate();
+        arguments.map(move |(at, argument)| if secret.contains(&at) { b"(redacted)" } else { argument })
+    }
 }
 
 impl Index<usize> for Args<'_> {

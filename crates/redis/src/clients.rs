@@ -209,6 +209,8 @@ impl Clients {
                 self.monitors.fetch_add(1, Ordering::Release);
             } else {
                 self.monitors.fetch_sub(1, Ordering::Release);
+                // Who is a client again wants replies only.
+                client.take_monitor_lines();
             }
         }
     }

@@ -133,6 +133,11 @@ impl Command {
     pub fn arity_fits(&self, count: usize) -> bool {
         arity_fits(self.facts.arity, count)
     }
+
+    /// The facts of what `args` ask for: of the subcommand, where there is one.
+    pub fn facts_of(&self, args: &Args<'_>) -> &'static Facts {
+        args.get(1).and_then(|name| subcommand(self.facts, name)).unwrap_or(self.facts)
+    }
 }
 
 /// True when `count` arguments, the name included, fit `arity`.

@@ -93,6 +93,7 @@ fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Fai
         return Err(errors::unknown_command(&args[0], args.iter_from(1)));
     };
     let facts = command.facts;
+    let mut while_loading = command.while_loading;
     if !facts.subcommands.is_empty() && args.len() > 1 {
         let Some(sub) = crate::command::subcommand(facts, &args[1]) else {
             return Err(errors::unknown_subcommand(facts.name, &args[1]));
@@ -100,6 +101,7 @@ fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Fai
         if !crate::command::arity_fits(sub.arity, args.len()) {
             return Err(errors::wrong_arity(sub.name));
         }
+        while_loading = sub.flags.contains(&"loading");
     }
     if !command.arity_fits(args.len()) {
         return Err(errors::wrong_arity(facts.name));
@@ -110,7 +112,7 @@ fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Fai
     if ctx.session.multi.is_some() && facts.flags.contains(&"no_multi") {
         return Err("ERR Command not allowed inside a transaction".into());
     }
-    if !ctx.server.is_loaded() && !command.while_loading {
+    if !ctx.server.is_loaded() && !while_loading {
         return Err("LOADING Pumice is opening its drives".into());
     }
     if let Some(multi) = &mut ctx.session.multi {
@@ -144,7 +146,7 @@ pub(crate) fn run_queued<'a>(
 
 /// Runs a command that may run, and keeps the statistics.
 pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>) {
-    if ctx.server.clients.has_monitors() && !command.facts.flags.contains(&"admin") {
+    if ctx.server.clients.has_monitors() && !command.facts_of(&args).flags.contains(&"admin") {
         crate::commands::monitor::tell(ctx, &args);
     }
     let started = pumice_reactor::now();

@@ -2,7 +2,7 @@
 //!
 //! - `resp/` reads requests and writes replies; `connection.rs` runs one client: what arrives in one piece is
 //!   carried out in one run, and its replies leave in one send, once what they tell is durable.
-//! - `command.rs` is the table; `command_facts/` what `COMMAND` tells; `commands/` the handlers.
+//! - `command.rs` is the table; `command_facts/` and `command_docs.rs` what `COMMAND` tells; `commands/` the handlers.
 //! - `keyspace/` turns keys, collections and their elements into the ordered map's keys
 //!   (`docs/format/redis-keys.md`).
 //! - `server.rs` is what all connections share; it is made before the drives are open and answers LOADING.
@@ -10,6 +10,7 @@
 pub mod args;
 pub mod clients;
 pub mod command;
+mod command_docs;
 mod command_facts;
 mod commands;
 pub mod connection;

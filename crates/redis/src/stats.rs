@@ -142,7 +142,7 @@ impl Slowlog {
     pub fn push(&mut self, max: usize, args: &Args<'_>, time: u64, took_us: u64, addr: &str, name: &str) {
         let kept = if args.len() > SLOWLOG_ARGUMENTS_MAX { SLOWLOG_ARGUMENTS_MAX - 1 } else { args.len() };
         let mut arguments: Vec<Vec<u8>> = args
-            .iter_from(0)
+            .shown()
             .take(kept)
             .map(|argument| {
                 if argument.len() <= SLOWLOG_ARGUMENT_BYTES_MAX {

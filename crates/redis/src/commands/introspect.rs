@@ -2,6 +2,7 @@
 
 use crate::args::Args;
 use crate::command::{Command, Facts, Find, Row, Table, key_places, subcommand};
+use crate::command_docs::{self, Argument};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::{glob, handler};
@@ -134,17 +135,83 @@ fn pairs(ctx: &mut Ctx, kind: &str, numbers: &[(&str, i64)]) {
 }
 
 fn docs(ctx: &mut Ctx, facts: &Facts) {
-    ctx.reply.map(if facts.subcommands.is_empty() { 2 } else { 3 });
-    ctx.reply.bulk(b"since");
-    ctx.reply.bulk(facts.since.as_bytes());
-    ctx.reply.bulk(b"group");
-    ctx.reply.bulk(facts.group.as_bytes());
+    let docs = command_docs::of(facts.name);
+    let flag = docs.map_or("", |docs| docs.flag);
+    let texts = [
+        ("summary", docs.map_or("", |docs| docs.summary)),
+        ("since", facts.since),
+        ("group", facts.group),
+        ("complexity", docs.map_or("", |docs| docs.complexity)),
+    ];
+    let texts_of_old = [
+        ("deprecated_since", docs.map_or("", |docs| docs.deprecated_since)),
+        ("replaced_by", docs.map_or("", |docs| docs.replaced_by)),
+    ];
+    let arguments = docs.map_or(&[][..], |docs| &docs.arguments);
+    let is_told = |(_, text): &&(&str, &str)| !text.is_empty();
+    let fields = texts.iter().chain(&texts_of_old).filter(is_told).count()
+        + usize::from(!flag.is_empty())
+        + usize::from(!arguments.is_empty())
+        + usize::from(!facts.subcommands.is_empty());
+    ctx.reply.map(fields);
+    for (name, text) in texts.iter().filter(is_told) {
+        ctx.reply.bulk(name.as_bytes());
+        ctx.reply.bulk(text.as_bytes());
+    }
+    if !flag.is_empty() {
+        ctx.reply.bulk(b"doc_flags");
+        strings(ctx, &[flag]);
+    }
+    for (name, text) in texts_of_old.iter().filter(is_told) {
+        ctx.reply.bulk(name.as_bytes());
+        ctx.reply.bulk(text.as_bytes());
+    }
+    if !arguments.is_empty() {
+        ctx.reply.bulk(b"arguments");
+        argument_docs(ctx, arguments);
+    }
     if !facts.subcommands.is_empty() {
         ctx.reply.bulk(b"subcommands");
         ctx.reply.map(facts.subcommands.len());
         for sub in facts.subcommands {
             ctx.reply.bulk(sub.name.as_bytes());
-            docs(ctx, sub);
+            self::docs(ctx, sub);
+        }
+    }
+}
+
+fn argument_docs(ctx: &mut Ctx, arguments: &[Argument]) {
+    ctx.reply.array(arguments.len());
+    for argument in arguments {
+        let texts = [
+            ("token", argument.token),
+            ("since", argument.since),
+            ("deprecated_since", argument.deprecated_since),
+        ];
+        let texts = texts.iter().filter(|(_, text)| !text.is_empty());
+        let more = usize::from(argument.key_spec.is_some())
+            + usize::from(!argument.flags.is_empty())
+            + usize::from(!argument.arguments.is_empty());
+        ctx.reply.map(2 + texts.clone().count() + more);
+        ctx.reply.bulk(b"name");
+        ctx.reply.bulk(argument.name.as_bytes());
+        ctx.reply.bulk(b"type");
+        ctx.reply.bulk(argument.kind.as_bytes());
+        if let Some(key_spec) = argument.key_spec {
+            ctx.reply.bulk(b"key_spec_index");
+            ctx.reply.int(key_spec);
+        }
+        for (name, text) in texts {
+            ctx.reply.bulk(name.as_bytes());
+            ctx.reply.bulk(text.as_bytes());
+        }
+        if !argument.flags.is_empty() {
+            ctx.reply.bulk(b"flags");
+            strings(ctx, &argument.flags);
+        }
+        if !argument.arguments.is_empty() {
+            ctx.reply.bulk(b"arguments");
+            argument_docs(ctx, &argument.arguments);
         }
     }
 }

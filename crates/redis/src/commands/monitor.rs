@@ -24,7 +24,7 @@ pub fn tell(ctx: &Ctx, args: &Args<'_>) {
     let client = &ctx.session.client;
     let (database, addr) = (ctx.session.database, &client.addr);
     let _ = write!(line, "+{}.{:06} [{database} {addr}]", micros / 1_000_000, micros % 1_000_000);
-    for argument in args.iter_from(0) {
+    for argument in args.shown() {
         line.push(b' ');
         quote(&mut line, argument);
     }
