@@ -1,78 +1,57 @@
-//! Emulated NAND: the contract enforced page by page, with simple timing and faults on demand.
+//! Emulated NAND: the contract enforced page by page, with the timing, the wear and the faults of real chips.
 //!
-//! 1. State (write pointers, erase counts, which pages are torn) is in memory; data is in memory, or in a sparse
-//!    file whose tail holds the state so that it can be opened again.
-//! 2. Each channel serves one operation after the other: it is busy for the bus transfer and for the die's time;
-//!    requests wait on the reactor's clock, so that the same model runs in real and in virtual time.
-//! 3. A power cut ([`Emulated::cut_power_at`]) interrupts the n-th program, erase or sync: a program leaves a
+//! 1. State (write pointers, erase counts, which pages are torn) is in memory; data is in memory, in a sparse
+//!    file whose tail holds the state so that it can be opened again, or dropped (`data=drop`, for timing
+//!    experiments on media that no memory holds).
+//! 2. How long an operation takes is a calendar of dies, buses and the host's link (`timing.rs`); requests wait on the
+//!    reactor's clock, so that the same model runs in real and in virtual time. CPU is not modelled.
+//! 3. With `wear=on`, bits flip, programs and erases fail and blocks are bad from the start (`wear.rs`). Media that
+//!    correct themselves (the default) count errors per codeword and report what exceeds their ECC; raw media
+//!    (`ecc=off`) hand out what lies in the cells and leave correction to software.
+//! 4. A power cut ([`Emulated::cut_power_at`]) interrupts the n-th program, erase or sync: a program leaves a
 //!    prefix of its pages and one torn page, an erase leaves the block unreadable, programs that were not made
 //!    durable may vanish from a block's end. Everything is answered [`FlashError::Gone`] until
-//!    [`Emulated::power_on`].
+//!    [`Emulated::power_on`]. A torn page is uncorrectable; raw media hand it out partly flipped.
 
+mod io;
+mod state;
 mod storage;
+mod timing;
+pub mod wear;
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
 use pumice_base::rng::Rng;
-use pumice_reactor::{IoBuf, WriteSync};
+use pumice_reactor::Nanos;
+use state::{Block, State};
+pub use state::{Fault, OperationCounts};
 use storage::Storage;
+use timing::{Calendar, Kind, Ticket};
 
 use crate::error::Operation;
-use crate::file::check_request;
 use crate::{Access, BlockAddr, EmulatedSpec, FlashError, Geometry};
-
-/// What one block has seen.
-#[derive(Clone, Debug, Default)]
-struct Block {
-    next_page: u32,
-    /// Pages below this survive a power cut.
-    durable_pages: u32,
-    erase_count: u32,
-    /// A program or erase failed: no more programs before an erase.
-    failed: bool,
-    /// An erase was interrupted, or failed: nothing reads.
-    unreadable: bool,
-    /// Pages that read as uncorrectable.
-    torn: Vec<u32>,
-}
-
-/// Counts of what was done, for tests and `info`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OperationCounts {
-    /// Read requests.
-    pub reads: u64,
-    /// Program requests.
-    pub programs: u64,
-    /// Erases.
-    pub erases: u64,
-    /// Syncs.
-    pub syncs: u64,
-}
-
-struct State {
-    blocks: Vec<Block>,
-    /// When each channel is free again, in ns of the reactor's clock.
-    channel_free_ns: Vec<u64>,
-    powered: bool,
-    /// Counts power cuts, so that what was under way during one learns of it.
-    power_cycles: u64,
-    counts: OperationCounts,
-    /// Programs, erases and syncs so far, and the one that a power cut interrupts.
-    mutations: u64,
-    cut_at: Option<u64>,
-    fail_program_at: Vec<u64>,
-    fail_erase_at: Vec<u64>,
-    rng: Rng,
-}
 
 /// See the module's text.
 pub struct Emulated {
     spec: EmulatedSpec,
     access: Access,
     state: Mutex<State>,
+    /// Locked after `state`, never before.
+    calendar: Mutex<Calendar>,
     storage: Storage,
+}
+
+/// A request on the calendar, given back when whoever waits for it goes away.
+struct Booked<'a> {
+    device: &'a Emulated,
+    ticket: Ticket,
+}
+
+impl Drop for Booked<'_> {
+    fn drop(&mut self) {
+        self.device.calendar().release(self.ticket);
+    }
 }
 
 impl Emulated {
@@ -83,26 +62,27 @@ impl Emulated {
     pub async fn open(spec: EmulatedSpec, access: Access) -> Result<Self, FlashError> {
         spec.geometry.check()?;
         let (storage, blocks) = Storage::open(&spec, access).await?;
-        let blocks = blocks.into_iter().map(|saved| Block {
+        let blocks = blocks.into_iter().enumerate().map(|(number, saved)| Block {
             next_page: saved.next_page,
             durable_pages: saved.next_page,
             erase_count: saved.erase_count,
             failed: saved.failed,
+            factory_bad: spec.wears && spec.wear.is_factory_bad(spec.seed, number as u32),
             ..Block::default()
         });
         Ok(Self {
             state: Mutex::new(State {
                 blocks: blocks.collect(),
-                channel_free_ns: vec![0; usize::from(spec.geometry.channels)],
                 powered: true,
                 power_cycles: 0,
                 counts: OperationCounts::default(),
                 mutations: 0,
                 cut_at: None,
-                fail_program_at: Vec::new(),
-                fail_erase_at: Vec::new(),
+                faults: Vec::new(),
+                aged_ms: 0,
                 rng: Rng::from_seed(spec.seed).split("emulated flash"),
             }),
+            calendar: Mutex::new(Calendar::new(spec.geometry, &spec.timing)),
             spec,
             access,
             storage,
@@ -114,24 +94,50 @@ impl Emulated {
         self.spec.geometry
     }
 
+    /// What it was made from.
+    pub fn spec(&self) -> &EmulatedSpec {
+        &self.spec
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
         self.access == Access::ReadOnly
     }
 
+    fn block<R: Default>(&self, block: BlockAddr, f: impl FnOnce(&mut Block) -> R) -> R {
+        let number = self.spec.geometry.number(block) as usize;
+        self.state().blocks.get_mut(number).map(f).unwrap_or_default()
+    }
+
     /// The next page to be programmed in `block`.
     pub fn write_pointer(&self, block: BlockAddr) -> Option<u32> {
-        self.state().blocks.get(self.spec.geometry.number(block) as usize).map(|block| block.next_page)
+        self.block(block, |block| Some(block.next_page))
     }
 
     /// Erases that `block` has seen.
     pub fn erase_count(&self, block: BlockAddr) -> u32 {
-        let number = self.spec.geometry.number(block) as usize;
-        self.state().blocks.get(number).map_or(0, |block| block.erase_count)
+        self.block(block, |block| block.erase_count)
+    }
+
+    /// Whether `block` was marked bad by the factory.
+    pub fn is_factory_bad(&self, block: BlockAddr) -> bool {
+        self.block(block, |block| block.factory_bad)
+    }
+
+    /// Most bits that had to be corrected in one codeword of `block` since its erase, of `ecc.correctable_bits`: what
+    /// tells that its data should move before it is lost.
+    pub fn corrected_bits_max(&self, block: BlockAddr) -> u32 {
+        self.block(block, |block| block.corrected_bits_max)
     }
 
     /// What was done so far.
     pub fn counts(&self) -> OperationCounts {
         self.state().counts
+    }
+
+    /// Time that dies and buses have been busy so far, in ns, summed over all of them: with the time that passed, how
+    /// well the device was used.
+    pub fn busy_ns(&self) -> (u64, u64) {
+        self.calendar().busy_ns()
     }
 
     /// Programs, erases and syncs so far: the points at which [`Emulated::cut_power_at`] can cut.
@@ -148,6 +154,7 @@ impl Emulated {
     /// Cuts the power now.
     pub fn cut_power(&self) {
         self.state().lose_power();
+        self.calendar().clear();
     }
 
     /// Turns the power on again; what was durable is there.
@@ -155,7 +162,8 @@ impl Emulated {
         let mut state = self.state();
         state.powered = true;
         state.cut_at = None;
-        state.channel_free_ns.fill(0);
+        drop(state);
+        self.calendar().clear();
     }
 
     /// False after a power cut.
@@ -163,18 +171,31 @@ impl Emulated {
         self.state().powered
     }
 
+    /// Plans `fault` for the `n`-th read, program or erase from now (1 is the next one).
+    pub fn fail_at(&self, operation: Operation, n: u64, fault: Fault) {
+        let mut state = self.state();
+        let at = state.count(operation) + n;
+        state.faults.push((operation, at, fault));
+    }
+
     /// Makes the `n`-th program from now fail (1 is the next one).
     pub fn fail_program_at(&self, n: u64) {
-        let mut state = self.state();
-        let at = state.counts.programs + n;
-        state.fail_program_at.push(at);
+        self.fail_at(Operation::Program, n, Fault::Failed);
     }
 
     /// Makes the `n`-th erase from now fail (1 is the next one).
     pub fn fail_erase_at(&self, n: u64) {
-        let mut state = self.state();
-        let at = state.counts.erases + n;
-        state.fail_erase_at.push(at);
+        self.fail_at(Operation::Erase, n, Fault::Failed);
+    }
+
+    /// Lets all data grow older at once.
+    pub fn age(&self, by: Duration) {
+        self.state().aged_ms += u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// Sets a block's erase count, as if it had been used so often: what years of use would do, for tests.
+    pub fn wear_out(&self, block: BlockAddr, erases: u32) {
+        self.block(block, |block| block.erase_count = erases);
     }
 
     /// Flips one stored bit; the media do not notice.
@@ -187,195 +208,7 @@ impl Emulated {
 
     /// Makes a page uncorrectable.
     pub fn tear_page(&self, block: BlockAddr, page: u32) {
-        let number = self.spec.geometry.number(block) as usize;
-        self.state().blocks[number].torn.push(page);
-    }
-
-    pub(crate) async fn read(
-        &self,
-        block: BlockAddr,
-        offset_bytes: u32,
-        mut buf: IoBuf,
-    ) -> (Result<(), FlashError>, IoBuf) {
-        let result = self.read_into(block, offset_bytes, &mut buf).await;
-        (result, buf)
-    }
-
-    async fn read_into(
-        &self,
-        block: BlockAddr,
-        offset_bytes: u32,
-        buf: &mut IoBuf,
-    ) -> Result<(), FlashError> {
-        let geometry = self.spec.geometry;
-        let len = buf.len() as u32;
-        check_request(geometry, Operation::Read, block, offset_bytes, buf.len() as u64, geometry.read_bytes)?;
-        let first_page = offset_bytes / geometry.page_bytes;
-        let end_page = (offset_bytes + len).div_ceil(geometry.page_bytes);
-        let (wait_until_ns, cycle) = {
-            let mut state = self.state();
-            state.power(Operation::Read)?;
-            state.counts.reads += 1;
-            let found = &state.blocks[geometry.number(block) as usize];
-            if found.unreadable || found.torn.iter().any(|page| (first_page..end_page).contains(page)) {
-                return Err(FlashError::Uncorrectable { block, offset_bytes });
-            }
-            if end_page > found.next_page {
-                let written_bytes = found.next_page * geometry.page_bytes;
-                return Err(FlashError::ReadPastWritePointer { block, offset_bytes, written_bytes });
-            }
-            let pages = end_page - first_page;
-            let busy_us = self.spec.read_us * f64::from(pages.div_ceil(self.spec.parallel_pages))
-                + f64::from(len) / self.spec.bus_bytes_per_us;
-            (state.occupy(&self.spec, block, busy_us), state.power_cycles)
-        };
-        self.wait(wait_until_ns).await;
-        self.storage.read(self.at(block, offset_bytes), buf).await?;
-        let mut state = self.state();
-        state.still_powered(cycle, Operation::Read)?;
-        if self.spec.bit_flip > 0.0 && len > 0 {
-            for _ in first_page..end_page {
-                if state.rng.chance(self.spec.bit_flip) {
-                    let bit = state.rng.below(u64::from(len) * 8);
-                    buf[(bit / 8) as usize] ^= 1 << (bit % 8);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) async fn program(
-        &self,
-        block: BlockAddr,
-        first_page: u32,
-        data: Bytes,
-        sync: WriteSync,
-    ) -> Result<(), FlashError> {
-        let geometry = self.spec.geometry;
-        let operation = Operation::Program;
-        if self.access == Access::ReadOnly {
-            return Err(FlashError::ReadOnly { operation });
-        }
-        let offset_bytes = first_page.saturating_mul(geometry.page_bytes);
-        check_request(geometry, operation, block, offset_bytes, data.len() as u64, geometry.page_bytes)?;
-        let pages = (data.len() / geometry.page_bytes as usize) as u32;
-        let number = geometry.number(block) as usize;
-        let (wait_until_ns, cycle, kept, outcome) = {
-            let mut state = self.state();
-            state.power(operation)?;
-            let found = &mut state.blocks[number];
-            if first_page < found.next_page {
-                return Err(FlashError::AlreadyProgrammed { block, page: first_page });
-            }
-            if first_page > found.next_page {
-                let expected = found.next_page;
-                return Err(FlashError::OutOfOrder { block, page: first_page, expected });
-            }
-            if found.failed || found.unreadable {
-                return Err(FlashError::ProgramFailed { block, page: first_page });
-            }
-            found.next_page += pages;
-            state.counts.programs += 1;
-            state.mutations += 1;
-            let busy_us = self.spec.program_us * f64::from(pages.div_ceil(self.spec.parallel_pages))
-                + data.len() as f64 / self.spec.bus_bytes_per_us;
-            let wait = state.occupy(&self.spec, block, busy_us);
-            let (mut kept, mut outcome) = (pages, Ok(()));
-            let count = state.counts.programs;
-            if state.fail_program_at.contains(&count)
-                || (self.spec.program_failure > 0.0 && state.rng.chance(self.spec.program_failure))
-            {
-                kept = state.rng.below(u64::from(pages)) as u32;
-                state.blocks[number].failed = true;
-                outcome = Err(FlashError::ProgramFailed { block, page: first_page });
-            }
-            if state.cut_at == Some(state.mutations) {
-                // The pages before the cut are there, one is torn, the rest were never touched.
-                kept = state.rng.below(u64::from(pages) + 1) as u32;
-                outcome = Err(FlashError::Gone { operation });
-            }
-            if kept < pages {
-                state.blocks[number].torn.extend(first_page + kept..first_page + pages);
-            }
-            (wait, state.power_cycles, kept, outcome)
-        };
-        let kept_bytes = (kept * geometry.page_bytes) as usize;
-        self.storage.write(self.at(block, offset_bytes), &data[..kept_bytes]).await?;
-        if matches!(outcome, Err(FlashError::Gone { .. })) {
-            let mut state = self.state();
-            if kept < pages {
-                let found = &mut state.blocks[number];
-                found.next_page = first_page + kept + 1;
-                found.torn.retain(|&page| page <= first_page + kept);
-            }
-            state.blocks[number].durable_pages = state.blocks[number].next_page;
-            state.lose_power();
-            return outcome;
-        }
-        self.wait(wait_until_ns).await;
-        let saved = {
-            let mut state = self.state();
-            state.still_powered(cycle, operation)?;
-            let found = &mut state.blocks[number];
-            if sync == WriteSync::Durable {
-                found.durable_pages = found.durable_pages.max(first_page + pages);
-            }
-            found.saved()
-        };
-        self.storage.save(number, saved).await?;
-        outcome
-    }
-
-    pub(crate) async fn erase(&self, block: BlockAddr) -> Result<(), FlashError> {
-        let geometry = self.spec.geometry;
-        let operation = Operation::Erase;
-        if self.access == Access::ReadOnly {
-            return Err(FlashError::ReadOnly { operation });
-        }
-        check_request(geometry, operation, block, 0, 0, geometry.page_bytes)?;
-        let number = geometry.number(block) as usize;
-        let (wait_until_ns, cycle, outcome) = {
-            let mut state = self.state();
-            state.power(operation)?;
-            state.counts.erases += 1;
-            state.mutations += 1;
-            let (count, cut) = (state.counts.erases, state.cut_at == Some(state.mutations));
-            let failed = state.fail_erase_at.contains(&count);
-            let erase_count = state.blocks[number].erase_count + 1;
-            state.blocks[number] =
-                Block { erase_count, failed, unreadable: cut || failed, ..Block::default() };
-            if cut {
-                state.lose_power();
-                return Err(FlashError::Gone { operation });
-            }
-            let wait = state.occupy(&self.spec, block, self.spec.erase_us);
-            let outcome = if failed { Err(FlashError::EraseFailed { block }) } else { Ok(()) };
-            (wait, state.power_cycles, outcome)
-        };
-        self.storage.discard(self.at(block, 0), geometry.block_bytes());
-        self.wait(wait_until_ns).await;
-        let saved = {
-            let state = self.state();
-            state.still_powered(cycle, operation)?;
-            state.blocks[number].saved()
-        };
-        self.storage.save(number, saved).await?;
-        outcome
-    }
-
-    pub(crate) async fn sync(&self) -> Result<(), FlashError> {
-        let mut state = self.state();
-        state.power(Operation::Sync)?;
-        state.counts.syncs += 1;
-        state.mutations += 1;
-        if state.cut_at == Some(state.mutations) {
-            state.lose_power();
-            return Err(FlashError::Gone { operation: Operation::Sync });
-        }
-        for block in &mut state.blocks {
-            block.durable_pages = block.next_page;
-        }
-        Ok(())
+        self.block(block, |block| block.torn.push(page));
     }
 
     fn at(&self, block: BlockAddr, offset_bytes: u32) -> u64 {
@@ -383,64 +216,37 @@ impl Emulated {
         u64::from(geometry.number(block)) * u64::from(geometry.block_bytes()) + u64::from(offset_bytes)
     }
 
-    async fn wait(&self, until_ns: u64) {
-        if until_ns > 0 {
-            let now_ns = pumice_reactor::now().0;
-            if until_ns > now_ns {
-                pumice_reactor::sleep(Duration::from_nanos(until_ns - now_ns)).await;
-            }
+    /// Puts a request on the calendar; to be called in the order in which requests arrive.
+    fn book(&self, block: BlockAddr, kind: Kind) -> Option<Booked<'_>> {
+        if !self.spec.is_timed {
+            return None;
+        }
+        let ticket = self.calendar().submit(block, kind, pumice_reactor::now().0);
+        Some(Booked { device: self, ticket })
+    }
+
+    /// Waits until what was booked has ended.
+    async fn wait(&self, booked: Option<Booked<'_>>) {
+        let Some(booked) = booked else { return };
+        loop {
+            let until_ns = {
+                let mut calendar = self.calendar();
+                let now_ns = pumice_reactor::now().0;
+                calendar.advance(now_ns);
+                match calendar.end_ns(booked.ticket) {
+                    Some(end_ns) if end_ns <= now_ns => return,
+                    _ => calendar.no_sooner_than(booked.ticket),
+                }
+            };
+            pumice_reactor::sleep_until(Nanos(until_ns)).await;
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
 
-impl Block {
-    fn saved(&self) -> storage::SavedBlock {
-        storage::SavedBlock {
-            next_page: self.next_page,
-            erase_count: self.erase_count,
-            failed: self.failed || self.unreadable,
-        }
-    }
-}
-
-impl State {
-    fn power(&self, operation: Operation) -> Result<(), FlashError> {
-        if self.powered { Ok(()) } else { Err(FlashError::Gone { operation }) }
-    }
-
-    fn still_powered(&self, cycle: u64, operation: Operation) -> Result<(), FlashError> {
-        if self.powered && self.power_cycles == cycle { Ok(()) } else { Err(FlashError::Gone { operation }) }
-    }
-
-    /// Books the channel for `busy_us` and answers when that ends (0: at once).
-    fn occupy(&mut self, spec: &EmulatedSpec, block: BlockAddr, busy_us: f64) -> u64 {
-        if !spec.timing {
-            return 0;
-        }
-        let free_ns = &mut self.channel_free_ns[usize::from(block.channel)];
-        *free_ns = (*free_ns).max(pumice_reactor::now().0) + (busy_us * 1000.0) as u64;
-        *free_ns
-    }
-
-    /// Each block keeps its durable pages and a random part of what followed, the page after which is torn.
-    fn lose_power(&mut self) {
-        self.powered = false;
-        self.power_cycles += 1;
-        for block in &mut self.blocks {
-            if block.next_page > block.durable_pages {
-                let loose = u64::from(block.next_page - block.durable_pages);
-                let end = block.durable_pages + self.rng.below(loose + 1) as u32;
-                if end < block.next_page {
-                    block.torn.retain(|&page| page < end);
-                    block.torn.push(end);
-                    block.next_page = end + 1;
-                }
-                block.durable_pages = block.next_page;
-            }
-        }
+    fn calendar(&self) -> MutexGuard<'_, Calendar> {
+        self.calendar.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

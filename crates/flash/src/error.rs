@@ -116,6 +116,20 @@ pub enum FlashError {
         /// Length.
         len_bytes: u64,
     },
+    /// The media have no such out-of-band bytes.
+    #[error(
+        "{operation} at {block} with {len_bytes} out-of-band bytes: the pages have {expected_bytes} of them"
+    )]
+    OutOfBand {
+        /// What.
+        operation: Operation,
+        /// Where.
+        block: BlockAddr,
+        /// Out-of-band bytes handed in.
+        len_bytes: u64,
+        /// Out-of-band bytes of the pages named.
+        expected_bytes: u64,
+    },
     /// The file or device ends before its geometry does.
     #[error(
         "the drive is truncated: {block} offset {offset_bytes} lies beyond its end; restore the file to its full length"
@@ -189,6 +203,23 @@ impl FlashError {
             (io::ErrorKind::TimedOut, _, Some(block)) => Self::Timeout { operation, block },
             (_, Some(6 | 19 | 116), _) => Self::Gone { operation },
             _ => Self::Io { operation, at: block, source: Arc::new(error) },
+        }
+    }
+
+    /// [`FlashError::from_io`] for a read: what the kernel calls a medium or protection error (ENODATA 61, EBADMSG 74,
+    /// EILSEQ 84; `blk_status_to_errno` in Linux's block/blk-core.c) is a page that the drive lost.
+    pub(crate) fn from_read(block: BlockAddr, offset_bytes: u32, error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(61 | 74 | 84) => Self::Uncorrectable { block, offset_bytes },
+            _ => Self::from_io(Operation::Read, Some(block), error),
+        }
+    }
+
+    /// [`FlashError::from_io`] for a program.
+    pub(crate) fn from_program(block: BlockAddr, page: u32, error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(61 | 74 | 84) => Self::ProgramFailed { block, page },
+            _ => Self::from_io(Operation::Program, Some(block), error),
         }
     }
 }

@@ -131,12 +131,19 @@ impl FileDevice {
         if let Err(error) = self.check(Operation::Read, block, offset_bytes, buf.len() as u64, unit) {
             return (Err(error), buf);
         }
+        // Known only of blocks that were erased or programmed since opening.
+        if let Some(next) = self.write_pointer(block) {
+            let written_bytes = next * self.geometry.page_bytes;
+            if offset_bytes + buf.len() as u32 > written_bytes {
+                return (Err(FlashError::ReadPastWritePointer { block, offset_bytes, written_bytes }), buf);
+            }
+        }
         let wanted = buf.len();
         let (result, buf) = self.file.read_at(buf, self.at(block, offset_bytes)).await;
         let result = match result {
             Ok(read) if read >= wanted => Ok(()),
             Ok(_) => Err(FlashError::Truncated { block, offset_bytes }),
-            Err(error) => Err(FlashError::from_io(Operation::Read, Some(block), error)),
+            Err(error) => Err(FlashError::from_read(block, offset_bytes, error)),
         };
         (result, buf)
     }
@@ -179,7 +186,7 @@ impl FileDevice {
                 if pointers.get(&number) == Some(&(first_page + pages)) {
                     pointers.insert(number, first_page);
                 }
-                Err(FlashError::from_io(Operation::Program, Some(block), error))
+                Err(FlashError::from_program(block, first_page, error))
             }
         }
     }
@@ -273,6 +280,9 @@ fn default_geometry(file: &File, raw_bytes: u64) -> Geometry {
     let blocks = raw_bytes / (u64::from(pages_per_block) * u64::from(page_bytes));
     Geometry {
         channels: 1,
+        dies_per_channel: 1,
+        planes_per_die: 1,
+        dies_per_block: 1,
         blocks_per_channel: blocks.clamp(1, u64::from(u32::MAX)) as u32,
         pages_per_block,
         page_bytes,

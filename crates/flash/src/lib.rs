@@ -9,22 +9,25 @@
 //! (`tests/contract.rs`) runs on all of them. What violates the contract is refused with an error of its own
 //! and changes nothing.
 
+pub mod bch;
 pub mod emulated;
 mod error;
 pub mod file;
 mod geometry;
+mod preset;
 mod spec;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-pub use emulated::Emulated;
+pub use emulated::wear::Wear;
+pub use emulated::{Emulated, Fault, OperationCounts};
 pub use error::{FlashError, Operation};
 pub use file::FileDevice;
 pub use geometry::{BlockAddr, Geometry};
 use pumice_reactor::File;
 use pumice_reactor::{IoBuf, WriteSync};
-pub use spec::{DeviceSpec, EmulatedSpec, ParseSpecError};
+pub use spec::{DeviceSpec, EccSpec, EmulatedSpec, NandTiming, ParseSpecError};
 
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ impl Device {
         match spec {
             DeviceSpec::Path(path) => Ok(Self::File(Arc::new(FileDevice::open(path, access).await?))),
             DeviceSpec::Emulated(spec) => {
-                Ok(Self::Emulated(Arc::new(Emulated::open(spec.clone(), access).await?)))
+                Ok(Self::Emulated(Arc::new(Emulated::open((**spec).clone(), access).await?)))
             }
         }
     }
@@ -158,6 +161,59 @@ impl Device {
         }
     }
 
+    /// Fills `buf` with whole pages from `first_page` on and `oob` with their out-of-band bytes, page after page.
+    ///
+    /// # Errors
+    /// [`FlashError::OutOfBand`] when the pages have none, or another number of them than `oob` takes.
+    pub async fn read_with_oob(
+        &self,
+        block: BlockAddr,
+        first_page: u32,
+        buf: IoBuf,
+        oob: IoBuf,
+    ) -> (Result<(), FlashError>, IoBuf, IoBuf) {
+        match self {
+            Self::File(_) => (Err(no_oob(Operation::Read, block, oob.len())), buf, oob),
+            Self::Emulated(device) => device.read_with_oob(block, first_page, buf, oob).await,
+        }
+    }
+
+    /// [`Device::program`] with the pages' out-of-band bytes.
+    ///
+    /// # Errors
+    /// As [`Device::program`], and [`FlashError::OutOfBand`] when the pages have none, or another number of them.
+    pub async fn program_with_oob(
+        &self,
+        block: BlockAddr,
+        first_page: u32,
+        data: Bytes,
+        oob: Bytes,
+        sync: WriteSync,
+    ) -> Result<(), FlashError> {
+        match self {
+            Self::Emulated(device) if !oob.is_empty() => {
+                device.program(block, first_page, data, oob, sync).await
+            }
+            _ => Err(no_oob(Operation::Program, block, oob.len())),
+        }
+    }
+
+    /// What correction the media expect of software; `None` when they correct themselves.
+    pub fn ecc(&self) -> Option<EccSpec> {
+        match self {
+            Self::File(_) => None,
+            Self::Emulated(device) => device.spec().is_raw.then_some(device.spec().ecc),
+        }
+    }
+
+    /// Whether the factory marked `block` bad: it neither reads, nor programs, nor erases.
+    pub fn is_factory_bad(&self, block: BlockAddr) -> bool {
+        match self {
+            Self::File(_) => false,
+            Self::Emulated(device) => device.is_factory_bad(block),
+        }
+    }
+
     /// Programs whole pages from `first_page` on. With [`WriteSync::Durable`] the data is on the media when this
     /// returns; with [`WriteSync::Cached`] after the next [`Device::sync`].
     ///
@@ -174,7 +230,7 @@ impl Device {
     ) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.program(block, first_page, data, sync).await,
-            Self::Emulated(device) => device.program(block, first_page, data, sync).await,
+            Self::Emulated(device) => device.program(block, first_page, data, Bytes::new(), sync).await,
         }
     }
 
@@ -212,4 +268,8 @@ impl Device {
             Self::Emulated(device) => device.sync().await,
         }
     }
+}
+
+fn no_oob(operation: Operation, block: BlockAddr, len: usize) -> FlashError {
+    FlashError::OutOfBand { operation, block, len_bytes: len as u64, expected_bytes: 0 }
 }

@@ -243,7 +243,7 @@ pub(crate) async fn open(
         pages_per_block: superblock.segment_bytes / superblock.page_bytes.max(1),
         page_bytes: superblock.page_bytes,
         read_bytes: superblock.read_bytes,
-        oob_bytes: device.geometry().oob_bytes,
+        ..device.geometry()
     };
     let device = device.with_geometry(geometry)?;
     let (mut halves, mut best) = (Vec::new(), 0);

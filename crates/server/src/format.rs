@@ -14,10 +14,14 @@ use crate::progress::Progress;
 /// Runs the command.
 pub fn run(args: FormatArgs) -> Outcome {
     let spec = drives::parse(&args.device)?;
-    let DeviceSpec::Path(path) = &spec else {
-        return Err(Stop::because(
-            "an emulated drive is formatted when it is served; name a file or block device",
-        ));
+    // Emulated media have their size and segments from their specification.
+    let path = match &spec {
+        DeviceSpec::Path(path) => path,
+        DeviceSpec::Emulated(emulated) => emulated.path.as_ref().ok_or_else(|| {
+            Stop::because(
+                "an emulated drive in memory is formatted when it is served; keep it in a file with path=FILE",
+            )
+        })?,
     };
     if !args.force {
         drives::refuse_foreign(path)?;
@@ -38,21 +42,24 @@ pub fn run(args: FormatArgs) -> Outcome {
         }),
         ..defaults
     };
-    let size = match (args.size, path.exists()) {
+    let size = match (args.size, &spec) {
+        (Some(_), DeviceSpec::Emulated(_)) => {
+            return Err(Stop::because("an emulated drive's size is part of its name: emu:PRESET,size=SIZE"));
+        }
         (Some(size), _) => size,
-        (None, true) => 0,
-        (None, false) => drives::fitting_bytes(path)?,
+        (None, DeviceSpec::Path(path)) if !path.exists() => drives::fitting_bytes(path)?,
+        _ => 0,
     };
     let made = !path.exists();
     let outcome = pumice_reactor::block_on(async {
         let device =
             Device::create(&spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;
-        let raw = device.raw_bytes();
-        drives::format(&spec, &device, &options).await.map(|()| raw)
+        let (raw, geometry) = (device.raw_bytes(), device.geometry());
+        drives::format(&spec, &device, &options).await.map(|()| (raw, geometry))
     });
     bar.finish();
-    let raw = match outcome {
-        Ok(raw) => raw,
+    let (raw, geometry) = match outcome {
+        Ok(made) => made,
         Err(stop) => {
             if made {
                 // Leave nothing half-made behind.
@@ -61,12 +68,17 @@ pub fn run(args: FormatArgs) -> Outcome {
             return Err(stop);
         }
     };
+    // Files and block devices take the shape that was asked for; emulated media keep their own.
+    let (segment_bytes, channels) = match &spec {
+        DeviceSpec::Path(_) => (options.segment_bytes, options.channels),
+        DeviceSpec::Emulated(_) => (geometry.block_bytes(), geometry.channels),
+    };
     if args.json {
         println!(
             "{}",
             serde_json::json!({
-                "device": args.device, "bytes": raw, "segment_bytes": options.segment_bytes,
-                "slices": options.slices, "channels": options.channels, "drive_id": hex(&options.drive_id),
+                "device": args.device, "bytes": raw, "segment_bytes": segment_bytes,
+                "slices": options.slices, "channels": channels, "drive_id": hex(&options.drive_id),
             })
         );
     } else {

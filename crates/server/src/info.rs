@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use pumice_base::size::format_size;
-use pumice_flash::DeviceSpec;
+use pumice_flash::{DeviceSpec, Geometry};
 use pumice_kv::{Opened, SliceId, SpaceReport, Store, StoreOptions};
 use pumice_node::{MEMBER_KEY, Member};
 use pumice_reactor::Addr;
@@ -89,12 +89,23 @@ fn drive(target: &str) -> Result<Value, Stop> {
             "key_tables": stats.tables,
             "key_table_bytes": stats.table_bytes,
             "table_entries": stats.table_entries,
+            "geometry": geometry(store.heap().device().geometry()),
             "space": space(&store.space()),
             "damage": damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }))
     });
     bar.finish();
     value
+}
+
+/// How a drive's media are cut, as JSON.
+fn geometry(found: Geometry) -> Value {
+    json!({
+        "channels": found.channels, "dies_per_channel": found.dies_per_channel,
+        "planes_per_die": found.planes_per_die, "dies_per_block": found.dies_per_block,
+        "blocks_per_channel": found.blocks_per_channel, "pages_per_block": found.pages_per_block,
+        "page_bytes": found.page_bytes, "read_bytes": found.read_bytes, "oob_bytes": found.oob_bytes,
+    })
 }
 
 /// A space report as JSON, in bytes.

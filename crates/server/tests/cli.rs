@@ -330,6 +330,40 @@ fn an_emulated_drive_is_served_from_memory() {
 }
 
 #[test]
+fn an_emulated_sdf_card_is_formatted_served_and_described() {
+    let dir = tempfile::tempdir().unwrap();
+    // Two channels of the card, and no timing: the build machine's time is dear.
+    let device =
+        format!("emu:sdf,channels=2,blocks=24,timing=off,path={}", dir.path().join("card").display());
+    let made = json(&["format", &device, "--json"]);
+    assert_eq!((&made["segment_bytes"], &made["channels"]), (&(8 << 20).into(), &2.into()));
+    check_exit(&run(&["format", &device]), 1, "--force");
+    check_exit(&run(&["format", "emu:sdf"]), 2, "path=FILE");
+    check_exit(&run(&["format", &device, "--force", "--size", "1GiB"]), 2, "part of its name");
+    let server = Server::start(dir.path(), &["--device", &device]);
+    let mut client = server.client();
+    let _: () = client.set("k", "v").unwrap();
+    server.stop();
+    let info = json(&["info", &device, "--json"]);
+    let geometry = &info["geometry"];
+    for (field, expected) in [
+        ("channels", 2),
+        ("dies_per_channel", 2),
+        ("planes_per_die", 2),
+        ("dies_per_block", 2),
+        ("blocks_per_channel", 24),
+        ("pages_per_block", 1024),
+        ("page_bytes", 8192),
+        ("oob_bytes", 448),
+    ] {
+        assert_eq!(geometry[field], expected, "{field}");
+    }
+    let server = Server::start(dir.path(), &["--device", &device]);
+    assert_eq!(server.client().get::<_, String>("k").unwrap(), "v");
+    server.stop();
+}
+
+#[test]
 fn a_redis_face_on_a_unix_socket_replaces_a_stale_one() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("redis.sock");

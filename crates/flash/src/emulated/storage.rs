@@ -1,13 +1,15 @@
 //! Where emulated pages are kept: in memory, block by block as they are written, or in a sparse file.
 //!
 //! File: the blocks in order, then 16 bytes for each: next page u32, erase count u32, flags u32 (bit 0: failed),
-//! CRC-32C of these 12 bytes seeded with the block's number; little-endian. A block whose entry does not verify
-//! counts as erased.
+//! CRC-32C of these 12 bytes seeded with the block's number; little-endian. Then the out-of-band bytes, page by page.
+//! A block whose entry does not verify counts as erased. How often a block was read and how old its data is are
+//! forgotten when the device is closed.
 
 use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
+use pumice_base::hash::HashMap;
 use pumice_reactor::{File, OpenOptions};
 use pumice_reactor::{IoBuf, WriteSync};
 
@@ -25,8 +27,20 @@ pub(super) struct SavedBlock {
 }
 
 pub(super) enum Storage {
-    Memory { block_bytes: u64, blocks: Mutex<Vec<Vec<u8>>> },
-    File { file: File, capacity_bytes: u64 },
+    Memory {
+        block_bytes: u64,
+        blocks: Mutex<Vec<Vec<u8>>>,
+        /// Out-of-band bytes of each block, as far as they were written.
+        oob: Mutex<HashMap<u32, Vec<u8>>>,
+    },
+    File {
+        file: File,
+        capacity_bytes: u64,
+        oob_at: u64,
+    },
+    /// Contents are dropped, and buffers come back as they were handed in: filling them would cost a simulation more than
+    /// all the rest.
+    Nothing,
 }
 
 impl Storage {
@@ -37,9 +51,13 @@ impl Storage {
         let geometry = spec.geometry;
         let count = geometry.block_count() as usize;
         let fresh = vec![SavedBlock::default(); count];
+        if !spec.keeps_data {
+            return Ok((Self::Nothing, fresh));
+        }
         let Some(path) = &spec.path else {
             let blocks = Mutex::new(vec![Vec::new(); count]);
-            return Ok((Self::Memory { block_bytes: u64::from(geometry.block_bytes()), blocks }, fresh));
+            let block_bytes = u64::from(geometry.block_bytes());
+            return Ok((Self::Memory { block_bytes, blocks, oob: Mutex::default() }, fresh));
         };
         let fail = |error| FlashError::from_io(Operation::Open, None, error);
         let read_only = access == Access::ReadOnly;
@@ -54,8 +72,9 @@ impl Storage {
             _ => fail(error),
         })?;
         let capacity_bytes = geometry.capacity_bytes();
-        let full_bytes = capacity_bytes + (count * ENTRY_BYTES) as u64;
-        let storage = Self::File { file: file.clone(), capacity_bytes };
+        let oob_at = capacity_bytes + (count * ENTRY_BYTES) as u64;
+        let full_bytes = oob_at + (geometry.raw_bytes() - capacity_bytes);
+        let storage = Self::File { file: file.clone(), capacity_bytes, oob_at };
         if file.len().await.map_err(fail)? < full_bytes {
             if !read_only {
                 file.set_len(full_bytes).await.map_err(fail)?;
@@ -71,7 +90,8 @@ impl Storage {
 
     pub(super) async fn read(&self, at: u64, out: &mut [u8]) -> Result<(), FlashError> {
         match self {
-            Self::Memory { block_bytes, blocks } => {
+            Self::Nothing => Ok(()),
+            Self::Memory { block_bytes, blocks, .. } => {
                 let blocks = lock(blocks);
                 let (block, offset) = ((at / block_bytes) as usize, (at % block_bytes) as usize);
                 let stored = blocks[block].get(offset..).unwrap_or_default();
@@ -94,7 +114,8 @@ impl Storage {
             return Ok(());
         }
         match self {
-            Self::Memory { block_bytes, blocks } => {
+            Self::Nothing => Ok(()),
+            Self::Memory { block_bytes, blocks, .. } => {
                 let mut blocks = lock(blocks);
                 let (block, offset) = ((at / block_bytes) as usize, (at % block_bytes) as usize);
                 let stored = &mut blocks[block];
@@ -111,15 +132,61 @@ impl Storage {
         }
     }
 
-    pub(super) fn discard(&self, at: u64, len_bytes: u32) {
-        if let Self::Memory { block_bytes, blocks } = self {
-            debug_assert_eq!(u64::from(len_bytes), *block_bytes);
-            lock(blocks)[(at / block_bytes) as usize] = Vec::new();
+    /// Fills `out` with the out-of-band bytes from byte `at` of those of block `number`, which has `all` of them.
+    pub(super) async fn read_oob(
+        &self,
+        number: u32,
+        all: u64,
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<(), FlashError> {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Memory { oob, .. } => {
+                let oob = lock(oob);
+                let stored = oob.get(&number).and_then(|bytes| bytes.get(at as usize..)).unwrap_or_default();
+                let len = stored.len().min(out.len());
+                out[..len].copy_from_slice(&stored[..len]);
+                out[len..].fill(0);
+                Ok(())
+            }
+            Self::File { oob_at, .. } => self.read(oob_at + u64::from(number) * all + at, out).await,
+        }
+    }
+
+    /// Writes what [`Storage::read_oob`] reads.
+    pub(super) async fn write_oob(
+        &self,
+        number: u32,
+        all: u64,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), FlashError> {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Memory { oob, .. } => {
+                let mut oob = lock(oob);
+                let stored = oob.entry(number).or_default();
+                if stored.len() < at as usize + data.len() {
+                    stored.resize(at as usize + data.len(), 0);
+                }
+                stored[at as usize..at as usize + data.len()].copy_from_slice(data);
+                Ok(())
+            }
+            Self::File { oob_at, .. } => self.write(oob_at + u64::from(number) * all + at, data).await,
+        }
+    }
+
+    /// Forgets a block of memory.
+    pub(super) fn discard(&self, number: u32) {
+        if let Self::Memory { blocks, oob, .. } = self {
+            lock(blocks)[number as usize] = Vec::new();
+            lock(oob).remove(&number);
         }
     }
 
     pub(super) async fn save(&self, number: usize, block: SavedBlock) -> Result<(), FlashError> {
-        let Self::File { file, capacity_bytes } = self else { return Ok(()) };
+        let Self::File { file, capacity_bytes, .. } = self else { return Ok(()) };
         let at = capacity_bytes + (number * ENTRY_BYTES) as u64;
         file.write_at(Bytes::copy_from_slice(&encode(number, block)), at, WriteSync::Cached)
             .await
@@ -145,6 +212,6 @@ fn decode(number: usize, entry: &[u8]) -> SavedBlock {
     SavedBlock { next_page: word(0), erase_count: word(4), failed: word(8) & 1 == 1 }
 }
 
-fn lock(blocks: &Mutex<Vec<Vec<u8>>>) -> MutexGuard<'_, Vec<Vec<u8>>> {
-    blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

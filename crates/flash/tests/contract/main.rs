@@ -1,6 +1,13 @@
-//! The device contract, one suite on every backend.
+//! The device contract, one suite on every backend and on both drivers (`backends.rs` has the list).
+
+mod backends;
+mod faults;
+mod timing;
+mod wear;
 
 use std::sync::Arc;
+
+use backends::on_all;
 
 use bytes::Bytes;
 use pumice_base::rng::Rng;
@@ -12,30 +19,15 @@ const PAGE: usize = 4096;
 fn geometry(channels: u16) -> Geometry {
     Geometry {
         channels,
+        dies_per_channel: 1,
+        planes_per_die: 1,
+        dies_per_block: 1,
         blocks_per_channel: 8,
         pages_per_block: 16,
         page_bytes: PAGE as u32,
         read_bytes: PAGE as u32,
         oob_bytes: 0,
     }
-}
-
-/// Runs `check` on every backend.
-fn on_all(check: impl AsyncFn(&str, Device)) {
-    block_on(async {
-        let dir = tempfile::tempdir().expect("dir");
-        let path = DeviceSpec::Path(dir.path().join("drive"));
-        let file = Device::create(&path, geometry(2).capacity_bytes()).await.expect("file");
-        check("file", file.with_geometry(geometry(2)).expect("shape")).await;
-        check("memory", open("emu:tiny,blocks=8,pages=16").await).await;
-        let sparse = format!("emu:tiny,blocks=8,pages=16,path={}", dir.path().join("nand").display());
-        check("emulated in a file", open(&sparse).await).await;
-        check(
-            "timed",
-            open("emu:tiny,blocks=8,pages=16,timing=on,read_us=20,program_us=50,erase_us=100").await,
-        )
-        .await;
-    });
 }
 
 async fn open(spec: &str) -> Device {
@@ -66,7 +58,7 @@ async fn read(device: &Device, block: BlockAddr, offset: u32, len: usize) -> Res
 
 #[test]
 fn pages_read_as_they_were_programmed() {
-    on_all(async |name, device| {
+    on_all(async |name: &'static str, device: Device| {
         let mut written = Vec::new();
         for channel in 0..2 {
             for block in [0, 3, 7] {
@@ -90,7 +82,7 @@ fn pages_read_as_they_were_programmed() {
 
 #[test]
 fn what_breaks_the_contract_is_refused_and_changes_nothing() {
-    on_all(async |name, device| {
+    on_all(async |name: &'static str, device: Device| {
         let block = at(1, 2);
         device.erase(block).await.expect(name);
         let first = pages(1, 2);
@@ -114,13 +106,15 @@ fn what_breaks_the_contract_is_refused_and_changes_nothing() {
         assert!(matches!(askew, Err(FlashError::Unaligned { .. })), "{name}: {askew:?}");
         let past = read(&device, block, 15 * PAGE as u32, 2 * PAGE).await;
         assert!(matches!(past, Err(FlashError::Oversize { .. })), "{name}: {past:?}");
-        if matches!(device, Device::Emulated(_)) {
-            let unwritten = read(&device, block, 2 * PAGE as u32, PAGE).await;
-            assert!(
-                matches!(unwritten, Err(FlashError::ReadPastWritePointer { written_bytes: 8192, .. })),
-                "{name}: {unwritten:?}"
-            );
-        }
+        let unwritten = read(&device, block, 2 * PAGE as u32, PAGE).await;
+        assert!(
+            matches!(unwritten, Err(FlashError::ReadPastWritePointer { written_bytes: 8192, .. })),
+            "{name}: {unwritten:?}"
+        );
+        let half = read(&device, block, PAGE as u32, 2 * PAGE).await;
+        assert!(matches!(half, Err(FlashError::ReadPastWritePointer { .. })), "{name}: {half:?}");
+        let beside = device.program_with_oob(block, 2, pages(8, 1), pages(8, 1), WriteSync::Durable).await;
+        assert!(matches!(beside, Err(FlashError::OutOfBand { .. })), "{name}: {beside:?}");
         assert_eq!(device.write_pointer(block), Some(2), "{name}");
         assert_eq!(read(&device, block, 0, 2 * PAGE).await.expect(name), &first[..], "{name}");
         device.program(block, 2, pages(7, 1), WriteSync::Durable).await.expect(name);
@@ -129,7 +123,7 @@ fn what_breaks_the_contract_is_refused_and_changes_nothing() {
 
 #[test]
 fn an_erased_block_is_programmed_from_its_start_again() {
-    on_all(async |name, device| {
+    on_all(async |name: &'static str, device: Device| {
         let (block, other) = (at(0, 1), at(1, 1));
         for block in [block, other] {
             device.erase(block).await.expect(name);
@@ -208,27 +202,6 @@ fn a_power_cut_leaves_a_prefix_and_a_torn_page_and_nothing_answers_until_power_r
 }
 
 #[test]
-fn failed_programs_and_erases_have_their_own_errors() {
-    block_on(async {
-        let (device, emulated) = emulated("emu:tiny").await;
-        emulated.fail_program_at(2);
-        device.program(at(0, 0), 0, pages(1, 1), WriteSync::Durable).await.expect("program");
-        let failed = device.program(at(0, 0), 1, pages(2, 1), WriteSync::Durable).await;
-        assert!(matches!(failed, Err(FlashError::ProgramFailed { page: 1, .. })), "{failed:?}");
-        assert_eq!(read(&device, at(0, 0), 0, PAGE).await.expect("before"), &pages(1, 1)[..]);
-        let after = device.program(at(0, 0), 2, pages(3, 1), WriteSync::Durable).await;
-        assert!(matches!(after, Err(FlashError::ProgramFailed { .. })), "{after:?}");
-        emulated.fail_erase_at(1);
-        assert!(matches!(device.erase(at(0, 0)).await, Err(FlashError::EraseFailed { .. })));
-        device.program(at(0, 1), 0, pages(4, 1), WriteSync::Durable).await.expect("program");
-        emulated.flip_bit(at(0, 1), 77, 3).await.expect("flip");
-        let mut flipped = pages(4, 1).to_vec();
-        flipped[77] ^= 8;
-        assert_eq!(read(&device, at(0, 1), 0, PAGE).await.expect("flipped"), flipped);
-    });
-}
-
-#[test]
 fn an_emulated_device_in_a_file_is_found_as_it_was_left() {
     block_on(async {
         let dir = tempfile::tempdir().expect("dir");
@@ -250,6 +223,10 @@ fn device_names_read_back_as_they_were_written() {
         "/dev/sdx",
         "emu:tiny",
         "emu:sdf,channels=4,blocks=10",
+        "emu:sdf,wear=on,ecc=off,data=drop,rated=100",
+        "emu:bluedbm,dies=4,link_read=100,oob=0",
+        "emu:lightstore",
+        "emu:x25v,planes=1",
         "emu:tlc,timing=off,program_failure=0.001,seed=9,path=/tmp/x",
         "emu:small,page=8KiB,pages=64",
     ] {
@@ -261,6 +238,10 @@ fn device_names_read_back_as_they_were_written() {
         ("emu:tiny,colour=red", "options are"),
         ("emu:tiny,pages", "option=value"),
         ("emu:tiny,page=100", "power of two"),
+        ("emu:tiny,planes=3", "each plane"),
+        ("emu:sdf,dies=3", "divide"),
+        ("emu:sdf,read_us=-1", "0 or more"),
+        ("emu:sdf,wear=maybe", "on or off"),
         ("", "path"),
     ] {
         let error = wrong.parse::<DeviceSpec>().expect_err(wrong).to_string();

@@ -1,0 +1,86 @@
+//! The same work on the same emulated device on the real clock and on the virtual one:
+//! `cargo run --release -p pumice-flash --example clocks -- [DEVICE]`. The model is one, so the times should differ by what
+//! this machine's timers and CPU add, and by nothing else.
+
+use std::time::Duration;
+
+use pumice_flash::{Access, BlockAddr, Device};
+use pumice_reactor::sim::{HostOptions, World};
+use pumice_reactor::{IoBuf, JoinHandle, WriteSync, block_on, now, spawn};
+
+type Steps = Vec<(&'static str, Duration)>;
+
+/// What every channel does side by side in one step.
+#[derive(Clone, Copy)]
+enum Step {
+    Erase,
+    Program,
+    ReadWhole,
+    ReadSmall,
+}
+
+fn main() {
+    let name = std::env::args().nth(1).unwrap_or_else(|| "emu:sdf,channels=8,blocks=4,data=drop".to_string());
+    let real = block_on(work(name.clone()));
+    let world = World::new(1);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let simulated = match world.block_on(host, work(name.clone())) {
+        Ok(steps) => steps,
+        Err(halt) => panic!("the simulated world: {halt}"),
+    };
+    println!("{name}");
+    println!("{:<36} {:>12} {:>12} {:>8}", "", "virtual ms", "real ms", "ratio");
+    for ((what, virtual_time), (_, real_time)) in simulated.iter().zip(&real) {
+        let (simulated, real) = (virtual_time.as_secs_f64() * 1e3, real_time.as_secs_f64() * 1e3);
+        println!("{what:<36} {simulated:>12.3} {real:>12.3} {:>8.4}", real / simulated);
+    }
+}
+
+async fn work(name: String) -> Steps {
+    let device = match name.parse() {
+        Ok(spec) => Device::open(&spec, Access::ReadWrite).await,
+        Err(error) => panic!("{error}"),
+    };
+    let device = match device {
+        Ok(device) => device,
+        Err(error) => panic!("{error}"),
+    };
+    let mut steps = Vec::new();
+    for (what, step) in [
+        ("erase a block on each channel", Step::Erase),
+        ("program it", Step::Program),
+        ("read it whole", Step::ReadWhole),
+        ("100 small reads, one at a time", Step::ReadSmall),
+    ] {
+        let start = now();
+        let tasks: Vec<JoinHandle<()>> = (0..device.geometry().channels)
+            .map(|channel| spawn(one(device.clone(), channel, step)))
+            .collect();
+        for task in tasks {
+            assert!(task.await.is_ok(), "a channel's task went away");
+        }
+        steps.push((what, start.elapsed()));
+    }
+    steps
+}
+
+async fn one(device: Device, channel: u16, step: Step) {
+    let (block, geometry) = (BlockAddr { channel, block: 0 }, device.geometry());
+    let result = match step {
+        Step::Erase => device.erase(block).await,
+        Step::Program => {
+            let data = IoBuf::zeroed(geometry.block_bytes() as usize).freeze();
+            device.program(block, 0, data, WriteSync::Durable).await
+        }
+        Step::ReadWhole => device.read(block, 0, IoBuf::for_read(geometry.block_bytes() as usize)).await.0,
+        Step::ReadSmall => {
+            let mut buf = IoBuf::for_read(geometry.page_bytes as usize);
+            let mut last = Ok(());
+            for page in 0..100 {
+                (last, buf) = device.read(block, page * geometry.page_bytes, buf).await;
+            }
+            last
+        }
+    };
+    assert!(result.is_ok(), "{result:?}");
+}
