@@ -17,6 +17,7 @@
 mod addr;
 mod commit;
 mod error;
+pub mod ftl;
 mod heap;
 mod inner;
 pub mod layout;

@@ -1,0 +1,158 @@
+//! Whose turn it is on a channel: reads before programs before erases.
+//!
+//! 1. A request waits for a [`Grant`] of its class and holds it while the device works.
+//! 2. Reads are granted at once, up to [`READS_MAX`] of them.
+//! 3. A program (one chunk of a segment) is granted while no read waits or runs; two of them may run, so that the dies
+//!    never idle between chunks. When [`PASSED_MAX`] reads have gone before one, it goes before the next.
+//! 4. An erase is granted while nothing else waits or runs, one at a time. When [`PASSED_BY_MAX`] grants have gone
+//!    before it, or it is urgent (somebody waits for the block), it goes like a program.
+//!
+//! Every queue is as long as the tags of its clients allow (`client.rs`). Nobody starves: 3 and 4 are bounds.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use pumice_reactor::sync::oneshot;
+
+/// Reads under way on a channel: enough to keep every die and the bus busy.
+const READS_MAX: u32 = 64;
+/// Chunks of programs under way on a channel.
+const PROGRAMS_MAX: u32 = 2;
+/// Reads that go before a waiting program.
+const PASSED_MAX: u32 = 16;
+/// Reads and programs that go before a waiting erase.
+const PASSED_BY_MAX: u32 = 64;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Reads of any size.
+    Read,
+    /// One chunk of a segment.
+    Program,
+    /// An erase in the background.
+    Erase,
+    /// An erase that a write waits for.
+    UrgentErase,
+}
+
+impl Class {
+    fn queue(self) -> usize {
+        match self {
+            Self::Read => 0,
+            Self::Program => 1,
+            Self::Erase => 2,
+            Self::UrgentErase => 3,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    waiting: [VecDeque<oneshot::Sender<Grant>>; 4],
+    running: [u32; 4],
+    /// Reads granted while a program waited, and anything granted while an erase waited.
+    passed_program: u32,
+    passed_erase: u32,
+}
+
+impl State {
+    fn waits(&self, class: Class) -> bool {
+        !self.waiting[class.queue()].is_empty()
+    }
+
+    fn runs(&self, class: Class) -> u32 {
+        self.running[class.queue()]
+    }
+
+    /// Who goes next, if anybody may.
+    fn next(&self) -> Option<Class> {
+        let reads = self.waits(Class::Read) || self.runs(Class::Read) > 0;
+        let erases = self.runs(Class::Erase) + self.runs(Class::UrgentErase);
+        if self.waits(Class::Program)
+            && self.runs(Class::Program) < PROGRAMS_MAX
+            && (!reads || self.passed_program >= PASSED_MAX)
+        {
+            return Some(Class::Program);
+        }
+        if self.waits(Class::UrgentErase) && erases == 0 && (!reads || self.passed_program >= PASSED_MAX) {
+            return Some(Class::UrgentErase);
+        }
+        if self.waits(Class::Read) && self.runs(Class::Read) < READS_MAX {
+            return Some(Class::Read);
+        }
+        let programs = self.waits(Class::Program) || self.runs(Class::Program) > 0;
+        let due = self.passed_erase >= PASSED_BY_MAX;
+        (self.waits(Class::Erase) && erases == 0 && ((!reads && !programs) || due)).then_some(Class::Erase)
+    }
+
+    fn count(&mut self, granted: Class) {
+        self.running[granted.queue()] += 1;
+        match granted {
+            Class::Read if self.waits(Class::Program) || self.waits(Class::UrgentErase) => {
+                self.passed_program += 1;
+            }
+            Class::Read => {}
+            Class::Program | Class::UrgentErase => self.passed_program = 0,
+            Class::Erase => self.passed_erase = 0,
+        }
+        if granted != Class::Erase && self.waits(Class::Erase) {
+            self.passed_erase += 1;
+        }
+    }
+}
+
+/// One channel's scheduler. Lock: a leaf, never held while a grant is handed over.
+#[derive(Default)]
+pub struct Scheduler {
+    state: Mutex<State>,
+}
+
+/// A turn on the channel, over when dropped.
+pub struct Grant {
+    scheduler: Arc<Scheduler>,
+    class: Class,
+}
+
+impl Scheduler {
+    /// Waits for a turn. Turns of one class come in the order of asking.
+    pub async fn turn(self: &Arc<Self>, class: Class) -> Grant {
+        let (sender, receiver) = oneshot::channel();
+        self.state().waiting[class.queue()].push_back(sender);
+        self.hand_out();
+        match receiver.await {
+            Ok(grant) => grant,
+            Err(_) => unreachable!("the scheduler keeps whoever waits until it has a turn"),
+        }
+    }
+
+    /// Requests that wait: reads, programs, erases.
+    pub fn waiting(&self) -> [usize; 3] {
+        let state = self.state();
+        let [reads, programs, erases, urgent] = state.waiting.each_ref().map(VecDeque::len);
+        [reads, programs, erases + urgent]
+    }
+
+    fn hand_out(self: &Arc<Self>) {
+        loop {
+            let mut state = self.state();
+            let Some(class) = state.next() else { return };
+            let Some(sender) = state.waiting[class.queue()].pop_front() else { return };
+            state.count(class);
+            drop(state);
+            // Whoever has gone away drops its grant, which hands out the next.
+            drop(sender.send(Grant { scheduler: Arc::clone(self), class }));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.scheduler.state().running[self.class.queue()] -= 1;
+        self.scheduler.hand_out();
+    }
+}
