@@ -34,6 +34,7 @@ fn run_world(args: &SimRunArgs) -> Outcome {
         ops: args.ops,
         cut: args.cut,
         stop_at_failure: !args.keep_going,
+        plot: args.plot.clone(),
     };
     let report = pumice_sim::run(&args.name, &options).map_err(Stop::because)?;
     if args.json {

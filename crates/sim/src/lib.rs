@@ -5,6 +5,9 @@
 //! Everything random in it is drawn from the seed, so that a failing seed replays exactly: every failure in a
 //! [`Report`] carries the one command that does so.
 //!
+//! An *experiment* (`sdf`) is a world that redraws a paper's figures: its report has rows with what was measured, what was
+//! published and whether it lies in the band.
+//!
 //! CPU time is free in virtual time: a world shows what is *correct*, and how long devices and links take, not
 //! how fast the code is.
 
@@ -13,7 +16,8 @@ pub mod linear;
 pub mod oracle;
 pub mod redis;
 mod report;
+mod sdf;
 mod worlds;
 
-pub use report::{Failure, Report, RunError, RunOptions};
+pub use report::{Failure, Report, Row, RunError, RunOptions};
 pub use worlds::{WorldInfo, list, run};

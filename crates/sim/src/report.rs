@@ -3,6 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 /// What to run. The default is one seed at the size of a smoke test.
 #[derive(Clone, Debug)]
@@ -18,11 +19,13 @@ pub struct RunOptions {
     pub cut: Option<u64>,
     /// Stop after the first seed that fails.
     pub stop_at_failure: bool,
+    /// Where experiments write their plots (SVG) and what is in them (CSV); the directory is made when missing.
+    pub plot: Option<PathBuf>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        Self { seed: 1, seeds: 1, ops: None, cut: None, stop_at_failure: false }
+        Self { seed: 1, seeds: 1, ops: None, cut: None, stop_at_failure: false, plot: None }
     }
 }
 
@@ -35,6 +38,59 @@ pub struct Failure {
     pub what: String,
     /// The one command that replays it.
     pub replay: String,
+}
+
+/// One figure of an experiment: what was measured, beside what was published.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What it is a figure of.
+    pub name: String,
+    /// What the model and the code came to.
+    pub measured: f64,
+    /// What the paper says; `None` when it says nothing.
+    pub published: Option<f64>,
+    /// The band to meet; `None` when there is none.
+    pub low: Option<f64>,
+    /// Its upper end.
+    pub high: Option<f64>,
+    /// Of all of these.
+    pub unit: String,
+    /// Whether what was measured lies in the band; `None` without one.
+    pub within_band: Option<bool>,
+}
+
+impl Row {
+    /// A figure with the band `low..=high`.
+    pub(crate) fn within(
+        name: &str,
+        unit: &str,
+        measured: f64,
+        published: Option<f64>,
+        low: f64,
+        high: f64,
+    ) -> Self {
+        Self {
+            name: name.to_string(),
+            measured,
+            published,
+            low: Some(low),
+            high: Some(high),
+            unit: unit.to_string(),
+            within_band: Some((low..=high).contains(&measured)),
+        }
+    }
+
+    /// A figure that should be `published`, give or take a share of it.
+    pub(crate) fn about(name: &str, unit: &str, measured: f64, published: f64, share: f64) -> Self {
+        let (low, high) = (published * (1.0 - share), published * (1.0 + share));
+        Self::within(name, unit, measured, Some(published), low, high)
+    }
+
+    /// A figure that is shown and not judged.
+    pub(crate) fn shown(name: &str, unit: &str, measured: f64, published: Option<f64>) -> Self {
+        let (name, unit) = (name.to_string(), unit.to_string());
+        Self { name, measured, published, low: None, high: None, unit, within_band: None }
+    }
 }
 
 /// The outcome of [`crate::run`].
@@ -50,15 +106,21 @@ pub struct Report {
     pub failures: Vec<Failure>,
     /// What was done, summed over the seeds: operations, cuts, checks (names say the unit).
     pub counters: BTreeMap<String, u64>,
+    /// The figures of an experiment, in order; those of its last seed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<Row>,
+    /// What has to be known to read the figures: inputs that are published results, what is not modelled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The event hashes of all seeds folded into one: equal for two runs of the same options, or the
     /// simulator has lost its determinism.
     pub event_hash: u64,
 }
 
 impl Report {
-    /// True when no seed failed.
+    /// True when no seed failed and every figure lies in its band.
     pub fn passed(&self) -> bool {
-        self.failures.is_empty()
+        self.failures.is_empty() && self.rows.iter().all(|row| row.within_band != Some(false))
     }
 
     /// Adds `n` to the counter `name`.
@@ -74,6 +136,29 @@ impl fmt::Display for Report {
         for (name, value) in &self.counters {
             writeln!(f, "  {name:<28} {value:>12}")?;
         }
+        if !self.rows.is_empty() {
+            writeln!(f, "  {:<62} {:>10} {:>10}  {:<6} within band", "", "measured", "published", "")?;
+        }
+        for row in &self.rows {
+            let published = row.published.map_or("-".to_string(), significant);
+            write!(
+                f,
+                "  {:<62} {:>10} {published:>10}  {:<6}",
+                row.name,
+                significant(row.measured),
+                row.unit
+            )?;
+            match (row.within_band, row.low, row.high) {
+                (Some(within), Some(low), Some(high)) => {
+                    let answer = if within { "yes" } else { "NO" };
+                    writeln!(f, " {answer} ({} to {})", significant(low), significant(high))?;
+                }
+                _ => writeln!(f, " -")?,
+            }
+        }
+        for note in &self.notes {
+            writeln!(f, "  {note}")?;
+        }
         for failure in &self.failures {
             writeln!(f, "FAILED with seed {}: {}", failure.seed, failure.what)?;
             writeln!(f, "  replay: {}", failure.replay)?;
@@ -83,6 +168,12 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+/// A number with four significant digits, as people write it.
+fn significant(value: f64) -> String {
+    let digits = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+    format!("{value:.*}", (3 - digits).clamp(0, 6) as usize)
 }
 
 /// Why nothing was run.

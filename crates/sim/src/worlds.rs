@@ -3,6 +3,7 @@
 use crate::kv;
 use crate::redis;
 use crate::report::{Failure, Report, RunError, RunOptions};
+use crate::sdf;
 use pumice_base::hash::stable_hash64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -65,6 +66,13 @@ const WORLDS: &[World] = &[
             about: "power cut inside of commands that write a large collection in many batches",
         },
         run: redis::run_cut,
+    },
+    World {
+        info: WorldInfo {
+            name: "sdf",
+            about: "software-defined flash: the paper's figures, measured in virtual time over the emulated card",
+        },
+        run: sdf::run,
     },
 ];
 
