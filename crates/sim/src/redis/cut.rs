@@ -16,7 +16,7 @@ use pumice_reactor::sim::{CutMode, DiskImage, Halt, HostId, HostOptions, PowerCu
 use pumice_reactor::{Addr, sleep};
 
 use super::resp::{Connection, Reply, encode};
-use super::served::{PORT, SERVING_CORES, boot, format, open_node};
+use super::served::{PORT, SERVING_CORES, Setup, boot, format, open_node};
 use crate::report::{Report, RunOptions};
 use crate::worlds::{Broken, Outcome, caught};
 
@@ -250,7 +250,7 @@ impl Stage {
         world.kill(server);
         world.set_disk(server, image);
         world.restart(server);
-        boot(world, server, self.seed);
+        boot(world, server, Setup { seed: self.seed, drives: 1 });
         let addr = self.addr.clone();
         let mut connection = self.client(connect(addr))?;
         let start = world.counters(server).mutations;
@@ -268,14 +268,14 @@ impl Stage {
             world.spare_power(server);
         } else {
             world.restart(server);
-            boot(world, server, self.seed);
+            boot(world, server, Setup { seed: self.seed, drives: 1 });
         }
         let found = self.client(look(self.addr.clone(), case.reads))?;
         // The drive as it is now, by itself.
         world.kill(server);
         world.restart(server);
         let left = world.block_on(server, async {
-            let node = open_node().await;
+            let node = open_node(1).await;
             orphans(&node).await
         });
         let left = left.map_err(|halt| format!("looking at the drive: {halt}"))??;
@@ -303,8 +303,8 @@ fn is_between(found: &[Reply], before: &[Reply], after: &[Reply]) -> bool {
 fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) -> Outcome {
     let stage = Stage::new(seed);
     let (world, server) = (&stage.world, stage.server);
-    world.block_on(server, format()).map_err(|halt| format!("format: {halt}"))??;
-    boot(world, server, seed);
+    world.block_on(server, format(1)).map_err(|halt| format!("format: {halt}"))??;
+    boot(world, server, Setup { seed, drives: 1 });
     stage.client(prepare(stage.addr.clone(), (case.setup)()))?;
     let before = stage.client(look(stage.addr.clone(), case.reads))?;
     world.run_for(Duration::from_secs(2));

@@ -1,5 +1,5 @@
-//! World `redis`: the production server, its face on two cores, one drive, under everything that [`super::play`]
-//! does to it.
+//! World `redis`: the production server, its face on two cores, one to three drives, under everything that
+//! [`super::play`] does to it.
 
 use super::play::{Plan, play};
 use crate::report::{Report, RunOptions};
@@ -13,39 +13,58 @@ use pumice_reactor::{Addr, CoreId, spawn, spawn_on};
 use pumice_redis::face;
 use pumice_redis::options::Options;
 use pumice_redis::server::Server;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-const PATH: &str = "/drive0";
+/// What differs from seed to seed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub seed: u64,
+    pub drives: u8,
+}
+
+fn path(drive: u8) -> PathBuf {
+    format!("/drive{drive}").into()
+}
+
 const SEGMENT_BYTES: u32 = 512 << 10;
 const SEGMENTS: u64 = 128;
 pub(super) const PORT: u16 = 6379;
 /// Cores that serve clients; one more does background work.
 pub(super) const SERVING_CORES: u16 = 2;
 
-pub(super) async fn format() -> Result<(), String> {
-    let bytes = SEGMENTS * u64::from(SEGMENT_BYTES);
-    let device = Device::create(&DeviceSpec::Path(PATH.into()), bytes).await;
-    let device = device.map_err(|error| format!("create: {error}"))?;
-    let format = StoreFormat { drive_id: [7; 16], segment_bytes: SEGMENT_BYTES, ..StoreFormat::default() };
-    Store::format(&device, &format).await.map_err(|error| format!("format: {error}"))
+pub(super) async fn format(drives: u8) -> Result<(), String> {
+    for drive in 0..drives {
+        let bytes = SEGMENTS * u64::from(SEGMENT_BYTES);
+        let device = Device::create(&DeviceSpec::Path(path(drive)), bytes).await;
+        let device = device.map_err(|error| format!("create: {error}"))?;
+        let format =
+            StoreFormat { drive_id: [7 + drive; 16], segment_bytes: SEGMENT_BYTES, ..StoreFormat::default() };
+        Store::format(&device, &format).await.map_err(|error| format!("format: {error}"))?;
+    }
+    Ok(())
 }
 
-/// Opens the drive, as a node of one.
-pub(super) async fn open_node() -> Node {
-    let device = match Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await {
-        Ok(device) => device,
-        Err(error) => panic!("the drive did not open: {error}"),
-    };
+/// Opens the drives as one node.
+pub(super) async fn open_node(drives: u8) -> Node {
+    let mut devices = Vec::new();
+    // In whatever order they are named: each knows its place.
+    for drive in (0..drives).rev() {
+        match Device::open(&DeviceSpec::Path(path(drive)), Access::ReadWrite).await {
+            Ok(device) => devices.push((path(drive).display().to_string(), device)),
+            Err(error) => panic!("a drive did not open: {error}"),
+        }
+    }
     let options = NodeOptions { set_id: [9; 16], ..NodeOptions::default() };
-    match Node::open(vec![(PATH.into(), device)], &options, &|_, _| {}).await {
+    match Node::open(devices, &options, &|_, _| {}).await {
         Ok(node) => node,
         Err(error) => panic!("the drives did not open: {error}"),
     }
 }
 
 /// What `pumice serve` does, in the same order: listen, open the drives, serve, keep house.
-async fn serve(seed: u64) {
-    let options = Options { protected_mode: false, seed, ..Options::default() };
+async fn serve(setup: Setup) {
+    let options = Options { protected_mode: false, seed: setup.seed, ..Options::default() };
     let server = match Server::new(options) {
         Ok(server) => Arc::new(server),
         Err(error) => panic!("the server did not start: {error}"),
@@ -65,7 +84,7 @@ async fn serve(seed: u64) {
             })
         });
     }
-    let node = open_node().await;
+    let node = open_node(setup.drives).await;
     let background = node.clone();
     if let Err(error) = server.attach(node).await {
         panic!("the drives were not attached: {error}");
@@ -74,8 +93,8 @@ async fn serve(seed: u64) {
     drop(spawn(face::keep_house(server)));
 }
 
-pub(super) fn boot(world: &World, host: HostId, seed: u64) {
-    drop(world.run(host, 0, serve(seed)));
+pub(super) fn boot(world: &World, host: HostId, setup: Setup) {
+    drop(world.run(host, 0, serve(setup)));
 }
 
 pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outcome {
@@ -86,15 +105,18 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         ..HostOptions::default()
     };
     let server = world.add_host(host);
-    world.block_on(server, format()).map_err(|halt| format!("format: {halt}"))??;
     let mut rng = Rng::from_seed(seed).split("redis");
+    let drives = [1, 1, 2, 3][rng.split("drives").below(4) as usize];
+    let setup = Setup { seed, drives };
+    world.block_on(server, format(drives)).map_err(|halt| format!("format: {halt}"))??;
+    report.count("drives", u64::from(drives));
     let mut plan = Plan::draw(&mut rng);
     if let Some(ops) = options.ops {
         plan.calls = ops;
     }
     let addr = world.addr(server, PORT);
-    let played = play(&world, server, &addr, &mut |world| boot(world, server, seed), &mut rng, &plan);
-    let counts = played.map_err(|what| format!("{what}\n  with {plan:?}"))?;
+    let played = play(&world, server, &addr, &mut |world| boot(world, server, setup), &mut rng, &plan);
+    let counts = played.map_err(|what| format!("{what}\n  with {setup:?}, {plan:?}"))?;
     for (name, count) in counts {
         report.count(name, count);
     }
