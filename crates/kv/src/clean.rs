@@ -30,6 +30,7 @@ use pumice_segment::{
 use crate::batch::Batch;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
+use crate::flush::ROOM_TRIES;
 use crate::large::LargeRef;
 use crate::manifest::Change;
 use crate::memtable::{NewBody, NewVersion, Replaced};
@@ -49,22 +50,37 @@ const BARREN_MAX: u32 = 96;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 4;
 
+/// Who knows of a key table at its place.
+enum Knows {
+    /// Nobody: it is dead, or lies elsewhere.
+    Nobody,
+    /// A flush or merge that is writing it right now.
+    ItsWriter,
+    /// A flush or merge that has not committed it yet.
+    ItsMaker,
+    /// Everybody.
+    Manifest,
+}
+
 /// What came of looking at a victim.
 enum Outcome {
     /// It was emptied and released.
     Released,
     /// It is needed until the next checkpoint.
     NeedsCheckpoint,
-    /// Pieces of a value being written lie in it.
+    /// Pieces of a value or a key table being written lie in it.
     InUse,
 }
 
 pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
-    let (mut barren, mut most_free, mut accepted) = (0, 0, 0);
+    let (mut barren, mut most_free, mut accepted) = (0u32, 0, 0);
+    // Victims in use or beyond cleaning, kept claimed so that others come next.
+    let mut aside = Vec::new();
     while !store.is_closing() {
         store.bury_large_values().await;
         if store.heap.is_futile() {
+            store.offer_again(&mut aside);
             if released > 0 {
                 store.free_released(&mut released).await;
             }
@@ -74,28 +90,16 @@ pub async fn clean_task(store: Arc<Inner>) {
         let free = store.heap.free_segments();
         let target = store.free_target();
         if free >= target {
+            store.offer_again(&mut aside);
             store.merge_eagerly.store(false, Ordering::Relaxed);
             let _ = timeout(TICK, store.clean_wanted.notified()).await;
             continue;
         }
         let started = now();
-        match store.clean_one().await {
-            Ok(true) => {
-                released += 1;
-                let (free, now_accepted) =
-                    (store.heap.free_segments(), store.accepted.load(Ordering::Relaxed));
-                if free > most_free || now_accepted != accepted {
-                    (barren, most_free, accepted) = (0, free, now_accepted);
-                } else {
-                    barren += 1;
-                }
-                if barren >= BARREN_MAX {
-                    tracing::info!("cleaning wins nothing more: the drive is full");
-                    (barren, most_free) = (0, 0);
-                    store.heap.cleaning_won_nothing();
-                }
-            }
-            Ok(false) => {
+        match store.clean_one(&mut aside).await {
+            Ok(Some(true)) => released += 1,
+            Ok(Some(false)) => {}
+            Ok(None) => {
                 if released > 0 {
                     store.free_released(&mut released).await;
                 } else {
@@ -107,6 +111,22 @@ pub async fn clean_task(store: Arc<Inner>) {
                 tracing::warn!(%error, "cleaning failed");
                 sleep(AFTER_FAILURE).await;
             }
+        }
+        let (free, now_accepted) = (store.free_of_all_kinds(), store.accepted.load(Ordering::Relaxed));
+        if free > most_free || now_accepted != accepted {
+            (barren, most_free, accepted) = (0, free, now_accepted);
+        } else {
+            barren += 1;
+            if barren.is_multiple_of(BARREN_MAX / 4)
+                && let Err(error) = store.uncover_dead().await
+            {
+                tracing::warn!(%error, "a flush for cleaning's sake failed");
+            }
+        }
+        if barren >= BARREN_MAX {
+            tracing::info!("cleaning wins nothing more: the drive is full");
+            (barren, most_free) = (0, 0);
+            store.heap.cleaning_won_nothing();
         }
         if released >= RELEASED_MAX || store.heap.free_segments() <= target / 4 {
             store.free_released(&mut released).await;
@@ -126,39 +146,55 @@ impl Inner {
         (self.segments / 64).clamp(3, 24)
     }
 
-    /// Cleans the best victim. Answers whether there was one.
-    async fn clean_one(self: &Arc<Self>) -> Result<bool, StoreError> {
+    /// Free segments, the reserve included.
+    fn free_of_all_kinds(&self) -> u64 {
+        let space = self.heap.space();
+        (space.free + space.reserved) / u64::from(self.heap.segment_bytes())
+    }
+
+    /// Victims that were in use, or could not be cleaned, may be victims again.
+    fn offer_again(&self, aside: &mut Vec<SegmentId>) {
+        aside.drain(..).for_each(|victim| self.heap.unclaim(victim));
+    }
+
+    /// Cleans the best victim, or puts it aside. Answers whether it was released; `None` when there was none.
+    async fn clean_one(self: &Arc<Self>, aside: &mut Vec<SegmentId>) -> Result<Option<bool>, StoreError> {
         // Greedy: best for uniform traffic. By declining cost, segments in which nothing dies at all came first
         // whatever they would win, and a drive of a few hundred segments moved the same ones for ever.
         let Some(victim) = self.heap.victim(VictimPolicy::Greedy) else {
-            // Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables.
-            self.merge_eagerly.store(true, Ordering::Relaxed);
-            if self.active_bytes.load(Ordering::Relaxed) > 0 {
-                self.flush().await?;
-            }
-            self.merge_wanted.notify_one();
-            return Ok(false);
+            self.offer_again(aside);
+            self.uncover_dead().await?;
+            return Ok(None);
         };
         match self.clean_segment(victim).await {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
-                Ok(true)
+                Ok(Some(true))
             }
             Ok(Outcome::NeedsCheckpoint) => {
                 self.heap.unclaim(victim);
                 self.flush().await?;
-                Ok(true)
+                Ok(Some(false))
             }
             Ok(Outcome::InUse) => {
-                self.heap.unclaim(victim);
-                sleep(TICK).await;
-                Ok(false)
+                aside.push(victim);
+                Ok(Some(false))
             }
             Err(error) => {
-                self.heap.unclaim(victim);
+                aside.push(victim);
                 Err(error)
             }
         }
+    }
+
+    /// Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables and these are merged.
+    async fn uncover_dead(self: &Arc<Self>) -> Result<(), StoreError> {
+        self.merge_eagerly.store(true, Ordering::Relaxed);
+        if self.active_bytes.load(Ordering::Relaxed) > 0 {
+            self.flush().await?;
+        }
+        self.merge_wanted.notify_one();
+        Ok(())
     }
 
     /// Writes an empty metadata record, after which released segments are free.
@@ -186,13 +222,18 @@ impl Inner {
         let Contents { records, .. } = contents;
         let bytes: u64 = records.iter().map(|record| u64::from(record.ptr.len)).sum();
         self.counters.victim_bytes.add(bytes);
-        let (mut values, mut pieces) = (Vec::new(), Vec::new());
+        let (mut values, mut pieces, mut tables) = (Vec::new(), Vec::new(), Vec::new());
         for record in records {
             match record.kind {
                 record::PUT | record::PUT_LARGE => values.push(record),
                 record::PIECE => pieces.push(record),
-                record::TABLE => self.move_table(&record).await?,
+                record::TABLE => tables.push(record),
                 _ => {}
+            }
+        }
+        for table in tables {
+            if !self.move_table(&table).await? {
+                return Ok(Outcome::InUse);
             }
         }
         if !pieces.is_empty() && !self.move_pieces(pieces).await? {
@@ -286,10 +327,12 @@ impl Inner {
         }
         if !moved.is_empty() {
             let bytes: u64 = moved.iter().map(|record| record.payload.len() as u64).sum();
+            let mut tries = 0;
             let done = loop {
+                tries += 1;
                 match self.heap.write_moved(moved.clone()).await {
                     Ok(done) => break done,
-                    Err(AppendError::Busy) => self.heap.room().await,
+                    Err(AppendError::Busy) if tries < ROOM_TRIES => self.heap.room().await,
                     Err(error) => {
                         return Err(StoreError::Write {
                             what: "moved records".into(),
@@ -354,29 +397,48 @@ impl Inner {
         self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
     }
 
-    /// Moves a key table that the manifest names.
-    async fn move_table(self: &Arc<Self>, record: &Replayed) -> Result<(), StoreError> {
-        let Some(footer) = table::decode_footer(&record.payload) else { return Ok(()) };
-        let is_here = || {
-            let manifest = lock(&self.manifest);
-            let version = manifest.versions.get(usize::from(footer.slice.0));
-            version.is_some_and(|version| {
-                version.tables().any(|table| table.meta.id == footer.id && table.meta.ptr == record.ptr)
-            })
-        };
-        if !is_here() {
-            return Ok(());
+    /// Who knows of the key table in this record.
+    fn knows_table(&self, footer: &table::Footer, ptr: RecordPtr) -> Knows {
+        // Before the manifest is asked: a table is registered until it is named there.
+        match lock(&self.making).get(&footer.id) {
+            Some(None) => return Knows::ItsWriter,
+            Some(Some(made)) if *made == ptr => return Knows::ItsMaker,
+            _ => {}
         }
-        let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)]).await?;
+        let manifest = lock(&self.manifest);
+        let version = manifest.versions.get(usize::from(footer.slice.0));
+        let is_named = version.is_some_and(|version| {
+            version.tables().any(|table| table.meta.id == footer.id && table.meta.ptr == ptr)
+        });
+        if is_named { Knows::Manifest } else { Knows::Nobody }
+    }
+
+    /// Moves a key table that is alive. Answers false when it is being written.
+    async fn move_table(self: &Arc<Self>, record: &Replayed) -> Result<bool, StoreError> {
+        let Some(footer) = table::decode_footer(&record.payload) else { return Ok(true) };
+        match self.knows_table(&footer, record.ptr) {
+            Knows::ItsWriter => return Ok(false),
+            Knows::Nobody => return Ok(true),
+            Knows::ItsMaker | Knows::Manifest => {}
+        }
+        let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)], true).await?;
+        // Makers place their tables and name them in one turn.
         let _turn = self.commit_turn.acquire(1).await;
-        if !is_here() {
-            self.heap.mark_dead(ptr);
-            return Ok(());
+        match self.knows_table(&footer, record.ptr) {
+            Knows::ItsMaker => {
+                lock(&self.making).insert(footer.id, Some(ptr));
+            }
+            Knows::Manifest => {
+                self.commit(&[Change::Move(footer.slice, footer.id, ptr)], &HashMap::default()).await?;
+                self.show_tables(footer.slice, &[]);
+            }
+            Knows::ItsWriter | Knows::Nobody => {
+                self.heap.mark_dead(ptr);
+                return Ok(true);
+            }
         }
-        self.commit(&[Change::Move(footer.slice, footer.id, ptr)], &HashMap::default()).await?;
-        self.show_tables(footer.slice, &[]);
         self.counters.moved_bytes.add(u64::from(ptr.len));
-        Ok(())
+        Ok(true)
     }
 
     /// Moves those of a victim's pieces that are alive. Answers false when some belong to values being written.
@@ -410,13 +472,17 @@ impl Inner {
         key: &[u8],
         pieces: &[(record::PieceName, Replayed)],
     ) -> Result<(), StoreError> {
+        let mut last_stale = None;
         loop {
             let Some(found) = self.find(slice, key).await?.filter(|found| found.large) else { return Ok(()) };
             if self.is_retired(slice, key) {
                 return Ok(());
             }
             let list = match self.value_of(slice, key, &found).await {
-                Err(error) if error.is_stale() => continue,
+                Err(error) if error.may_be_stale() && last_stale != Some(found.seq) => {
+                    last_stale = Some(found.seq);
+                    continue;
+                }
                 entry => entry?.large,
             };
             let Some(list) = list else { return Ok(()) };
@@ -446,10 +512,12 @@ impl Inner {
     }
 
     async fn write_piece_again(&self, payload: Vec<Bytes>) -> Result<RecordPtr, StoreError> {
+        let mut tries = 0;
         loop {
+            tries += 1;
             match self.heap.move_object(record::PIECE, Stream::Large, payload.clone(), None).await {
                 Ok(ptr) => return Ok(ptr),
-                Err(AppendError::Busy) => self.heap.room().await,
+                Err(AppendError::Busy) if tries < ROOM_TRIES => self.heap.room().await,
                 Err(error) => {
                     let what = "a piece of a large value".into();
                     return Err(StoreError::Write { what, reason: error.to_string() });

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_reactor::yield_now;
-use pumice_segment::{AppendError, Stream};
+use pumice_segment::{AppendError, RecordPtr, Stream};
 
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
@@ -32,6 +32,8 @@ use crate::version::RunOrder;
 pub const UPPER_FILTER_BITS: usize = 14;
 /// Filter bits per key of the bottom run.
 pub const BOTTOM_FILTER_BITS: usize = 10;
+/// How often what needs a segment asks for room before it gives up what it has done so far.
+pub const ROOM_TRIES: u32 = 50;
 /// Rows taken from a memtable at a time, so that its lock is held for microseconds.
 const ROWS_AT_ONCE: usize = 128;
 
@@ -50,9 +52,11 @@ struct RowContext {
     retired: Retired,
 }
 
-/// Tables on flash that no metadata record names yet.
+/// Tables on flash that no metadata record names yet. Cleaning moves them all the same, see [`Inner::place_tables`];
+/// those that are dropped before [`NewTables::committed`] die.
 #[derive(Default)]
 pub struct NewTables {
+    making: Vec<Making>,
     /// Their additions to the manifest.
     pub changes: Vec<Change>,
     /// Their heads, to be kept in memory.
@@ -68,13 +72,11 @@ impl Inner {
         let sealed = self.seal().await;
         let mut new = NewTables::default();
         for (id, memtables) in sealed.memtables.iter().enumerate() {
-            if let Err(error) = self.flush_slice(SliceId(id as u16), memtables, &mut new).await {
-                self.abandon(&new);
-                return Err(error);
-            }
+            self.flush_slice(SliceId(id as u16), memtables, &mut new).await?;
         }
         let commit_turn = self.commit_turn.acquire(1).await;
         let mut changes = std::mem::take(&mut new.changes);
+        self.place_tables(&mut changes);
         {
             let manifest = lock(&self.manifest);
             changes.extend(tally_changes(&manifest, &sealed.tallies));
@@ -84,6 +86,7 @@ impl Inner {
         }
         changes.push(Change::Checkpoint(sealed.seq));
         self.commit(&changes, &new.heads).await?;
+        new.committed();
         for (id, memtables) in sealed.memtables.iter().enumerate() {
             self.show_tables(SliceId(id as u16), memtables);
         }
@@ -197,12 +200,52 @@ impl Inner {
         writer.add(key, &entry, new).await
     }
 
-    /// Gives up tables that were written for a commit that did not come about.
-    pub fn abandon(&self, new: &NewTables) {
-        for change in &new.changes {
-            if let Change::Add(_, meta) = change {
-                self.heap.mark_dead(meta.ptr);
+    /// Corrects where new tables lie: cleaning may have moved them since they were written. For holders of the commit
+    /// turn.
+    pub fn place_tables(&self, changes: &mut [Change]) {
+        let making = lock(&self.making);
+        for change in changes {
+            if let Change::Add(_, meta) = change
+                && let Some(Some(ptr)) = making.get(&meta.id)
+            {
+                meta.ptr = *ptr;
             }
+        }
+    }
+}
+
+/// A table that no metadata record names yet.
+struct Making {
+    store: Arc<Inner>,
+    id: u64,
+}
+
+impl Making {
+    /// To be called before the table is written, so that cleaning never takes it for dead.
+    fn begin(store: &Arc<Inner>, id: u64) -> Self {
+        lock(&store.making).insert(id, None);
+        Self { store: store.clone(), id }
+    }
+
+    fn written(&self, ptr: RecordPtr) {
+        lock(&self.store.making).insert(self.id, Some(ptr));
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let made = lock(&self.store.making).remove(&self.id);
+        if let Some(Some(ptr)) = made {
+            self.store.heap.mark_dead(ptr);
+        }
+    }
+}
+
+impl NewTables {
+    /// The manifest names them now.
+    pub fn committed(&mut self) {
+        for made in &self.making {
+            lock(&made.store.making).remove(&made.id);
         }
     }
 }
@@ -252,7 +295,10 @@ impl<'a> TableWriter<'a> {
         let head = Head::verify(&meta, &payload[head_at..head_at + meta.head_len as usize])
             .expect("the builder's own head verifies");
         new.bytes += payload.len() as u64;
-        meta.ptr = self.store.write_table(vec![payload]).await?;
+        let making = Making::begin(self.store, meta.id);
+        meta.ptr = self.store.write_table(vec![payload], false).await?;
+        making.written(meta.ptr);
+        new.making.push(making);
         new.heads.insert(meta.id, Arc::new(head));
         new.changes.push(Change::Add(self.order, meta));
         Ok(())
@@ -260,17 +306,25 @@ impl<'a> TableWriter<'a> {
 }
 
 impl Inner {
-    /// Writes a key table's payload, durable on return.
-    pub async fn write_table(&self, payload: Vec<Bytes>) -> Result<pumice_segment::RecordPtr, StoreError> {
-        loop {
-            match self.heap.write_object(record::TABLE, Stream::Table, payload.clone(), None).await {
+    /// Writes a key table's payload, durable on return; for cleaning when it is `moved`.
+    pub async fn write_table(&self, payload: Vec<Bytes>, moved: bool) -> Result<RecordPtr, StoreError> {
+        for _ in 0..ROOM_TRIES {
+            let (payload, stream) = (payload.clone(), Stream::Table);
+            let written = if moved {
+                self.heap.move_object(record::TABLE, stream, payload, None).await
+            } else {
+                self.heap.write_object(record::TABLE, stream, payload, None).await
+            };
+            match written {
                 Ok(ptr) => return Ok(ptr),
-                // When the store closes nobody makes room any more; the log is replayed instead.
+                // When the store closes nobody makes room any more; the log is replayed instead. Nor does anybody while
+                // this holds what it has written so far, when that is all there was: so it is given up after a while.
                 Err(AppendError::Busy) if !self.is_closing() => self.heap.room().await,
                 Err(error) => {
                     return Err(StoreError::Write { what: "a key table".into(), reason: error.to_string() });
                 }
             }
         }
+        Err(StoreError::Write { what: "a key table".into(), reason: "no segment came free in time".into() })
     }
 }

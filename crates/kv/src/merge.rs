@@ -33,7 +33,8 @@ use crate::version::{Run, RunOrder, Table, Version};
 const TIER_RUNS: usize = 4;
 /// Upper runs beyond which all are merged into the bottom whatever their size.
 const UPPER_RUNS_MAX: usize = 12;
-/// Bytes of tables that a step writes before it ends.
+/// Bytes of tables that a step writes before it ends; less where free space is short, because what a step merges is
+/// not free before it ends.
 const STEP_BYTES: u64 = 8 << 20;
 /// Retired prefixes beyond which tables are rewritten to be rid of them.
 const RETIRED_MAX: usize = 1024;
@@ -134,14 +135,14 @@ impl Inner {
         // Nothing lies below the target: what is deleted needs no tombstone any more.
         let is_bottom = version.runs.last().is_none_or(|run| run.order >= target);
         let place = Place { slice: job.slice, target, is_bottom, ids };
-        let step = self.merge_sources(&place, &mut sources, &retired).await?;
+        let mut step = self.merge_sources(&place, &mut sources, &retired).await?;
         let mut changes = step.new.changes.clone();
         for (run, source) in inputs.iter().zip(&sources) {
             consumed(run, source, job.slice, &mut changes);
         }
         let done =
             sources.iter().zip(&inputs).all(|(source, run)| run.order == target || source.key.is_none());
-        self.finish_step(job.slice, &changes, &step).await?;
+        self.finish_step(job.slice, changes, &mut step).await?;
         Ok(done)
     }
 
@@ -153,14 +154,18 @@ impl Inner {
         (self.heap.next_seq(STEP_TABLES), lock(&self.manifest).retired.clone())
     }
 
-    async fn finish_step(&self, slice: SliceId, changes: &[Change], step: &Step) -> Result<(), StoreError> {
+    async fn finish_step(
+        &self,
+        slice: SliceId,
+        mut changes: Vec<Change>,
+        step: &mut Step,
+    ) -> Result<(), StoreError> {
         let turn = self.commit_turn.acquire(1).await;
+        self.place_tables(&mut changes);
         // Tables may have been moved by cleaning while this step read them: where they lie now is what dies.
         let before = lock(&self.manifest).versions[usize::from(slice.0)].clone();
-        if let Err(error) = self.commit(changes, &step.new.heads).await {
-            self.abandon(&step.new);
-            return Err(error);
-        }
+        self.commit(&changes, &step.new.heads).await?;
+        step.new.committed();
         self.show_tables(slice, &[]);
         drop(turn);
         let gone = |change: &Change| match change {
@@ -194,6 +199,8 @@ impl Inner {
         let mut step = Step::default();
         let mut since_yield = 0;
         let alone = sources.len() == 1;
+        let space = self.heap.space();
+        let step_bytes = ((space.free + space.reserved) / 4).min(STEP_BYTES);
         while let Some(first) = next_source(sources) {
             if !alone && sources.iter().all(|source| source.key.is_none() || source.order == place.target) {
                 break;
@@ -226,7 +233,7 @@ impl Inner {
                 since_yield = 0;
                 yield_now().await;
             }
-            if step.new.bytes >= STEP_BYTES || step.dropped.len() >= 200_000 {
+            if step.new.bytes >= step_bytes.max(1) || step.dropped.len() >= 200_000 {
                 break;
             }
         }
@@ -251,10 +258,10 @@ impl Inner {
         source.advance(self).await?;
         let is_bottom = version.runs.last().is_some_and(|run| run.order == order);
         let place = Place { slice, target: order, is_bottom, ids };
-        let step = self.merge_sources(&place, std::slice::from_mut(&mut source), &retired).await?;
+        let mut step = self.merge_sources(&place, std::slice::from_mut(&mut source), &retired).await?;
         let mut changes = step.new.changes.clone();
         consumed(&one, &source, slice, &mut changes);
-        self.finish_step(slice, &changes, &step).await?;
+        self.finish_step(slice, changes, &mut step).await?;
         Ok(false)
     }
 
@@ -334,6 +341,8 @@ fn next_source(sources: &[RunReader]) -> Option<usize> {
 struct RunReader {
     order: RunOrder,
     tables: std::vec::IntoIter<Arc<Table>>,
+    /// The next table, whose head is being read.
+    opening: Option<Arc<Table>>,
     current: Option<(Arc<Table>, Arc<Head>, usize)>,
     /// Bytes read ahead of the current table, and where they start in it.
     bytes: Bytes,
@@ -349,6 +358,7 @@ impl RunReader {
         Self {
             order: run.order,
             tables: run.tables.clone().into_iter(),
+            opening: None,
             current: None,
             bytes: Bytes::new(),
             bytes_at: 0,
@@ -365,18 +375,48 @@ impl RunReader {
     /// Goes to the next entry.
     async fn advance(&mut self, store: &Inner) -> Result<(), StoreError> {
         loop {
+            match self.try_advance(store).await {
+                // Cleaning may have moved the table and its old segment been reused. A pin would forbid that, and keep a
+                // full drive from using what it wins meanwhile.
+                Err(error) if error.may_be_stale() && self.follow_move(store) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Takes the current table where the manifest has it now. Answers whether that is elsewhere than before.
+    fn follow_move(&mut self, store: &Inner) -> bool {
+        let Some(table) = self.current.as_mut().map(|(table, ..)| table).or(self.opening.as_mut()) else {
+            return false;
+        };
+        let manifest = lock(&store.manifest);
+        let version = &manifest.versions[usize::from(table.meta.slice.0)];
+        let Some(now) = version.tables().find(|other| other.meta.id == table.meta.id) else { return false };
+        if now.meta.ptr == table.meta.ptr {
+            return false;
+        }
+        *table = now.clone();
+        (self.bytes, self.bytes_at) = (Bytes::new(), 0);
+        true
+    }
+
+    async fn try_advance(&mut self, store: &Inner) -> Result<(), StoreError> {
+        loop {
             if let Some((key, entry)) = self.entries.next() {
                 (self.key, self.entry) = (Some(key), Some(entry));
                 return Ok(());
             }
             let Some((table, head, block)) = &mut self.current else {
-                let Some(table) = self.tables.next() else {
+                if self.opening.is_none() {
+                    self.opening = self.tables.next();
+                }
+                let Some(table) = &self.opening else {
                     (self.key, self.entry) = (None, None);
                     return Ok(());
                 };
-                let head = store.head(&table).await?;
+                let head = store.head(table).await?;
                 let first = head.index.block_of(&table.meta.min_key).unwrap_or(head.index.blocks());
-                self.current = Some((table, head, first));
+                self.current = self.opening.take().map(|table| (table, head, first));
                 (self.bytes, self.bytes_at) = (Bytes::new(), 0);
                 continue;
             };

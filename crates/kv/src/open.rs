@@ -113,7 +113,8 @@ impl Store {
             manifest: Mutex::new(manifest),
             commit_turn: Semaphore::new(1),
             seal_turn: Semaphore::new(1),
-            table_bytes: TABLE_BYTES.min(segment_bytes / 4),
+            // Four to a segment, with their filters and indexes.
+            table_bytes: TABLE_BYTES.min(segment_bytes / 32 * 7),
             piece_bytes: PIECE_BYTES_MAX.min(segment_bytes / 4),
             segments,
             flush_turn: Semaphore::new(1),
@@ -135,6 +136,7 @@ impl Store {
             running: Mutex::new(0),
             stopped: Notify::default(),
             large_writers: Mutex::default(),
+            making: Mutex::default(),
             relocated: Mutex::default(),
             any_relocated: AtomicBool::new(false),
             counters: Counters::default(),

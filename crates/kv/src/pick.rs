@@ -30,6 +30,8 @@ impl Store {
         let mut found = Vec::new();
         for id in 0..self.slice_count() {
             let slice = SliceId(id);
+            // Before the tables are looked up, so that none of them is reused.
+            let _pin = self.inner.heap.pin();
             let (memtables, version) = {
                 let state = self.inner.slice(slice);
                 let mut memtables = vec![state.active.clone()];
@@ -146,6 +148,8 @@ impl Store {
         prefix: &[u8],
         rng: &mut Rng,
     ) -> Result<Option<Bytes>, StoreError> {
+        // Before the tables are looked up, so that none of them is reused.
+        let _pin = self.inner.heap.pin();
         let (memtables, version) = {
             let state = self.inner.slice(slice);
             let mut memtables = vec![state.active.clone()];

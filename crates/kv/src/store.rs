@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_reactor::sync::{Notify, Semaphore};
-use pumice_segment::{Addr, AppendClass, AppendError, Heap, ReadError, RecordIn, RecordPtr, SpaceReport};
+use pumice_segment::{Addr, AppendClass, AppendError, Heap, RecordIn, RecordPtr, SpaceReport};
 use smallvec::SmallVec;
 
 use crate::batch::{Batch, Op};
@@ -95,6 +95,8 @@ pub(crate) struct Inner {
     pub stopped: Notify,
     /// Large values being written: their pieces are not yet named by an entry.
     pub large_writers: Mutex<BTreeSet<u64>>,
+    /// Key tables that no metadata record names yet, and where they lie; `None` while they are being written.
+    pub making: Mutex<HashMap<u64, Option<RecordPtr>>>,
     /// Records that moved because their program failed: by their old address.
     pub relocated: Mutex<HashMap<Addr, RecordPtr>>,
     pub any_relocated: AtomicBool,
@@ -177,7 +179,7 @@ impl Store {
             let found = match found {
                 Some(entry) => Some(entry),
                 None => match inner.find_in_tables(&version, key).await {
-                    Err(error) if inner.version_changed(slice, &version) && error.is_stale() => continue,
+                    Err(error) if inner.version_changed(slice, &version) && error.may_be_stale() => continue,
                     found => found?,
                 },
             };
@@ -198,7 +200,7 @@ impl Store {
                     }
                     return Ok(Some(entry));
                 }
-                Err(error) if error.is_stale() && last_stale != Some(found.seq) => {
+                Err(error) if error.may_be_stale() && last_stale != Some(found.seq) => {
                     last_stale = Some(found.seq);
                 }
                 Err(error) => return Err(error),
@@ -227,7 +229,8 @@ impl Store {
     /// Waits until a write that was answered Busy may be tried again.
     pub async fn ready(&self) {
         let inner = &*self.inner;
-        while inner.memtables_full() && !inner.closing.load(Ordering::Relaxed) {
+        // A flush that finds no segment will not end: the writer tries again and is told that the drive is full.
+        while inner.memtables_full() && !inner.closing.load(Ordering::Relaxed) && !inner.heap.is_futile() {
             inner.flush_wanted.notify_one();
             let _ =
                 pumice_reactor::timeout(std::time::Duration::from_millis(20), inner.flushed.notified()).await;
@@ -316,6 +319,9 @@ impl Inner {
         }
         if class != AppendClass::System && self.memtables_full() {
             self.flush_wanted.notify_one();
+            if class == AppendClass::Delete {
+                self.heap.reconsider();
+            }
             // A flush that finds no segment will not end: say so rather than let the writer wait for it.
             return Err(if self.heap.is_futile() {
                 WriteError::Full(Box::new(self.heap.space()))
@@ -521,7 +527,7 @@ impl Inner {
                 return Ok(found);
             }
             match self.find_in_tables(&version, key).await {
-                Err(error) if error.is_stale() && self.version_changed(slice, &version) => {}
+                Err(error) if error.may_be_stale() && self.version_changed(slice, &version) => {}
                 found => return found,
             }
         }
@@ -568,8 +574,10 @@ pub(crate) fn write_error(error: AppendError) -> WriteError {
 }
 
 impl StoreError {
-    /// Whether looking up again may help: what was looked up lay in a segment that was reused since.
-    pub(crate) fn is_stale(&self) -> bool {
-        matches!(self, Self::Read { source: ReadError::Stale { .. }, .. })
+    /// Whether looking up again may help: what was looked up may lie in a segment that was reused since. A pointer does
+    /// not say which life of its segment it means, so what was reused before the read began looks like damage. Who
+    /// gets the same place again knows that it is.
+    pub(crate) fn may_be_stale(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Damaged { .. })
     }
 }

@@ -364,6 +364,7 @@ pub(crate) fn append(
     class: AppendClass,
 ) -> Result<Appended, AppendError> {
     inner.check_writable()?;
+    inner.check_reserve(class)?;
     let max_bytes = u64::from(inner.append_max_bytes());
     let mut shapes: SmallVec<[Shape; 8]> = SmallVec::new();
     let (mut total, mut largest, mut payload) = (0usize, 0usize, 0u64);

@@ -37,7 +37,9 @@ pub enum AppendClass {
     User,
     /// Deletes: may use half of the reserve, so that a full drive can be emptied.
     Delete,
-    /// The client's own upkeep: may use all of it.
+    /// The client's own upkeep: may use the reserve but for the last segment.
+    Upkeep,
+    /// Cleaning, without which nothing could ever be won back: may use all of it.
     System,
 }
 
@@ -327,7 +329,7 @@ impl Heap {
         parts: Vec<Bytes>,
         seq: Option<u64>,
     ) -> Result<RecordPtr, AppendError> {
-        let class = if stream == Stream::Large { AppendClass::User } else { AppendClass::System };
+        let class = if stream == Stream::Large { AppendClass::User } else { AppendClass::Upkeep };
         writer::write_object(&self.inner, kind, stream, class, &parts, seq).await
     }
 
@@ -444,6 +446,12 @@ impl Heap {
     pub fn cleaning_won_nothing(&self) {
         self.inner.table().cleaning_won_nothing();
         self.inner.room.notify_all();
+    }
+
+    /// A delete was refused because of [`Heap::cleaning_won_nothing`]: has cleaning tried again, once until a delete
+    /// gets through.
+    pub fn reconsider(&self) {
+        self.inner.table().reconsider();
     }
 
     /// Whether [`Heap::cleaning_won_nothing`] holds.

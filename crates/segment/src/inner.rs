@@ -2,7 +2,7 @@
 //! metadata state, moves). None is held across an await.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pumice_base::hash::HashMap;
@@ -53,6 +53,8 @@ pub(crate) struct Inner {
     pub superblock: Superblock,
     pub options: HeapOptions,
     pub segment_bytes: u32,
+    /// Segments kept back from user data.
+    reserve: u32,
     /// Everything that counts as durable under the chosen durability.
     pub durable: Gate,
     /// Everything that was written, perhaps not synced.
@@ -74,6 +76,8 @@ pub(crate) struct Inner {
     pub meta_kicked: AtomicBool,
     /// When the commit stream last opened a segment.
     commit_opened_ns: AtomicU64,
+    /// Free segments, as of the last change.
+    free: AtomicU32,
     commit: Mutex<Commit>,
     table: Mutex<Table>,
     tail: Mutex<Tail>,
@@ -101,6 +105,7 @@ impl Inner {
         let tail_bytes = options.tail_bytes;
         Self {
             segment_bytes: device.geometry().block_bytes(),
+            reserve: table.reserve(),
             device,
             superblock,
             options,
@@ -119,6 +124,7 @@ impl Inner {
             has_aliases: AtomicBool::new(false),
             meta_kicked: AtomicBool::new(false),
             commit_opened_ns: AtomicU64::new(0),
+            free: AtomicU32::new(u32::MAX),
             commit: Mutex::new(Commit::new(1, 0)),
             table: Mutex::new(table),
             tail: Mutex::new(Tail::new(tail_bytes)),
@@ -216,7 +222,12 @@ impl Inner {
         out: &mut VecDeque<OpenSegment>,
     ) -> Result<(), AppendError> {
         let before = out.len();
-        let result = self.table().open(stream, n, class, out);
+        let result = {
+            let mut table = self.table();
+            let result = table.open(stream, n, class, out);
+            self.note_reserve(&table);
+            result
+        };
         if result.is_ok() {
             let mut tail = self.tail();
             for open in out.iter().skip(before) {
@@ -224,6 +235,27 @@ impl Inner {
             }
         }
         result.map_err(|why| no_segment(self, why))
+    }
+
+    /// To be called when free segments were taken or have come.
+    pub(crate) fn note_reserve(&self, table: &Table) {
+        self.free.store(table.free_count(), Ordering::Relaxed);
+    }
+
+    /// Refuses user data while much of the reserve is in use, also where an open segment would take it: deletes or
+    /// cleaning have opened that.
+    pub(crate) fn check_reserve(&self, class: AppendClass) -> Result<(), AppendError> {
+        let free = self.free.load(Ordering::Relaxed);
+        if class != AppendClass::User || free >= self.reserve {
+            return Ok(());
+        }
+        let mut table = self.table();
+        if free >= table.least_free_for_users() {
+            return Ok(());
+        }
+        let why = table.refuse(class, 1);
+        drop(table);
+        Err(no_segment(self, why))
     }
 
     pub(crate) fn stats(&self) -> HeapStats {

@@ -169,7 +169,11 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
             return Err(HeapError::Damaged(reason));
         }
         let result = write_record(inner, &record, next.half, next.offset, len as usize).await;
-        inner.table().composed(&composed, result.is_ok());
+        {
+            let mut table = inner.table();
+            table.composed(&composed, result.is_ok());
+            inner.note_reserve(&table);
+        }
         match result {
             Ok(()) => {
                 next.offset += len;

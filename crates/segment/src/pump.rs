@@ -32,11 +32,17 @@ fn after(start: Nanos, wait: Duration, at: Nanos) -> Duration {
 impl Commit {
     fn next_step(&mut self, inner: &Inner) -> Step {
         let mode = inner.options.durability;
+        let at = now();
+        let unsynced = mode == Durability::EverySecond && self.written_frames > self.durable_frames;
+        let sync_in = unsynced.then(|| after(self.last_sync, SYNC_EVERY, at));
+        // Before the next frame: under load there always is one.
+        if sync_in.is_some_and(|rest| rest.is_zero()) {
+            return Step::Sync;
+        }
         if let Some(frame) = self.sealed.pop_front() {
             self.in_flight = true;
             return Step::Write(frame);
         }
-        let at = now();
         if let (Some(since), Some(first_seq)) = (self.forming_since(), self.forming_first_seq()) {
             let forced = first_seq <= self.force_seq;
             let rest = after(since, GATHER, at);
@@ -46,11 +52,10 @@ impl Commit {
                 self.in_flight = true;
                 return Step::Write(frame);
             }
-            return Step::Wait(rest);
+            return Step::Wait(sync_in.map_or(rest, |sync| sync.min(rest)));
         }
-        if mode == Durability::EverySecond && self.written_frames > self.durable_frames {
-            let rest = after(self.last_sync, SYNC_EVERY, at);
-            return if rest.is_zero() { Step::Sync } else { Step::Wait(rest) };
+        if let Some(rest) = sync_in {
+            return Step::Wait(rest);
         }
         self.pumping = false;
         Step::Idle

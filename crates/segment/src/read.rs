@@ -8,6 +8,7 @@ use pumice_flash::FlashError;
 use pumice_reactor::IoBuf;
 
 use crate::inner::Inner;
+use crate::layout::meta::SegmentState;
 use crate::layout::record;
 use crate::scan::{self, read_tolerant};
 use crate::{Addr, Contents, Damage, ReadError, Record, RecordPtr, SegmentId, Stream};
@@ -124,21 +125,45 @@ pub(crate) async fn read_range(
     Ok(bytes.slice(at..at + len as usize))
 }
 
+/// What the table says of a segment that holds data.
+struct Extent {
+    life: u64,
+    stream: Stream,
+    end: u32,
+    is_open: bool,
+}
+
+fn extent(inner: &Inner, segment: SegmentId) -> Option<Extent> {
+    let table = inner.table();
+    let (entry, life) = table.entry(segment).zip(table.life(segment))?;
+    let stream = Stream::from_u8(entry.stream).unwrap_or(Stream::Commit);
+    Some(Extent { life, stream, end: entry.end, is_open: entry.state == SegmentState::Open })
+}
+
 /// See [`crate::Heap::contents`].
 pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<Contents, FlashError> {
-    let (life, stream, end) = {
-        let table = inner.table();
-        let Some((entry, life)) = table.entry(segment).zip(table.life(segment)) else {
-            return Ok(Contents { stream: Stream::Commit, records: Vec::new(), damage: Vec::new() });
-        };
-        (life, Stream::from_u8(entry.stream).unwrap_or(Stream::Commit), entry.end)
-    };
     let page = inner.superblock.page_bytes;
-    let mut contents = Contents { stream, records: Vec::new(), damage: Vec::new() };
+    let nothing = || Contents { stream: Stream::Commit, records: Vec::new(), damage: Vec::new() };
+    let Some(Extent { life, stream, mut end, is_open }) = extent(inner, segment) else {
+        return Ok(nothing());
+    };
+    if is_open && stream == Stream::Commit {
+        // The table counts frames from when they are queued; when a program fails they go elsewhere.
+        let _ = crate::pump::flush(inner).await;
+        match extent(inner, segment) {
+            Some(now) if now.life == life => end = end.min(now.end),
+            _ => return Ok(nothing()),
+        }
+    }
+    let mut contents = Contents { stream, ..nothing() };
     if end == 0 {
         return Ok(contents);
     }
     let stretch = read_tolerant(&inner.device, segment, 0, end as usize).await?;
+    if extent(inner, segment).is_none_or(|now| now.life != life) {
+        // It was released and taken for something else: what was read is of no life in particular.
+        return Ok(nothing());
+    }
     inner.counters.reads.fetch_add(1, Ordering::Relaxed);
     inner.counters.read_bytes.fetch_add(u64::from(end), Ordering::Relaxed);
     let mut expected_at = page;

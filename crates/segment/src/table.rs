@@ -88,6 +88,8 @@ pub(crate) struct Table {
     overhead_bytes: u32,
     /// Bytes that must die before cleaning is tried again; 0 = it may win something.
     futile_for_bytes: u64,
+    /// Cleaning was tried again for the sake of deletes, and they got no segment since.
+    tried_for_deletes: bool,
     prefer_written: bool,
     entries: Vec<Entry>,
     /// Free and not in the pool, by channel: (order, segment).
@@ -123,6 +125,7 @@ impl Table {
             raw_bytes: device.raw_bytes(),
             reserve,
             futile_for_bytes: 0,
+            tried_for_deletes: false,
             overhead_bytes: geometry.page_bytes * (1 + frames.div_ceil(2)),
             prefer_written: device.wants_prewrite(),
             entries: vec![Entry::default(); geometry.block_count() as usize],
@@ -256,11 +259,35 @@ impl Table {
         low && (unpooled || self.releasing.iter().any(|releasing| !self.pinned(releasing.epoch)))
     }
 
+    /// True when a metadata record would bring segments at all.
+    pub(crate) fn record_brings_segments(&self) -> bool {
+        self.pool_coming > 0
+            || self.free.iter().any(|set| !set.is_empty())
+            || self.releasing.iter().any(|releasing| !self.pinned(releasing.epoch))
+    }
+
+    /// Free segments below which user data waits. Cleaning dips into the reserve all the time: a little of that is no
+    /// reason to.
+    pub(crate) fn least_free_for_users(&self) -> u32 {
+        self.reserve - self.reserve / 4
+    }
+
+    /// Refuses `class` the `n` segments that it wants.
+    pub(crate) fn refuse(&mut self, class: AppendClass, n: u32) -> NoSegment {
+        self.refused = n;
+        if class == AppendClass::Delete {
+            self.reconsider();
+        }
+        if self.is_full() { NoSegment::Full } else { NoSegment::Later }
+    }
+
     fn floor(&self, class: AppendClass) -> u32 {
         match class {
             AppendClass::User => self.reserve,
-            // Deletes are small and bring space back: they may go further than anything else of the user's.
-            AppendClass::Delete => (self.reserve / 4).max(1),
+            // Deletes are small and bring space back: they may go further than anything else of the user's, and leave
+            // enough for the key tables that they need.
+            AppendClass::Delete => (self.reserve / 2).max(1),
+            AppendClass::Upkeep => 1,
             AppendClass::System => 0,
         }
     }
@@ -279,17 +306,18 @@ impl Table {
         class: AppendClass,
         out: &mut VecDeque<OpenSegment>,
     ) -> Result<(), NoSegment> {
-        // The last segment is cleaning's: without it nothing could ever be won back.
-        let floor = self.floor(class).max(u32::from(stream == Stream::Table));
-        if self.free_count() < floor + n as u32 {
-            self.refused = n as u32;
-            return Err(if self.is_full() { NoSegment::Full } else { NoSegment::Later });
+        if self.free_count() < self.floor(class) + n as u32 {
+            return Err(self.refuse(class, n as u32));
         }
         if self.openable() < n {
             self.refused = n as u32;
             return Err(NoSegment::Later);
         }
         self.refused = 0;
+        if class == AppendClass::Delete {
+            // Much was deleted since cleaning was last tried, though key tables do not show it yet.
+            (self.futile_for_bytes, self.tried_for_deletes) = (0, false);
+        }
         for _ in 0..n {
             let Some(id) = self.pick(stream) else { return Err(NoSegment::Later) };
             let life = self.next_life;
@@ -456,6 +484,13 @@ impl Table {
     /// Cleaning moved much and won nothing: the drive is full until as much as a segment has died.
     pub(crate) fn cleaning_won_nothing(&mut self) {
         self.futile_for_bytes = u64::from(self.geometry.block_bytes());
+    }
+
+    /// A delete finds no room: cleaning is tried again, once until a delete gets a segment.
+    pub(crate) fn reconsider(&mut self) {
+        if !self.tried_for_deletes && self.is_futile() {
+            (self.futile_for_bytes, self.tried_for_deletes) = (0, true);
+        }
     }
 
     /// Whether cleaning is known to win nothing.

@@ -249,6 +249,7 @@ async fn take_segment(
     let writer = &inner.writers[stream as usize];
     let page = inner.page_bytes();
     let mut room = inner.segment_bytes as usize;
+    inner.check_reserve(class)?;
     if let Some(open) = writer.take_open() {
         room -= (open.offset as usize).max(page);
         if padded <= room {
@@ -259,6 +260,8 @@ async fn take_segment(
     let mut out = VecDeque::new();
     match inner.open_segments(stream, 1, class, &mut out) {
         Ok(()) => {}
+        // Nor would a metadata record bring any.
+        Err(AppendError::Busy) if !inner.table().record_brings_segments() => return Err(AppendError::Busy),
         Err(AppendError::Busy) => {
             // The pool is used up: a metadata record names more.
             metalog::write_meta(inner, metalog::Write::internal())

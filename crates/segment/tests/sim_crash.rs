@@ -8,12 +8,14 @@ mod mini;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use common::{format_options, options};
 use mini::{History, Mini};
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_reactor::sim::{CutMode, Halt, HostOptions, PowerCut, World};
+use pumice_reactor::sim::{CrashFate, CutMode, Halt, HostOptions, PowerCut, World};
+use pumice_reactor::sleep;
 use pumice_segment::{Durability, FormatOptions, Heap, HeapOptions};
 
 const SEGMENT_BYTES: u32 = 64 << 10;
@@ -122,4 +124,48 @@ fn a_crash_at_any_write_loses_nothing_that_was_acknowledged() {
 fn a_crash_in_the_relaxed_modes_leaves_a_prefix_that_holds_all_that_was_flushed() {
     crash_everywhere(3, Durability::EverySecond);
     crash_everywhere(7, Durability::None);
+}
+
+/// Writes come without a pause, so that a frame is always forming: the sync must come all the same.
+#[test]
+fn everysec_loses_at_most_two_seconds_of_steady_writes() {
+    const EVERY: Duration = Duration::from_micros(20);
+    const WRITES: u64 = 200_000;
+    let world = World::new(5);
+    let host = world.add_host(HostOptions::default());
+    world.set_crash_fate(host, Some(CrashFate::Lost));
+    let written = world.block_on(host, async {
+        let device = Device::create(&spec(), 64 << 20).await.expect("file");
+        Heap::format(&device, &FormatOptions { segment_bytes: 1 << 20, ..format_options() })
+            .await
+            .expect("format");
+        let options = HeapOptions { durability: Durability::EverySecond, ..options() };
+        let heap = Heap::open(device, options, &common::no_progress).await.expect("open").heap;
+        for number in 0..WRITES {
+            let payload = number.to_le_bytes();
+            while common::append(&heap, 1, &payload).is_err() {
+                heap.room().await;
+            }
+            sleep(EVERY).await;
+        }
+    });
+    written.expect("the host is up");
+    world.crash(host);
+    world.restart(host);
+    let newest = world.block_on(host, async {
+        let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
+        let opened = Heap::open(device, options(), &common::no_progress).await.expect("open");
+        let (mut replay, mut newest) = (opened.replay, None);
+        while let Some(batch) = replay.next().await.expect("replay") {
+            assert!(batch.damage.is_empty(), "{:?}", batch.damage);
+            for record in batch.records {
+                let number = u64::from_le_bytes(record.payload[..].try_into().expect("eight bytes"));
+                assert_eq!(number, newest.map_or(0, |newest| newest + 1), "the order is kept");
+                newest = Some(number);
+            }
+        }
+        newest.expect("something survived")
+    });
+    let lost = WRITES - 1 - newest.expect("the host is up");
+    assert!(EVERY * lost as u32 <= Duration::from_secs(2), "{lost} writes of {EVERY:?} each are lost");
 }

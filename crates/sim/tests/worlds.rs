@@ -35,6 +35,13 @@ fn flipped_bits_never_give_wrong_data() {
     passes("kv-flip", &RunOptions { ops: Some(20), ..RunOptions::default() });
 }
 
+/// Key tables that a merge has written and not yet named must survive cleaning, and a merge must not take all that is
+/// free: these seeds fill drives with values that lie in key tables.
+#[test]
+fn a_full_drive_says_so_and_half_fits_again() {
+    passes("kv-full", &RunOptions { seed: 6, seeds: 3, ..RunOptions::default() });
+}
+
 #[test]
 fn the_same_seed_gives_the_same_events() {
     let options = RunOptions { seed: 2, ..RunOptions::default() };

@@ -5,13 +5,17 @@ use bytes::Bytes;
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Direction, Entry, SliceId, SliceSet, Store, StoreError, StoreFormat, StoreOptions, Want};
+use pumice_kv::{
+    Direction, Durability, Entry, SliceId, SliceSet, Store, StoreError, StoreFormat, StoreOptions, Want,
+};
 use pumice_reactor::sim::{Halt, HostId, HostOptions, PowerCut, World};
+use pumice_reactor::{Nanos, now};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 pub(crate) const PATH: &str = "/drive0";
 
@@ -28,6 +32,7 @@ pub(crate) struct Setup {
     /// Keys per space and slice-independent: small numbers make overwrites frequent.
     pub keys: u64,
     pub spaces: u32,
+    pub durability: Durability,
 }
 
 impl Setup {
@@ -43,6 +48,7 @@ impl Setup {
             inline_max: [0, 64, 128, 512][rng.below(4) as usize],
             keys: [20, 200, 2000][rng.below(3) as usize],
             spaces: 1 + rng.below(3) as u32,
+            durability: Durability::Always,
         }
     }
 
@@ -58,6 +64,7 @@ impl Setup {
             inline_max: 64,
             keys: 12,
             spaces: 2,
+            durability: Durability::Always,
         }
     }
 
@@ -66,6 +73,7 @@ impl Setup {
             inline_max: self.inline_max,
             log_max_bytes: self.log_max_bytes,
             memtable_bytes: Some(self.memtable_bytes),
+            durability: self.durability,
             ..StoreOptions::default()
         }
     }
@@ -84,6 +92,9 @@ pub(crate) struct Model {
     /// The highest number of a write that was acknowledged: an id above it was used by nothing that is durable, and
     /// may come again after a crash.
     pub acknowledged_seq: Cell<u64>,
+    pub durability: Durability,
+    /// Writes that were told to be durable in a mode that may lose them, and when.
+    pub promised: RefCell<VecDeque<(Nanos, u64)>>,
     pub keys: u64,
     pub slices: u16,
     pub counts: RefCell<BTreeMap<&'static str, u64>>,
@@ -92,6 +103,27 @@ pub(crate) struct Model {
 impl Model {
     pub(crate) fn count(&self, name: &'static str, n: u64) {
         *self.counts.borrow_mut().entry(name).or_default() += n;
+    }
+
+    /// A write was told to be durable: the mode says what that is worth.
+    pub(crate) fn promise(&self, write: u64, seq: u64) {
+        if self.durability == Durability::Always {
+            self.acknowledged_seq.set(self.acknowledged_seq.get().max(seq));
+            self.oracle.borrow_mut().acknowledge(write);
+        } else {
+            self.promised.borrow_mut().push_back((now(), write));
+        }
+    }
+
+    /// The host went down, at the last promise or later: what was promised `slack` before that must be there.
+    pub(crate) fn keep_promises(&self, slack: Option<Duration>) {
+        let promised = std::mem::take(&mut *self.promised.borrow_mut());
+        let (Some(slack), Some(&(last, _))) = (slack, promised.back()) else { return };
+        let old = promised.iter().rev().find(|(at, _)| last.since(*at) > slack);
+        if let Some(&(_, write)) = old {
+            self.oracle.borrow_mut().acknowledge(write);
+            self.count("old writes that must survive", 1);
+        }
     }
 
     /// No client runs any more: forgets spaces that were about to be retired.
@@ -170,8 +202,6 @@ pub(crate) struct Bench {
     pub model: Rc<Model>,
 }
 
-/// Whether the store's own check runs beside its background work.
-const CHECK_LIVE: bool = false;
 /// Cores for clients; one more does background work.
 pub(crate) const CLIENT_CORES: u16 = 2;
 
@@ -186,6 +216,8 @@ impl Bench {
             next_space: Cell::new(1),
             ids: RefCell::default(),
             acknowledged_seq: Cell::new(0),
+            durability: setup.durability,
+            promised: RefCell::default(),
             keys: setup.keys,
             slices: setup.slices,
             counts: RefCell::default(),
@@ -251,9 +283,6 @@ impl Bench {
         let background = self.world.rng(&format!("recovery {}", self.world.events())).chance(0.5);
         let store = self.reopen(cut, background)?;
         self.verify(&store)?;
-        if background && !CHECK_LIVE {
-            return Ok(store);
-        }
         self.check(&store)?;
         if !background {
             self.start_background(&store);

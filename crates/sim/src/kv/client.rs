@@ -209,8 +209,7 @@ impl Client {
                 panic!("a write never became durable: {error}");
             }
             assert!(self.store.is_durable(seq));
-            self.model.acknowledged_seq.set(self.model.acknowledged_seq.get().max(seq));
-            self.model.oracle.borrow_mut().acknowledge(write);
+            self.model.promise(write, seq);
             self.model.count("writes acknowledged", 1);
         }
         Ok(())
