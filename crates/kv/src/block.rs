@@ -282,13 +282,12 @@ impl Block {
         Ok(entries)
     }
 
-    /// The entries between bounds, in key order, and whether one beyond the upper bound was met: a short range costs
-    /// what it holds, and a restart point's way to it.
+    /// The entries between bounds, in key order: a short range costs what it holds, and a restart point's way to it.
     pub fn entries_between(
         &self,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
-    ) -> Result<(Vec<(Bytes, KeyEntry)>, bool), Malformed> {
+    ) -> Result<(Vec<(Bytes, KeyEntry)>, Around), Malformed> {
         let mut from = self.entries_at;
         if let Bound::Included(key) | Bound::Excluded(key) = lower {
             let (mut low, mut high) = (0, self.restarts);
@@ -305,7 +304,7 @@ impl Block {
                 }
             }
         }
-        let mut ended = false;
+        let mut around = Around { below: from > self.entries_at, above: false };
         let mut entries = Vec::new();
         let wanted = |key: &[u8]| {
             let is_below = match lower {
@@ -313,19 +312,59 @@ impl Block {
                 Bound::Included(lower) => key < lower,
                 Bound::Excluded(lower) => key <= lower,
             };
-            ended = match upper {
+            around.below |= is_below;
+            around.above = match upper {
                 Bound::Unbounded => false,
                 Bound::Included(upper) => key > upper,
                 Bound::Excluded(upper) => key >= upper,
             };
             match () {
                 () if is_below => Take::Not,
-                () if ended => Take::End,
+                () if around.above => Take::End,
                 () => Take::Yes,
             }
         };
         self.collect(from, wanted, &mut entries)?;
-        Ok((entries, ended))
+        Ok((entries, around))
+    }
+
+    /// How many entries between bounds are no tombstones.
+    pub fn count_between(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<(u64, Around), Malformed> {
+        let mut key: Vec<u8> = Vec::with_capacity(256);
+        let mut cursor = Cursor::new(&self.bytes, self.entries_at);
+        let mut count = 0;
+        let mut is_below_lower = true;
+        let mut around = Around { below: false, above: false };
+        while cursor.left() > 0 {
+            let shared = cursor.count().filter(|&shared| shared <= key.len()).ok_or(Malformed)?;
+            let len = cursor.count().ok_or(Malformed)?;
+            key.truncate(shared);
+            key.extend_from_slice(cursor.take(len).ok_or(Malformed)?);
+            around.above = match upper {
+                Bound::Unbounded => false,
+                Bound::Included(upper) => key.as_slice() > upper,
+                Bound::Excluded(upper) => key.as_slice() >= upper,
+            };
+            if around.above {
+                break;
+            }
+            // Keys rise: once above the lower bound, all are.
+            is_below_lower = is_below_lower
+                && match lower {
+                    Bound::Unbounded => false,
+                    Bound::Included(lower) => key.as_slice() < lower,
+                    Bound::Excluded(lower) => key.as_slice() <= lower,
+                };
+            around.below |= is_below_lower;
+            let is_tombstone = cursor.peek().ok_or(Malformed)? & BODY_MASK == BODY_TOMBSTONE;
+            count += u64::from(!is_below_lower && !is_tombstone);
+            self.skip(&mut cursor).ok_or(Malformed)?;
+        }
+        Ok((count, around))
     }
 
     /// Appends the entries from `at` on that are `wanted`; `at` is a restart point.
@@ -362,6 +401,15 @@ impl Block {
         entries.extend(spans.into_iter().map(|(span, entry)| (keys.slice(span), entry)));
         Ok(())
     }
+}
+
+/// What else was met beside the entries between two bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// Entries below the lower bound.
+    pub below: bool,
+    /// Entries above the upper bound.
+    pub above: bool,
 }
 
 /// What to do with an entry met on the way.

@@ -36,6 +36,12 @@ impl<'a> Cursor<'a> {
         Some(byte)
     }
 
+    /// The next byte, which stays.
+    #[inline]
+    pub fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
     /// Two bytes, little-endian.
     pub fn u16(&mut self) -> Option<u16> {
         Some(u16::from_le_bytes(self.take(2)?.try_into().ok()?))

@@ -8,12 +8,12 @@
 //! A row keeps older versions only while a live snapshot may need them. Rows never move, so a memtable that is
 //! no longer written is read like one that is.
 
-use std::cmp::Ordering;
 use std::ops::Bound;
 
 use bytes::Bytes;
 use hashbrown::HashTable;
 use pumice_segment::{Addr, RecordPtr};
+use smallvec::SmallVec;
 
 use crate::entry::{Body, KeyEntry};
 use crate::types::Seq;
@@ -273,11 +273,15 @@ impl Memtable {
 
     /// The newest version of row `row` that is not above `max_seq`.
     pub fn row(&self, row: u32, max_seq: Seq) -> Option<KeyEntry> {
+        Some(self.entry(self.version_at(row, max_seq)?))
+    }
+
+    fn version_at(&self, row: u32, max_seq: Seq) -> Option<&Version> {
         let mut version = &self.rows[row as usize].version;
         while version.seq > max_seq {
             version = self.olds.get(version.older as usize)?;
         }
-        Some(self.entry(version))
+        Some(version)
     }
 
     fn entry(&self, version: &Version) -> KeyEntry {
@@ -345,55 +349,95 @@ impl Memtable {
         out: &mut impl Extend<(Bytes, KeyEntry)>,
     ) -> bool {
         self.put_in_order();
-        let mut taken = 0;
-        let mut ended = false;
-        let is_past_end = |key: &[u8]| match to {
-            Bound::Unbounded => false,
-            Bound::Included(end) if backward => key < end,
-            Bound::Included(end) => key > end,
-            Bound::Excluded(end) if backward => key <= end,
-            Bound::Excluded(end) => key >= end,
-        };
-        let mut visit = |row: u32| {
-            if taken == limit {
+        let mut rows: SmallVec<[u32; 64]> = SmallVec::new();
+        let mut bytes = 0;
+        let mut is_full = false;
+        self.visit((from, to), backward, |row| {
+            if rows.len() == limit {
+                is_full = true;
                 return false;
             }
-            if is_past_end(self.key(row)) {
-                ended = true;
-                return false;
-            }
-            if let Some(entry) = self.row(row, max_seq) {
-                out.extend([(Bytes::copy_from_slice(self.key(row)), entry)]);
-                taken += 1;
+            if self.version_at(row, max_seq).is_some() {
+                rows.push(row);
+                bytes += self.key(row).len();
             }
             true
+        });
+        // One allocation for all keys: a range is many short ones.
+        let mut keys = Vec::with_capacity(bytes);
+        rows.iter().for_each(|&row| keys.extend_from_slice(self.key(row)));
+        let keys = Bytes::from(keys);
+        let mut at = 0;
+        out.extend(rows.iter().filter_map(|&row| {
+            let start = at;
+            at += self.key(row).len();
+            Some((keys.slice(start..at), self.row(row, max_seq)?))
+        }));
+        is_full
+    }
+
+    /// Goes over keys from `from` on and up to `to` until `wanted` of them are there as of `max_seq`; says how many
+    /// were, and the key that it stopped at, where it did before the end.
+    pub fn skip(
+        &mut self,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        backward: bool,
+        max_seq: Seq,
+        wanted: u64,
+    ) -> (u64, Option<Bytes>) {
+        self.put_in_order();
+        let (mut skipped, mut last) = (0, None);
+        self.visit((from, to), backward, |row| {
+            skipped += u64::from(self.is_there(row, max_seq));
+            if skipped == wanted {
+                last = Some(Bytes::copy_from_slice(self.key(row)));
+            }
+            skipped < wanted
+        });
+        (skipped, last)
+    }
+
+    fn is_there(&self, row: u32, max_seq: Seq) -> bool {
+        self.version_at(row, max_seq).is_some_and(|version| !matches!(version.place, Place::Tombstone))
+    }
+
+    /// Shows the rows between bounds, in order, as long as `visit` says so. All rows must be in order.
+    fn visit(
+        &self,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        backward: bool,
+        mut visit: impl FnMut(u32) -> bool,
+    ) {
+        let (lower, upper) = if backward { (to, from) } else { (from, to) };
+        let is_below_lower = |row: u32| match lower {
+            Bound::Unbounded => false,
+            Bound::Included(key) => self.key(row) < key,
+            Bound::Excluded(key) => self.key(row) <= key,
         };
-        // Rows before `at` in chunk `chunk`, and in all chunks before it, lie below the bound.
-        let below = |row: u32| match from {
-            Bound::Unbounded => backward,
-            Bound::Included(key) => match self.key(row).cmp(key) {
-                Ordering::Less => true,
-                Ordering::Equal => backward,
-                Ordering::Greater => false,
-            },
-            Bound::Excluded(key) => match self.key(row).cmp(key) {
-                Ordering::Less => true,
-                Ordering::Equal => !backward,
-                Ordering::Greater => false,
-            },
+        let is_below_upper = |row: u32| match upper {
+            Bound::Unbounded => true,
+            Bound::Included(key) => self.key(row) <= key,
+            Bound::Excluded(key) => self.key(row) < key,
         };
-        let chunk = self.order.partition_point(|chunk| below(chunk[0])).saturating_sub(1);
-        let Some(first) = self.order.get(chunk) else { return false };
-        let at = first.partition_point(|&row| below(row));
+        // The chunk and the place in it where a bound lies.
+        let place = |is_below: &dyn Fn(u32) -> bool| {
+            let chunk = self.order.partition_point(|chunk| is_below(chunk[0])).saturating_sub(1);
+            (chunk, self.order.get(chunk).map_or(0, |rows| rows.partition_point(|&row| is_below(row))))
+        };
+        let (start, end) = (place(&is_below_lower), place(&is_below_upper));
+        if start >= end {
+            return;
+        }
+        let part = |chunk: usize| {
+            let rows = &self.order[chunk];
+            let first = if chunk == start.0 { start.1 } else { 0 };
+            &rows[first..if chunk == end.0 { end.1 } else { rows.len() }]
+        };
+        let chunks = start.0..=end.0;
         if backward {
-            let mut rows =
-                first[..at].iter().rev().chain(self.order[..chunk].iter().rev().flat_map(|c| c.iter().rev()));
-            let all = rows.all(|&row| visit(row));
-            !all && !ended
+            let _ = chunks.rev().flat_map(|chunk| part(chunk).iter().rev()).all(|&row| visit(row));
         } else {
-            let mut rows = first[at..].iter().chain(self.order[chunk + 1..].iter().flatten());
-            let all = rows.all(|&row| visit(row));
-            !all && !ended
+            let _ = chunks.flat_map(|chunk| part(chunk).iter()).all(|&row| visit(row));
         }
     }
 

@@ -15,17 +15,18 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use pumice_reactor::LocalBoxFuture;
+use pumice_reactor::{LocalBoxFuture, yield_now};
 
+use crate::block::{Around, Block};
 use crate::cache::damaged;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
 use crate::slice::{SharedMemtable, lock};
 use crate::snapshot::{Snapshot, SnapshotInner};
-use crate::store::Store;
+use crate::store::{Inner, Store};
 use crate::types::{Entry, SliceId};
-use crate::version::Run;
+use crate::version::{Run, Table};
 
 /// Which slices a scan goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub enum Want {
 }
 
 const ROWS_AT_ONCE: usize = 256;
+/// Rows counted while a memtable's lock is held.
+const SKIPPED_AT_ONCE: u64 = 2048;
 const READS_AHEAD_MAX: usize = 32;
 const BYTES_AHEAD_MAX: u64 = 2 << 20;
 
@@ -94,6 +97,21 @@ enum From {
         start: Bound<Bytes>,
     },
     Exhausted,
+}
+
+impl From {
+    /// Goes on to what follows block `number` of a run; `last` is the number of its table's last block.
+    fn advance(&mut self, number: usize, last: usize, backward: bool) {
+        let Self::Run { run, table, block, .. } = self else { return };
+        *block = if backward { number.checked_sub(1) } else { Some(number + 1).filter(|&n| n <= last) };
+        if block.is_none() {
+            let next = if backward { table.checked_sub(1) } else { Some(*table + 1) };
+            match next.filter(|&next| next < run.tables.len()) {
+                Some(next) => *table = next,
+                None => *self = Self::Exhausted,
+            }
+        }
+    }
 }
 
 /// A source's next key. The greatest in a heap is the next to come.
@@ -373,6 +391,13 @@ impl Scan {
                 skipped += u64::from(!entry.is_tombstone());
             }
             self.sources[head.source].buffer.drain(..taken);
+            if skipped < limit && self.sources[head.source].buffer.is_empty() {
+                let until = match self.heads.peek() {
+                    Some(next) if !self.is_past_end(&next.key) => Bound::Excluded(next.key.clone()),
+                    _ => self.end.clone(),
+                };
+                skipped += self.skip_in(head.source, &until, limit - skipped).await?;
+            }
             self.queue(head.source);
         }
         Ok(skipped)
@@ -411,56 +436,134 @@ impl Scan {
                 From::Run { run, table, block, start } => {
                     let current = &run.tables[*table];
                     let store = &self.snapshot.store;
-                    let head = store.head(current).await?;
-                    if head.index.blocks() == 0 {
-                        return Err(damaged(current, "it has no blocks"));
-                    }
-                    let last = head.index.blocks() - 1;
-                    let number = block.unwrap_or_else(|| {
-                        let from: &[u8] = match &*start {
-                            Bound::Unbounded if backward => current.meta.max_key.as_ref(),
-                            Bound::Unbounded => current.meta.min_key.as_ref(),
-                            Bound::Included(key) | Bound::Excluded(key) => key.as_ref(),
-                        };
-                        let from = from.max(current.meta.min_key.as_ref());
-                        head.index.block_of(from).unwrap_or(last)
-                    });
-                    let (start, end) = (as_slice(start), as_slice(&self.end));
-                    let (lower, upper) = if backward { (end, start) } else { (start, end) };
-                    let found = store.block(current, &head, number, false).await?;
-                    let (entries, ended) = found
+                    let (number, last, found) = block_of_run(store, current, *block, start, backward).await?;
+                    let (first, end) = (as_slice(start), as_slice(&self.end));
+                    let (lower, upper) = if backward { (end, first) } else { (first, end) };
+                    let (lower, is_cut) = within_table(lower, current);
+                    let (entries, around) = found
                         .entries_between(lower, upper)
                         .map_err(|_| damaged(current, "a block's entries do not parse"))?;
-                    let min_key = &current.meta.min_key;
-                    let wanted = entries.into_iter().filter(|(key, _)| key >= min_key);
                     if backward {
-                        source.buffer.extend(wanted.rev());
+                        source.buffer.extend(entries.into_iter().rev());
                     } else {
-                        source.buffer.extend(wanted);
+                        source.buffer.extend(entries);
                     }
-                    // What follows lies past the end.
-                    if ended && !backward {
-                        source.from = From::Exhausted;
-                        break;
-                    }
-                    let next = if backward {
-                        number.checked_sub(1)
-                    } else {
-                        Some(number + 1).filter(|&n| n <= last)
-                    };
-                    *block = next;
-                    if next.is_none() {
-                        let next_table = if backward { table.checked_sub(1) } else { Some(*table + 1) };
-                        match next_table.filter(|&next| next < run.tables.len()) {
-                            Some(next) => *table = next,
-                            None => source.from = From::Exhausted,
-                        }
+                    match (backward, around) {
+                        // What follows lies past the end.
+                        (false, Around { above: true, .. }) => source.from = From::Exhausted,
+                        (true, Around { below: true, .. }) if !is_cut => source.from = From::Exhausted,
+                        // What is before in this table is no part of it any more.
+                        (true, Around { below: true, .. }) => source.from.advance(0, last, backward),
+                        _ => source.from.advance(number, last, backward),
                     }
                 }
             }
         }
         self.queue(at);
         Ok(())
+    }
+
+    /// Goes over up to `wanted` keys of a source whose buffer is empty, up to `until`, without fetching them; says how
+    /// many. It may stop early: what is left is fetched as usual.
+    async fn skip_in(&mut self, at: usize, until: &Bound<Bytes>, wanted: u64) -> Result<u64, StoreError> {
+        let backward = self.backward;
+        let source = &mut self.sources[at];
+        let mut skipped = 0;
+        while skipped < wanted {
+            match &mut source.from {
+                From::Exhausted => break,
+                From::Memtable { memtable, after } => {
+                    let range = (as_slice(after), as_slice(until));
+                    let turn = (wanted - skipped).min(SKIPPED_AT_ONCE);
+                    let (count, stopped_at) = lock(memtable).skip(range, backward, self.snapshot.seq, turn);
+                    skipped += count;
+                    match (stopped_at, rest_after(until)) {
+                        (Some(key), _) => *after = Bound::Excluded(key),
+                        (None, rest) => {
+                            match rest {
+                                Some(rest) => *after = rest,
+                                None => source.from = From::Exhausted,
+                            }
+                            break;
+                        }
+                    }
+                    yield_now().await;
+                }
+                From::Run { run, table, block, start } => {
+                    let current = &run.tables[*table];
+                    let store = &self.snapshot.store;
+                    let (number, last, found) = block_of_run(store, current, *block, start, backward).await?;
+                    let (first, end) = (as_slice(start), as_slice(until));
+                    let (lower, upper) = if backward { (end, first) } else { (first, end) };
+                    let (lower, is_cut) = within_table(lower, current);
+                    let (count, around) = found
+                        .count_between(lower, upper)
+                        .map_err(|_| damaged(current, "a block's entries do not parse"))?;
+                    if count > wanted - skipped {
+                        break;
+                    }
+                    skipped += count;
+                    match (backward, around) {
+                        (true, Around { below: true, .. }) if is_cut => {
+                            source.from.advance(0, last, backward);
+                        }
+                        (false, Around { above: true, .. }) | (true, Around { below: true, .. }) => {
+                            *block = Some(number);
+                            if let Some(rest) = rest_after(until) {
+                                *start = rest;
+                            }
+                            break;
+                        }
+                        _ => source.from.advance(number, last, backward),
+                    }
+                }
+            }
+        }
+        Ok(skipped)
+    }
+}
+
+/// Block `number` of `table`, or the one where `start` lies; its number, and that of the table's last block.
+async fn block_of_run(
+    store: &Inner,
+    table: &Table,
+    number: Option<usize>,
+    start: &Bound<Bytes>,
+    backward: bool,
+) -> Result<(usize, usize, Block), StoreError> {
+    let head = store.head(table).await?;
+    if head.index.blocks() == 0 {
+        return Err(damaged(table, "it has no blocks"));
+    }
+    let last = head.index.blocks() - 1;
+    let number = number.unwrap_or_else(|| {
+        let from: &[u8] = match start {
+            Bound::Unbounded if backward => table.meta.max_key.as_ref(),
+            Bound::Unbounded => table.meta.min_key.as_ref(),
+            Bound::Included(key) | Bound::Excluded(key) => key.as_ref(),
+        };
+        let from = from.max(table.meta.min_key.as_ref());
+        head.index.block_of(from).unwrap_or(last)
+    });
+    Ok((number, last, store.block(table, &head, number, false).await?))
+}
+
+/// A lower bound within what `table` is in charge of (its blocks may hold keys before that), and whether that is
+/// narrower.
+fn within_table<'a>(lower: Bound<&'a [u8]>, table: &'a Table) -> (Bound<&'a [u8]>, bool) {
+    let min_key: &[u8] = &table.meta.min_key;
+    match lower {
+        Bound::Included(key) | Bound::Excluded(key) if key >= min_key => (lower, false),
+        _ => (Bound::Included(min_key), true),
+    }
+}
+
+/// Where a walk goes on that was to end at `until`; `None` when there was no end.
+fn rest_after(until: &Bound<Bytes>) -> Option<Bound<Bytes>> {
+    match until {
+        Bound::Unbounded => None,
+        Bound::Included(key) => Some(Bound::Excluded(key.clone())),
+        Bound::Excluded(key) => Some(Bound::Included(key.clone())),
     }
 }
 

@@ -78,7 +78,10 @@ impl World {
                 let (lower, upper) = (bound(&mut self.rng, a), bound(&mut self.rng, b));
                 let direction = if self.rng.chance(0.5) { Direction::Forward } else { Direction::Backward };
                 let slice = self.rng.below(3) as u16;
-                let snapshot = self.store.snapshot();
+                let snapshot = match self.rng.chance(0.5) {
+                    true => self.store.snapshot(),
+                    false => self.store.snapshot_of(SliceId(slice)),
+                };
                 compare_scan(&self.store, &snapshot, &self.model, slice, lower, upper, direction).await;
             }
             940..945 => {

@@ -165,7 +165,7 @@ pub async fn compare_scan(
     let set = SliceSet::One(SliceId(slice));
     let mut scan =
         store.scan(snapshot, set, bytes(lower.clone()), bytes(upper.clone()), direction, Want::Values);
-    for (key, held) in wanted {
+    for &(key, held) in &wanted {
         let (found, entry) =
             scan.next().await.expect("scan").unwrap_or_else(|| panic!("scan misses {key:?}"));
         assert_eq!(found, key.as_slice(), "keys in order");
@@ -173,6 +173,21 @@ pub async fn compare_scan(
         assert!(value(store, &entry).await == held.2, "value of {:?}", key.escape_ascii().to_string());
     }
     assert!(scan.next().await.expect("scan").is_none(), "scan ends");
+    // Stretches skipped between keys that are looked at: short, long, to the end and beyond.
+    for stretch in [1, 7, 300, wanted.len() + 1] {
+        let mut scan =
+            store.scan(snapshot, set, bytes(lower.clone()), bytes(upper.clone()), direction, Want::Keys);
+        let mut at = 0;
+        while at <= wanted.len() {
+            let left = wanted.len() - at;
+            let skipped = scan.skip(stretch as u64).await.expect("skip") as usize;
+            assert_eq!(skipped, stretch.min(left), "skipping {stretch} keys from number {at} on");
+            at += skipped;
+            let found = scan.next().await.expect("scan").map(|(key, _)| key);
+            assert_eq!(found.as_deref(), wanted.get(at).map(|(key, _)| key.as_slice()), "key number {at}");
+            at += 1;
+        }
+    }
 }
 
 /// A key out of a few thousand, some nested in others.
