@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use pumice_flash::{Access, BlockAddr, Device};
 use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::{IoBuf, JoinHandle, WriteSync, block_on, now, spawn};
@@ -46,41 +47,52 @@ async fn work(name: String) -> Steps {
         Err(error) => panic!("{error}"),
     };
     let mut steps = Vec::new();
+    // Memory is taken before the clock starts.
+    let geometry = device.geometry();
+    let block = IoBuf::zeroed(geometry.block_bytes() as usize).freeze();
     for (what, step) in [
         ("erase a block on each channel", Step::Erase),
         ("program it", Step::Program),
         ("read it whole", Step::ReadWhole),
         ("100 small reads, one at a time", Step::ReadSmall),
     ] {
+        let len = match step {
+            Step::ReadWhole => geometry.block_bytes(),
+            Step::ReadSmall => geometry.page_bytes,
+            _ => 0,
+        };
+        let bufs: Vec<IoBuf> = (0..geometry.channels).map(|_| IoBuf::for_read(len as usize)).collect();
         let start = now();
-        let tasks: Vec<JoinHandle<()>> = (0..device.geometry().channels)
-            .map(|channel| spawn(one(device.clone(), channel, step)))
-            .collect();
+        let tasks = bufs
+            .into_iter()
+            .enumerate()
+            .map(|(channel, buf)| spawn(one(device.clone(), channel as u16, step, block.clone(), buf)));
+        let tasks: Vec<JoinHandle<IoBuf>> = tasks.collect();
+        let mut kept = Vec::new();
         for task in tasks {
-            assert!(task.await.is_ok(), "a channel's task went away");
+            match task.await {
+                Ok(buf) => kept.push(buf),
+                Err(_) => panic!("a channel's task went away"),
+            }
         }
         steps.push((what, start.elapsed()));
     }
     steps
 }
 
-async fn one(device: Device, channel: u16, step: Step) {
+async fn one(device: Device, channel: u16, step: Step, data: Bytes, mut buf: IoBuf) -> IoBuf {
     let (block, geometry) = (BlockAddr { channel, block: 0 }, device.geometry());
-    let result = match step {
-        Step::Erase => device.erase(block).await,
-        Step::Program => {
-            let data = IoBuf::zeroed(geometry.block_bytes() as usize).freeze();
-            device.program(block, 0, data, WriteSync::Durable).await
-        }
-        Step::ReadWhole => device.read(block, 0, IoBuf::for_read(geometry.block_bytes() as usize)).await.0,
+    let mut result = Ok(());
+    match step {
+        Step::Erase => result = device.erase(block).await,
+        Step::Program => result = device.program(block, 0, data, WriteSync::Durable).await,
+        Step::ReadWhole => (result, buf) = device.read(block, 0, buf).await,
         Step::ReadSmall => {
-            let mut buf = IoBuf::for_read(geometry.page_bytes as usize);
-            let mut last = Ok(());
             for page in 0..100 {
-                (last, buf) = device.read(block, page * geometry.page_bytes, buf).await;
+                (result, buf) = device.read(block, page * geometry.page_bytes, buf).await;
             }
-            last
         }
-    };
+    }
     assert!(result.is_ok(), "{result:?}");
+    buf
 }

@@ -2,32 +2,51 @@
 
 use super::field::Field;
 
-/// S₁ … S₂ₜ (at index 0 … 2t−1) of the remainder s(x) of `bits` bits, highest coefficient first: Sⱼ = s(α^j).
-pub(super) fn syndromes(field: &Field, remainder: &[u8], bits: usize, t: usize) -> Vec<u16> {
-    let order = field.order();
-    let mut found = vec![0; 2 * t];
-    for (at, &byte) in remainder.iter().enumerate() {
-        let mut left = byte;
-        while left != 0 {
-            let bit = left.leading_zeros() as usize;
-            left &= !(0x80 >> bit);
-            let power = bits - 1 - (8 * at + bit);
-            let step = 2 * power % order;
-            let mut exponent = power;
-            for syndrome in found.iter_mut().step_by(2) {
-                *syndrome ^= field.exp(exponent);
-                exponent += step;
-                if exponent >= order {
-                    exponent -= order;
+/// Odd syndromes of every four bits of a remainder, ready to be added up: for t = 30 some 108 KiB.
+pub(super) struct SyndromeTable {
+    t: usize,
+    /// `t` rounded up, so that rows are whole cache lines.
+    stride: usize,
+    /// For each half byte from the highest coefficients on and each of its 16 values, S₁ S₃ … S₂ₜ₋₁.
+    rows: Vec<u16>,
+}
+
+impl SyndromeTable {
+    /// For remainders of `bits` bits.
+    pub(super) fn new(field: &Field, bits: usize, t: usize) -> Self {
+        let (order, stride) = (field.order(), t.next_multiple_of(32));
+        let mut rows = vec![0; bits.div_ceil(8) * 2 * 16 * stride];
+        for (at, row) in rows.chunks_exact_mut(stride).enumerate() {
+            let (half, value) = (at / 16, at % 16);
+            for bit in (0..4).filter(|bit| value >> (3 - bit) & 1 == 1) {
+                // The unused low bits of the last byte are never set.
+                let Some(power) = (bits - 1).checked_sub(4 * half + bit) else { continue };
+                for (index, syndrome) in row[..t].iter_mut().enumerate() {
+                    *syndrome ^= field.exp(power * (2 * index + 1) % order);
                 }
             }
         }
+        Self { t, stride, rows }
     }
-    // A binary word: S₂ⱼ = Sⱼ².
-    for j in 1..=t {
-        found[2 * j - 1] = field.mul(found[j - 1], found[j - 1]);
+
+    /// S₁ … S₂ₜ (at index 0 … 2t−1) of the remainder s(x), highest coefficient first: Sⱼ = s(α^j).
+    pub(super) fn syndromes(&self, field: &Field, remainder: &[u8]) -> Vec<u16> {
+        let mut odd = vec![0u16; self.stride];
+        for (at, &byte) in remainder.iter().enumerate() {
+            for (half, value) in [(2 * at, byte >> 4), (2 * at + 1, byte & 15)] {
+                let row = (half * 16 + usize::from(value)) * self.stride;
+                let row = &self.rows[row..row + self.stride];
+                odd.iter_mut().zip(row).for_each(|(sum, part)| *sum ^= part);
+            }
+        }
+        let mut found = vec![0; 2 * self.t];
+        found.iter_mut().step_by(2).zip(odd).for_each(|(syndrome, sum)| *syndrome = sum);
+        // A binary word: S₂ⱼ = Sⱼ².
+        for j in 1..=self.t {
+            found[2 * j - 1] = field.mul(found[j - 1], found[j - 1]);
+        }
+        found
     }
-    found
 }
 
 /// The error locator, lowest coefficient first, or `None` when the syndromes come from more than t errors.

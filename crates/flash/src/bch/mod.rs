@@ -12,7 +12,11 @@
 //!
 //! More than t flipped bits are reported, all but about 1 in t! times, when the word has come nearer to another
 //! codeword: a checksum on top stays necessary. Rejected: LDPC, which corrects more at the same parity but wants soft
-//! reads and gives no guaranteed t. `examples/bch.rs` prints rates.
+//! reads and gives no guaranteed t.
+//!
+//! Measured with `examples/bch.rs` (2026-11, one core of a shared 2-core cloud machine), MB/s of data for 1 KiB and t = 30:
+//! encode 470–550; decode 450–530 without flipped bits, 290 with one or two, 70 with four, 21 with 15, 11 with 30. Chien's
+//! search takes nearly all of the time beyond two.
 
 mod field;
 mod generator;
@@ -20,11 +24,13 @@ mod locate;
 
 use field::Field;
 use generator::Divider;
+use locate::SyndromeTable;
 
-/// A code: its field, its tables. Build it once and share it; about 128 KiB for t = 30.
+/// A code: its field, its tables. Build it once and share it; some 400 KiB for 1 KiB and t = 30.
 pub struct Bch {
     field: Field,
     divider: Divider,
+    syndromes: SyndromeTable,
     data_bytes: usize,
     correctable_bits: usize,
 }
@@ -69,7 +75,8 @@ impl Bch {
         if divider.bits() > generator::PARITY_BITS_MAX {
             return Err(fail("the parity is too long"));
         }
-        Ok(Self { field, divider, data_bytes, correctable_bits })
+        let syndromes = SyndromeTable::new(&field, divider.bits(), correctable_bits);
+        Ok(Self { field, divider, syndromes, data_bytes, correctable_bits })
     }
 
     /// t: flipped bits that are corrected in a codeword.
@@ -118,7 +125,7 @@ impl Bch {
         }
         let fail = TooManyErrors { correctable_bits: self.correctable_bits };
         let bits = self.data_bytes * 8 + self.divider.bits();
-        let syndromes = locate::syndromes(&self.field, remainder, self.divider.bits(), self.correctable_bits);
+        let syndromes = self.syndromes.syndromes(&self.field, remainder);
         let locator = locate::locator(&self.field, &syndromes).ok_or(fail)?;
         let powers = locate::roots(&self.field, locator, bits).ok_or(fail)?;
         for &power in &powers {
