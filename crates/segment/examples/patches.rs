@@ -43,10 +43,16 @@ async fn open(name: &str) -> Result<Device, Failed> {
     Ok(device.with_geometry(shape)?)
 }
 
-/// A patch's contents follow from its id, so that reads can be checked.
+/// A page's contents follow from its patch and place, so that reads can be checked.
+fn page(id: u128, offset: usize, out: &mut [u8]) {
+    Rng::from_seed(id as u64 ^ (id >> 64) as u64 ^ (offset as u64) << 20).fill(out);
+}
+
 fn patch(id: u128, len: usize) -> Bytes {
     let mut buf = IoBuf::zeroed(len);
-    Rng::from_seed(id as u64 ^ (id >> 64) as u64).fill(&mut buf);
+    for (index, out) in buf.chunks_exact_mut(READ_BYTES).enumerate() {
+        page(id, index * READ_BYTES, out);
+    }
     buf.freeze()
 }
 
@@ -97,23 +103,39 @@ async fn run(name: &str, patches: u64) -> Result<(), Failed> {
             spawn(async move {
                 let (result, buf) = raw.read(&client, id, offset as u32, IoBuf::for_read(READ_BYTES)).await;
                 result.map_err(|error| error.to_string())?;
-                let right = buf[..] == patch(id, len)[offset..offset + READ_BYTES];
-                if right { Ok(()) } else { Err(format!("patch {id:032x} offset {offset} reads wrong")) }
+                let mut expected = vec![0; READ_BYTES];
+                page(id, offset, &mut expected);
+                if buf[..] == expected[..] {
+                    Ok(())
+                } else {
+                    Err(format!("patch {id:032x} offset {offset} reads wrong"))
+                }
             })
         });
         all(reads.collect()).await?;
     }
     report("batched random reads, checked", batches * BATCH * READ_BYTES, start.elapsed());
 
+    // In order, as many at a time as there are readers: consecutive patches lie on different channels.
     let start = now();
-    let mut buf = IoBuf::for_read(1 << 20);
-    for number in 0..patches {
-        for offset in (0..len).step_by(buf.len()) {
-            let result;
-            (result, buf) = raw.read(&client, id(number), offset as u32, buf).await;
-            result?;
-        }
-    }
+    next.set(0);
+    let readers = (0..WRITERS).map(|_| {
+        let (raw, next) = (raw.clone(), next.clone());
+        spawn(async move {
+            let client = raw.client();
+            let mut buf = IoBuf::for_read(1 << 20);
+            while next.get() < patches {
+                let number = next.replace(next.get() + 1);
+                for offset in (0..len).step_by(1 << 20) {
+                    let result;
+                    (result, buf) = raw.read(&client, id(number), offset as u32, buf).await;
+                    result.map_err(|error| error.to_string())?;
+                }
+            }
+            Ok(())
+        })
+    });
+    all(readers.collect()).await?;
     report("sequential scan", patches as usize * len, start.elapsed());
 
     for number in 0..patches {

@@ -25,7 +25,7 @@ fn sdf_s_figures_lie_in_their_bands_and_are_plotted() {
         }
         plots += 1;
     }
-    assert_eq!(plots, 8);
+    assert_eq!(plots, 12);
     let again = run("sdf", &RunOptions::default()).expect("experiment");
     assert_eq!(again.event_hash, report.event_hash);
 }

@@ -18,10 +18,10 @@ use crate::worlds::Broken;
 /// The card, with so many blocks on each channel as an experiment uses.
 const CARD: &str = "emu:sdf,data=drop,blocks=16";
 const BLOCKS: u32 = 16;
-const SEGMENT_BYTES: usize = 8 << 20;
+pub(super) const SEGMENT_BYTES: usize = 8 << 20;
 const CHANNELS: u16 = 44;
 
-type Measured = Result<f64, String>;
+pub(super) type Measured = Result<f64, String>;
 
 /// Mean, standard deviation over the mean, and quantiles.
 struct Spread {
@@ -50,14 +50,14 @@ impl Spread {
     }
 }
 
-async fn card(spec: &str, erased_ahead: u32) -> Result<RawFlash, String> {
+pub(super) async fn card(spec: &str, erased_ahead: u32) -> Result<RawFlash, String> {
     let spec = spec.parse().map_err(|error| format!("{error}"))?;
     let device = Device::open(&spec, Access::ReadWrite).await.map_err(|error| error.to_string())?;
     RawFlash::new(device, RawOptions { erased_ahead }).map_err(|error| error.to_string())
 }
 
 /// One segment's contents; nobody keeps them.
-fn contents() -> Bytes {
+pub(super) fn contents() -> Bytes {
     IoBuf::zeroed(SEGMENT_BYTES).freeze()
 }
 
@@ -65,7 +65,7 @@ async fn write(raw: &RawFlash, client: &Client, id: u128, data: &Bytes) -> Resul
     raw.write(client, id, Place::ById, data.clone()).await.map(drop).map_err(|error| error.to_string())
 }
 
-async fn all(tasks: Vec<JoinHandle<Result<(), String>>>) -> Result<(), String> {
+pub(super) async fn all(tasks: Vec<JoinHandle<Result<(), String>>>) -> Result<(), String> {
     for task in tasks {
         task.await.map_err(|_| "a client went away".to_string())??;
     }
@@ -73,7 +73,7 @@ async fn all(tasks: Vec<JoinHandle<Result<(), String>>>) -> Result<(), String> {
 }
 
 /// Erases that were begun in the background shall not count.
-async fn settle() {
+pub(super) async fn settle() {
     sleep(Duration::from_secs(1)).await;
 }
 
@@ -162,9 +162,11 @@ pub(super) fn by_size(run: &mut Run, rows: &mut Vec<Row>, plots: &mut Vec<Figure
     let seed = run.seed;
     let raw_spec = format!("{CARD},link_read=0,link_write=0");
     let spec = raw_spec.clone();
-    let raw_read = run.world("raw read", move || async move {
-        reads(&card(&spec, 4).await?, seed, SEGMENT_BYTES, 2, 4).await
-    })?;
+    let raw_read =
+        run.world(
+            "raw read",
+            move || async move { reads(&card(&spec, 4).await?, seed, 1 << 20, 2, 32).await },
+        )?;
     let raw_write = run.world("raw write", move || async move {
         // Every block is erased beforehand: programs alone.
         let raw = card(&raw_spec, BLOCKS).await?;
