@@ -39,7 +39,7 @@ fn flipped_bits_never_give_wrong_data() {
 /// free: these seeds fill drives with values that lie in key tables.
 #[test]
 fn a_full_drive_says_so_and_half_fits_again() {
-    passes("kv-full", &RunOptions { seed: 6, seeds: 3, ..RunOptions::default() });
+    passes("kv-full", &RunOptions { seed: 8, seeds: 2, ..RunOptions::default() });
 }
 
 #[test]

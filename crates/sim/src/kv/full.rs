@@ -41,9 +41,9 @@ fn rounds(bench: &Bench, rng: &mut Rng, rounds: u64) -> Result<(), String> {
     let mut held: Vec<(Key, u64)> = Vec::new();
     let value_max = [500, 4000, 30_000][rng.below(3) as usize];
     let mut number = 0;
-    // The whole drive once, then what half of it holds.
-    let raw = bench.setup.segments * u64::from(bench.setup.segment_bytes);
-    let mut must_fit = raw / 2;
+    // Most of what the reserve and the metadata leave, then what half of it holds.
+    let report = store.space();
+    let mut must_fit = (report.raw - report.meta - report.reserved - report.leftover) / 10 * 6;
     for round in 0..rounds {
         let said = |what: &str| format!("round {round}: {what}");
         let mut filler = client(bench, &store, &rng.split(&format!("fill {round}")), value_max);
