@@ -126,7 +126,9 @@ async fn expire_one(
     let mut change = ctx.change();
     let was = entry.expire_ms;
     ctx.erase_stored(&mut change, &key, Some(entry)).await?;
-    // Watchers are not told: a key that was there at WATCH and is expired at EXEC is noticed there.
+    // A key that was there at WATCH and is expired at EXEC is noticed there; one that was expired at WATCH already
+    // does not change by being removed.
+    change.go_unseen();
     change.delete_head(&key, was);
     ctx.commit(change).await?;
     ctx.server.stats.expired_keys.fetch_add(1, Ordering::Relaxed);

@@ -125,3 +125,25 @@ fn many_keys_that_expire_at_once_go_in_time_that_grows_with_their_number_alone()
     client.line("DEBUG SET-ACTIVE-EXPIRE 1");
     eventually("all of them go", || client.line("DBSIZE") == Reply::Int(1));
 }
+
+#[test]
+fn the_removal_of_an_expired_key_is_no_change_to_who_watches_it_and_its_expiry_is() {
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    other.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.line("SET k v PX 1");
+    eventually("its time is over", || client.line("GET k") == Reply::Null);
+    client.line("WATCH k");
+    other.line("DEBUG SET-ACTIVE-EXPIRE 1");
+    eventually("it is removed", || other.line("DBSIZE") == Reply::Int(0));
+    client.line("MULTI");
+    client.line("PING");
+    assert_eq!(client.line("EXEC").to_string(), "[PONG]");
+    // There at WATCH, gone at EXEC.
+    client.line("SET k v PX 300");
+    client.line("WATCH k");
+    eventually("it is removed", || other.line("DBSIZE") == Reply::Int(0));
+    client.line("MULTI");
+    client.line("PING");
+    assert_eq!(client.line("EXEC").to_string(), "nil[]");
+}

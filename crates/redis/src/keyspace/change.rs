@@ -158,6 +158,11 @@ impl Change {
         self.count_head(key, was, Some(expire_ms));
     }
 
+    /// What is written from here on changes nothing that a client could see: watchers are not told.
+    pub(crate) fn go_unseen(&mut self) {
+        self.note_touched = false;
+    }
+
     /// Tells watchers of `key` that it changed.
     pub fn touch(&mut self, key: &HeadKey) {
         let database = key.database as u32;
