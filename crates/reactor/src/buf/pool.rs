@@ -8,8 +8,11 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Largest buffer taken from the region or recycled, in bytes; larger ones go back to the heap at once.
+/// Largest buffer taken from the region or recycled, in bytes.
 const RECYCLED_BYTES_MAX: usize = 1 << 20;
+/// Of larger buffers one is kept, up to this size: who reads whole segments does so again and again, and fresh memory
+/// costs more (zeroing, page faults) than the read. What is not kept goes back to the system.
+const KEPT_LARGE_BYTES_MAX: usize = 8 << 20;
 /// Heap memory that a pool keeps for reuse, in bytes.
 const KEPT_BYTES_MAX: usize = 8 << 20;
 /// Sizes of recycled heap buffers: 4, 8, 12, 16, 24, 32, 48 KiB … 1 MiB.
@@ -34,6 +37,8 @@ struct State {
     buddies: Buddies,
     kept: [Vec<NonNull<u8>>; CLASSES],
     kept_bytes: usize,
+    /// At most one, larger than what is recycled by class.
+    large: Option<Piece>,
 }
 
 // SAFETY: the pointers name memory that the pool owns alone while they are in its lists.
@@ -80,7 +85,7 @@ impl Pool {
     }
 
     fn take_as_is(&self, bytes: usize) -> Piece {
-        let Some(class) = class_of(bytes) else { return heap_piece(bytes.next_multiple_of(ALIGNMENT_BYTES)) };
+        let Some(class) = class_of(bytes) else { return self.take_large(bytes) };
         let mut state = self.state();
         if let Some(region) = &self.region {
             let order = order_of(bytes);
@@ -100,6 +105,13 @@ impl Pool {
         heap_piece(bytes)
     }
 
+    fn take_large(&self, bytes: usize) -> Piece {
+        if let Some(piece) = self.state().large.take_if(|piece| piece.bytes >= bytes) {
+            return piece;
+        }
+        heap_piece(bytes.next_multiple_of(ALIGNMENT_BYTES))
+    }
+
     pub(super) fn give_back(&self, piece: Piece) {
         if let Some(region) = &self.region
             && self.contains(piece.data.as_ptr(), piece.bytes)
@@ -113,6 +125,13 @@ impl Pool {
                 state.kept_bytes += piece.bytes;
                 return state.kept[class].push(piece.data);
             }
+        } else if piece.bytes <= KEPT_LARGE_BYTES_MAX {
+            let mut state = self.state();
+            if state.large.is_none_or(|kept| kept.bytes < piece.bytes) {
+                let smaller = state.large.replace(piece);
+                drop(state);
+                return smaller.map_or((), free_heap_piece);
+            }
         }
         free_heap_piece(piece);
     }
@@ -121,6 +140,9 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let mut state = self.state();
+        if let Some(piece) = state.large.take() {
+            free_heap_piece(piece);
+        }
         for class in 0..CLASSES {
             for data in std::mem::take(&mut state.kept[class]) {
                 free_heap_piece(Piece { data, bytes: class_bytes(class) });
@@ -132,7 +154,7 @@ impl Drop for Pool {
 impl State {
     fn new(region_bytes: usize) -> Mutex<Self> {
         let kept = [const { Vec::new() }; CLASSES];
-        Mutex::new(Self { buddies: Buddies::new(region_bytes), kept, kept_bytes: 0 })
+        Mutex::new(Self { buddies: Buddies::new(region_bytes), kept, kept_bytes: 0, large: None })
     }
 }
 
@@ -164,9 +186,16 @@ fn layout(bytes: usize) -> Layout {
     }
 }
 
-/// New memory of exactly so many bytes, a multiple of the alignment and not 0.
+/// New memory of exactly so many bytes, a multiple of the alignment and not 0. Large pieces come from the system
+/// directly: it has zeroed them already, and takes them back whole, where an allocator's heap would keep holes.
 pub(super) fn heap_piece(bytes: usize) -> Piece {
     let layout = layout(bytes);
+    if bytes > RECYCLED_BYTES_MAX {
+        return match Mapping::new(bytes) {
+            Ok(mapping) => Piece { data: mapping.into_memory(), bytes },
+            Err(_) => handle_alloc_error(layout),
+        };
+    }
     // SAFETY: the size is not zero.
     let data = unsafe { alloc_zeroed(layout) };
     match NonNull::new(data) {
@@ -177,6 +206,10 @@ pub(super) fn heap_piece(bytes: usize) -> Piece {
 
 /// Frees what `heap_piece` made.
 pub(super) fn free_heap_piece(piece: Piece) {
+    if piece.bytes > RECYCLED_BYTES_MAX {
+        // SAFETY: mapped in `heap_piece` with this size, and nobody uses it any more.
+        return drop(unsafe { Mapping::from_memory(piece.data, piece.bytes) });
+    }
     // SAFETY: allocated in `heap_piece` with the same layout, and nobody uses it any more.
     unsafe { dealloc(piece.data.as_ptr(), layout(piece.bytes)) };
 }

@@ -43,6 +43,17 @@ impl Mapping {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
+
+    /// Gives the memory away; [`Mapping::from_memory`] takes it back.
+    pub(crate) fn into_memory(self) -> NonNull<u8> {
+        std::mem::ManuallyDrop::new(self).address
+    }
+
+    /// # Safety
+    /// `address` came from [`Mapping::into_memory`] of a mapping of `len` bytes, and nobody uses it any more.
+    pub(crate) unsafe fn from_memory(address: NonNull<u8>, len: usize) -> Self {
+        Self { address, len }
+    }
 }
 
 impl Drop for Mapping {
