@@ -51,6 +51,9 @@ pub struct WorkerSpec {
     pub space_bytes: u64,
     /// True: start from an empty store. False: what is in `dir`.
     pub fresh: bool,
+    /// Pumice's drive is written once when it is formatted, as a block device or `pumice format --prewrite` has it.
+    #[serde(default)]
+    pub prewritten: bool,
     /// Run in this order.
     pub phases: Vec<PhaseSpec>,
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use pumice_base::hash::stable_hash64;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{
-    Batch, Direction, Entry, Peek, SliceId, SliceSet, Store, StoreFormat, StoreOptions, VALUE_BYTES_MAX,
-    Want, WriteError,
+    Batch, Direction, Entry, Peek, PrewriteProgress, SliceId, SliceSet, Store, StoreFormat, StoreOptions,
+    VALUE_BYTES_MAX, Want, WriteError,
 };
 use pumice_reactor::sync::Event;
 use pumice_reactor::{Config, CoreId, core, sleep, spawn_on, yield_now};
@@ -72,7 +72,12 @@ async fn phases(spec: &WorkerSpec, out: &mut WorkerResult) -> Result<()> {
         let device = Device::create(&drive, spec.space_bytes).await?;
         Store::format(
             &device,
-            &StoreFormat { drive_id: *b"pumice-benchmark", force: true, ..Default::default() },
+            &StoreFormat {
+                drive_id: *b"pumice-benchmark",
+                force: true,
+                prewrite: spec.prewritten.then(|| PrewriteProgress(Arc::new(|_, _| {}))),
+                ..Default::default()
+            },
         )
         .await?;
     }

@@ -3,7 +3,7 @@
 //!
 //! 1. fio writes the drive's whole file (fresh blocks commit at half the speed of old ones) and measures its write
 //!    limits there.
-//! 2. Pumice formats that file and loads it to 70% (S-SET), is closed, the page cache emptied, opened, and reads in key
+//! 2. Pumice formats that file, written ahead as a drive in use is, and loads it to 70% (S-SET), is closed, the page cache emptied, opened, and reads in key
 //!    order, at random, Zipfian, and mixed; fio reads the same file with the same size and depth after each.
 //! 3. R-SET overwrites the data three times over. What it writes beyond the user's bytes is held against a perfect
 //!    greedy cleaner's.
@@ -33,6 +33,7 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
     let before = write_limits(&file, seconds / 2.0)?;
 
     let mut spec = context.worker(EngineKind::Pumice, &dir, VALUE_BYTES, data);
+    spec.prewritten = true;
     let block = VALUE_BYTES as u64;
     spec.phases = vec![
         phase("S-SET", Work::SequentialSet, spec.keys, 600.0, DEPTH).durable(),

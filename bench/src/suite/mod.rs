@@ -128,6 +128,7 @@ impl Context {
             cores: 2,
             space_bytes: data.space_bytes,
             fresh: true,
+            prewritten: false,
             phases: Vec::new(),
         }
     }
@@ -137,6 +138,9 @@ impl Context {
 pub fn remove(dir: &Path) {
     let _ = std::fs::remove_dir_all(dir);
 }
+
+/// Thirty-two segments: on fewer, metadata and reserve are most of a drive.
+const SPACE_BYTES_MIN: u64 = 256 << 20;
 
 /// How large a data set is, and what the stores are given for it.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +157,7 @@ impl Data {
     /// A data set that fills `fill` of the space it is given.
     pub fn filling(bytes: u64, memory_bytes: u64, fill: f64) -> Data {
         // Whole segments; the drive's own metadata comes on top.
-        let space_bytes = ((bytes as f64 / fill) as u64).next_multiple_of(8 << 20);
+        let space_bytes = ((bytes as f64 / fill) as u64).next_multiple_of(8 << 20).max(SPACE_BYTES_MIN);
         Data { bytes, memory_bytes, space_bytes }
     }
 
