@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use pumice_base::hash::HashMap;
+use pumice_base::hash::{HashMap, HashSet};
 use pumice_reactor::{File, OpenOptions};
 use pumice_reactor::{IoBuf, WriteSync};
 
@@ -33,6 +33,8 @@ pub struct FileDevice {
     access: Access,
     /// Next page of the blocks that were erased or programmed since opening.
     write_pointers: Mutex<HashMap<u32, u32>>,
+    /// Programs that failed with others behind them: (block, first page).
+    failed: Mutex<HashSet<(u32, u32)>>,
 }
 
 impl FileDevice {
@@ -79,7 +81,15 @@ impl FileDevice {
         let raw_bytes =
             file.len().await.map_err(|error| FlashError::from_io(Operation::Open, None, error))?;
         let geometry = default_geometry(&file, raw_bytes);
-        Ok(Self { file, name: name.into(), raw_bytes, geometry, access, write_pointers: Mutex::default() })
+        Ok(Self {
+            file,
+            name: name.into(),
+            raw_bytes,
+            geometry,
+            access,
+            write_pointers: Mutex::default(),
+            failed: Mutex::default(),
+        })
     }
 
     pub(crate) fn reshaped(&self, geometry: Geometry) -> Result<Self, FlashError> {
@@ -102,6 +112,7 @@ impl FileDevice {
             geometry,
             access: self.access,
             write_pointers: Mutex::default(),
+            failed: Mutex::default(),
         })
     }
 
@@ -168,7 +179,9 @@ impl FileDevice {
         let number = self.geometry.number(block);
         {
             let mut pointers = self.pointers();
+            let is_retry = self.failed().remove(&(number, first_page));
             match pointers.get(&number).copied() {
+                Some(_) if is_retry => None,
                 Some(next) if first_page < next => {
                     return Err(FlashError::AlreadyProgrammed { block, page: first_page });
                 }
@@ -181,10 +194,13 @@ impl FileDevice {
         match self.file.write_at(data, self.at(block, offset_bytes), sync).await {
             Ok(()) => Ok(()),
             Err(error) => {
-                // A file takes the same pages again, once whatever was wrong (a full file system) is mended.
+                // A file takes the same pages again, once whatever was wrong (a full file system) is mended; what
+                // comes behind them may be on its way already.
                 let mut pointers = self.pointers();
                 if pointers.get(&number) == Some(&(first_page + pages)) {
                     pointers.insert(number, first_page);
+                } else {
+                    self.failed().insert((number, first_page));
                 }
                 Err(FlashError::from_program(block, first_page, error))
             }
@@ -194,7 +210,9 @@ impl FileDevice {
     pub(crate) fn erase(&self, block: BlockAddr) -> Result<(), FlashError> {
         self.writable(Operation::Erase)?;
         self.check(Operation::Erase, block, 0, 0, self.geometry.page_bytes)?;
-        self.pointers().insert(self.geometry.number(block), 0);
+        let number = self.geometry.number(block);
+        self.pointers().insert(number, 0);
+        self.failed().retain(|&(failed, _)| failed != number);
         Ok(())
     }
 
@@ -233,6 +251,10 @@ impl FileDevice {
 
     fn pointers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
         self.write_pointers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn failed(&self) -> MutexGuard<'_, HashSet<(u32, u32)>> {
+        self.failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn writable(&self, operation: Operation) -> Result<(), FlashError> {

@@ -1,7 +1,7 @@
 //! Cleaning: segments with much dead data are emptied and freed.
 //!
-//! 1. The heap names a victim, by its hints of what is dead. Its records are read, and the index is asked for
-//!    each whether it is what its key points at: only that decides.
+//! 1. The heap names a victim, by its hints of what is dead. Its records are read, a window at a time, and the index
+//!    is asked for each whether it is what its key points at: only that decides.
 //! 2. Live values are written again to the stream of moved records, each with a new number that was taken under
 //!    its slice's lock while the key still pointed at the old place. So whatever the user writes meanwhile has a
 //!    higher number, in memory and in a replay.
@@ -15,6 +15,9 @@
 //! should hold it.
 //!
 //! Records of the commit stream above the checkpoint are needed for a replay, so their segments wait for a flush.
+//!
+//! While segments are short, users may write as much as cleaning wins, window by window (`Heap::pace`): a little more
+//! while a few segments are left, a little less when the last ones go. So nobody waits for a whole segment.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +25,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
-use pumice_reactor::{now, sleep, timeout};
+use pumice_flash::FlashError;
+use pumice_reactor::{JoinHandle, now, sleep, spawn, timeout};
 use pumice_segment::{
     AppendClass, AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream, VictimPolicy,
 };
@@ -48,7 +52,9 @@ const MOVE_BYTES: usize = 512 * 1024;
 /// is called futile: each promised at least a sixty-fourth of a segment.
 const BARREN_MAX: u32 = 96;
 /// Released segments that wait for a metadata record before one is written for their sake.
-const RELEASED_MAX: u32 = 4;
+const RELEASED_MAX: u32 = 2;
+/// Windows of a victim that wait in memory for their few live values to make a batch.
+const WINDOWS_MAX: u32 = 4;
 
 /// Who knows of a key table at its place.
 enum Knows {
@@ -80,6 +86,7 @@ pub async fn clean_task(store: Arc<Inner>) {
     while !store.is_closing() {
         store.bury_large_values().await;
         if store.heap.is_futile() {
+            store.heap.pace(false);
             store.offer_again(&mut aside);
             if released > 0 {
                 store.free_released(&mut released).await;
@@ -90,6 +97,7 @@ pub async fn clean_task(store: Arc<Inner>) {
         let free = store.heap.free_segments();
         let target = store.free_target();
         if free >= target {
+            store.heap.pace(false);
             store.offer_again(&mut aside);
             store.merge_eagerly.store(false, Ordering::Relaxed);
             let _ = timeout(TICK, store.clean_wanted.notified()).await;
@@ -100,6 +108,7 @@ pub async fn clean_task(store: Arc<Inner>) {
             Ok(Some(true)) => released += 1,
             Ok(Some(false)) => {}
             Ok(None) => {
+                store.heap.pace(false);
                 if released > 0 {
                     store.free_released(&mut released).await;
                 } else {
@@ -108,6 +117,7 @@ pub async fn clean_task(store: Arc<Inner>) {
                 continue;
             }
             Err(error) => {
+                store.heap.pace(false);
                 tracing::warn!(%error, "cleaning failed");
                 sleep(AFTER_FAILURE).await;
             }
@@ -137,13 +147,14 @@ pub async fn clean_task(store: Arc<Inner>) {
             sleep(started.elapsed().min(TICK * 4)).await;
         }
     }
+    store.heap.pace(false);
 }
 
 impl Inner {
     /// Free segments below which cleaning starts: enough to take what is written while one is cleaned, no more,
     /// because every segment kept free is dead data cleaned too early.
     pub fn free_target(&self) -> u32 {
-        (self.segments / 64).clamp(3, 24)
+        (self.segments / 128).clamp(4, 24)
     }
 
     /// Free segments, the reserve included.
@@ -162,10 +173,12 @@ impl Inner {
         // Greedy: best for uniform traffic. By declining cost, segments in which nothing dies at all came first
         // whatever they would win, and a drive of a few hundred segments moved the same ones for ever.
         let Some(victim) = self.heap.victim(VictimPolicy::Greedy) else {
+            self.heap.pace(false);
             self.offer_again(aside);
             self.uncover_dead().await?;
             return Ok(None);
         };
+        self.heap.pace(true);
         match self.clean_segment(victim).await {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
@@ -207,53 +220,85 @@ impl Inner {
     }
 
     async fn clean_segment(self: &Arc<Self>, victim: SegmentId) -> Result<Outcome, StoreError> {
-        let contents = self.heap.contents(victim).await.map_err(|error| StoreError::Write {
-            what: format!("cleaning {victim}"),
-            reason: error.to_string(),
-        })?;
-        for damage in &contents.damage {
-            tracing::error!(%damage, "cleaning found damage");
-        }
         let checkpoint = lock(&self.manifest).checkpoint;
-        if contents.stream == Stream::Commit && contents.records.iter().any(|record| record.seq > checkpoint)
-        {
-            return Ok(Outcome::NeedsCheckpoint);
+        let mut mover = Mover::new(self.clone());
+        let swept = self.sweep(victim, checkpoint, &mut mover).await;
+        // Nothing may still move when the victim is given back or released.
+        let moved = if matches!(swept, Ok(None)) { mover.finish().await } else { mover.settle().await };
+        if let Some(outcome) = swept? {
+            return Ok(outcome);
         }
-        let Contents { records, .. } = contents;
-        let bytes: u64 = records.iter().map(|record| u64::from(record.ptr.len)).sum();
-        self.counters.victim_bytes.add(bytes);
-        let (mut values, mut pieces, mut tables) = (Vec::new(), Vec::new(), Vec::new());
-        for record in records {
-            match record.kind {
-                record::PUT | record::PUT_LARGE => values.push(record),
-                record::PIECE => pieces.push(record),
-                record::TABLE => tables.push(record),
-                _ => {}
-            }
-        }
-        for table in tables {
-            if !self.move_table(&table).await? {
-                return Ok(Outcome::InUse);
-            }
-        }
-        if !pieces.is_empty() && !self.move_pieces(pieces).await? {
-            return Ok(Outcome::InUse);
-        }
-        self.move_values(values).await?;
+        moved?;
         lock(&self.released_at).insert(victim.0, self.heap.last_seq());
         self.heap.release(victim);
         Ok(Outcome::Released)
     }
 
-    /// Moves those of a victim's values that are alive.
-    async fn move_values(self: &Arc<Self>, mut records: Vec<Replayed>) -> Result<(), StoreError> {
+    /// Moves what is alive in a victim, or hands it to `mover`. Answers why it cannot be emptied, if so.
+    async fn sweep(
+        self: &Arc<Self>,
+        victim: SegmentId,
+        checkpoint: Seq,
+        mover: &mut Mover,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let unread = |error: FlashError| StoreError::Write {
+            what: format!("cleaning {victim}"),
+            reason: error.to_string(),
+        };
+        let mut sweep = self.heap.sweep(victim);
+        while let Some(Contents { stream, records, damage }) = sweep.next().await.map_err(unread)? {
+            for damage in damage {
+                tracing::error!(%damage, "cleaning found damage");
+            }
+            if stream == Stream::Commit && records.iter().any(|record| record.seq > checkpoint) {
+                return Ok(Some(Outcome::NeedsCheckpoint));
+            }
+            let bytes: u64 = records.iter().map(|record| u64::from(record.ptr.len)).sum();
+            self.counters.victim_bytes.add(bytes);
+            let mut live = 0;
+            let (mut values, mut pieces, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+            for record in records {
+                match record.kind {
+                    record::PUT | record::PUT_LARGE => values.push(record),
+                    record::PIECE => pieces.push(record),
+                    record::TABLE => tables.push(record),
+                    _ => {}
+                }
+            }
+            for table in tables {
+                let Some(moved) = self.move_table(&table).await? else { return Ok(Some(Outcome::InUse)) };
+                live += moved;
+            }
+            if !pieces.is_empty() {
+                let Some(moved) = self.move_pieces(pieces).await? else { return Ok(Some(Outcome::InUse)) };
+                live += moved;
+            }
+            live += self.move_values(values, mover).await?;
+            mover.end_window().await?;
+            self.let_users_write(bytes.saturating_sub(live));
+        }
+        Ok(None)
+    }
+
+    /// Cleaning has won `bytes`: users may write half as much when the last segment goes, half as much again while as
+    /// many are free as are aimed at.
+    fn let_users_write(&self, bytes: u64) {
+        let (free, target) = (u64::from(self.heap.free_segments()), u64::from(self.free_target()));
+        self.heap.earn(bytes / 2 + bytes * free.min(target) / target);
+    }
+
+    /// Finds those of a window's values that are alive. Answers how many bytes they are.
+    async fn move_values(
+        self: &Arc<Self>,
+        mut records: Vec<Replayed>,
+        mover: &mut Mover,
+    ) -> Result<u64, StoreError> {
         // In key order, so that neighbours share key blocks.
         let owner = |record: &Replayed| record::decode_key(&record.payload);
         records.sort_by_cached_key(|record| {
             owner(record).map(|owner| (owner.slice, record.payload.slice(owner.key)))
         });
-        let mut batch: Vec<Candidate> = Vec::new();
-        let mut bytes = 0;
+        let mut live = 0;
         for record in records {
             let Some(owner) = owner(&record) else { continue };
             if usize::from(owner.slice.0) >= self.slices.len() {
@@ -267,14 +312,10 @@ impl Inner {
             {
                 continue;
             }
-            bytes += record.ptr.len as usize;
-            batch.push(Candidate { slice: owner.slice, key, record, found, epoch });
-            if bytes >= self.move_bytes() {
-                self.move_batch(&mut batch).await?;
-                bytes = 0;
-            }
+            live += u64::from(record.ptr.len);
+            mover.push(Candidate { slice: owner.slice, key, record, found, epoch }).await?;
         }
-        self.move_batch(&mut batch).await
+        Ok(live)
     }
 
     /// Bytes moved in one write: a small part of a segment, so that little is left over at its end.
@@ -291,7 +332,8 @@ impl Inner {
         if batch.is_empty() {
             return Ok(());
         }
-        while self.memtables_full() {
+        // A flush needs segments, too: when there are hardly any left it may be waiting for what cleaning wins.
+        while self.memtables_full() && self.free_of_all_kinds() > 2 {
             self.flush_wanted.notify_one();
             let _ = timeout(TICK, self.flushed.notified()).await;
             if self.is_closing() {
@@ -413,12 +455,12 @@ impl Inner {
         if is_named { Knows::Manifest } else { Knows::Nobody }
     }
 
-    /// Moves a key table that is alive. Answers false when it is being written.
-    async fn move_table(self: &Arc<Self>, record: &Replayed) -> Result<bool, StoreError> {
-        let Some(footer) = table::decode_footer(&record.payload) else { return Ok(true) };
+    /// Moves a key table that is alive. Answers how many bytes were moved; `None` when it is being written.
+    async fn move_table(self: &Arc<Self>, record: &Replayed) -> Result<Option<u64>, StoreError> {
+        let Some(footer) = table::decode_footer(&record.payload) else { return Ok(Some(0)) };
         match self.knows_table(&footer, record.ptr) {
-            Knows::ItsWriter => return Ok(false),
-            Knows::Nobody => return Ok(true),
+            Knows::ItsWriter => return Ok(None),
+            Knows::Nobody => return Ok(Some(0)),
             Knows::ItsMaker | Knows::Manifest => {}
         }
         let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)], true).await?;
@@ -434,15 +476,16 @@ impl Inner {
             }
             Knows::ItsWriter | Knows::Nobody => {
                 self.heap.mark_dead(ptr);
-                return Ok(true);
+                return Ok(Some(0));
             }
         }
         self.counters.moved_bytes.add(u64::from(ptr.len));
-        Ok(true)
+        Ok(Some(u64::from(ptr.len)))
     }
 
-    /// Moves those of a victim's pieces that are alive. Answers false when some belong to values being written.
-    async fn move_pieces(self: &Arc<Self>, pieces: Vec<Replayed>) -> Result<bool, StoreError> {
+    /// Moves those of a window's pieces that are alive. Answers how many bytes they are; `None` when some belong to
+    /// values being written.
+    async fn move_pieces(self: &Arc<Self>, pieces: Vec<Replayed>) -> Result<Option<u64>, StoreError> {
         let mut by_key: HashMap<(SliceId, Bytes), Vec<(record::PieceName, Replayed)>> = HashMap::default();
         {
             // Before the index is asked: a value is registered until its entry is there.
@@ -450,7 +493,7 @@ impl Inner {
             for piece in pieces {
                 let Some((owner, name, _)) = record::decode_piece(&piece.payload) else { continue };
                 if writers.contains(&name.id) {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 if usize::from(owner.slice.0) < self.slices.len() {
                     let key = piece.payload.slice(owner.key);
@@ -460,10 +503,11 @@ impl Inner {
         }
         let mut keys: Vec<_> = by_key.into_iter().collect();
         keys.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut moved = 0;
         for ((slice, key), pieces) in keys {
-            self.move_pieces_of(slice, &key, &pieces).await?;
+            moved += self.move_pieces_of(slice, &key, &pieces).await?;
         }
-        Ok(true)
+        Ok(Some(moved))
     }
 
     async fn move_pieces_of(
@@ -471,12 +515,12 @@ impl Inner {
         slice: SliceId,
         key: &[u8],
         pieces: &[(record::PieceName, Replayed)],
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let mut last_stale = None;
         loop {
-            let Some(found) = self.find(slice, key).await?.filter(|found| found.large) else { return Ok(()) };
+            let Some(found) = self.find(slice, key).await?.filter(|found| found.large) else { return Ok(0) };
             if self.is_retired(slice, key) {
-                return Ok(());
+                return Ok(0);
             }
             let list = match self.value_of(slice, key, &found).await {
                 Err(error) if error.may_be_stale() && last_stale != Some(found.seq) => {
@@ -485,7 +529,7 @@ impl Inner {
                 }
                 entry => entry?.large,
             };
-            let Some(list) = list else { return Ok(()) };
+            let Some(list) = list else { return Ok(0) };
             let mut list = LargeRef::clone(&list);
             let mut written = Vec::new();
             for (name, piece) in pieces {
@@ -500,10 +544,10 @@ impl Inner {
                 }
             }
             if written.is_empty() {
-                return Ok(());
+                return Ok(0);
             }
             if self.replace_list(slice, key, &found, &list).await? {
-                return Ok(());
+                return Ok(written.iter().map(|ptr| u64::from(ptr.len)).sum());
             }
             for ptr in written {
                 self.heap.mark_dead(ptr);
@@ -605,6 +649,58 @@ impl Inner {
             return None;
         }
         Some(self.write_locked(batch, AppendClass::System, |_| 0, &mut guards))
+    }
+}
+
+/// Gathers values to move and moves them, one batch while the next one is looked up.
+struct Mover {
+    store: Arc<Inner>,
+    batch: Vec<Candidate>,
+    bytes: usize,
+    /// Windows that the batch keeps in memory.
+    windows: u32,
+    moving: Option<JoinHandle<Result<(), StoreError>>>,
+}
+
+impl Mover {
+    fn new(store: Arc<Inner>) -> Self {
+        Self { store, batch: Vec::new(), bytes: 0, windows: 0, moving: None }
+    }
+
+    async fn push(&mut self, candidate: Candidate) -> Result<(), StoreError> {
+        self.bytes += candidate.record.ptr.len as usize;
+        self.batch.push(candidate);
+        if self.bytes >= self.store.move_bytes() { self.send().await } else { Ok(()) }
+    }
+
+    async fn end_window(&mut self) -> Result<(), StoreError> {
+        self.windows += 1;
+        if self.windows >= WINDOWS_MAX { self.send().await } else { Ok(()) }
+    }
+
+    async fn send(&mut self) -> Result<(), StoreError> {
+        self.settle().await?;
+        (self.bytes, self.windows) = (0, 0);
+        let mut batch = std::mem::take(&mut self.batch);
+        if !batch.is_empty() {
+            let store = self.store.clone();
+            self.moving = Some(spawn(async move { store.move_batch(&mut batch).await }));
+        }
+        Ok(())
+    }
+
+    /// Waits for the batch that is being moved.
+    async fn settle(&mut self) -> Result<(), StoreError> {
+        match self.moving.take() {
+            Some(moving) => moving.await.unwrap_or(Err(StoreError::Closing)),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves what was gathered and waits for it.
+    async fn finish(&mut self) -> Result<(), StoreError> {
+        self.send().await?;
+        self.settle().await
     }
 }
 

@@ -4,16 +4,19 @@
 //!    gives them sequence numbers and addresses. Payload checksums are computed before the lock, the rest of the
 //!    checksum (life, address) under it.
 //! 2. The first append on an idle stream starts the *pump* on its core. The pump seals the forming frame, writes
-//!    it, opens the durability gate, and goes on with what formed meanwhile; it ends when there is nothing.
+//!    it, opens the durability gate, and goes on with what formed meanwhile; it ends when there is nothing. When much
+//!    forms during a write ([`PIPELINE_BYTES`]), the append that makes it much starts a second pump, so that a drive
+//!    that takes two writes at once is kept busy; frames still count in order.
 //! 3. A frame that is full, or reaches its segment's end, is sealed at once and queued; a batch that goes on in the
 //!    next frame says so (MORE), and counts only when all its frames are there.
 //!
-//! Rejected: several writes in flight (measured slower in latency and CPU, and recovery would meet gaps); a frame
-//! per core (batches over slices would need a protocol).
+//! Rejected: small writes side by side (one write of what they hold is faster and costs less); a frame per core
+//! (batches over slices would need a protocol).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_reactor::{IoBuf, Nanos, spawn};
@@ -30,6 +33,11 @@ use crate::{Addr, AppendClass, AppendError, Appended, Durability, Record, Record
 use crate::{Stream, tail};
 
 const FRAME_BUFFER_MIN_BYTES: usize = 16 << 10;
+/// Bytes formed during a write that are worth a second one beside it. Two durable writes of 64 KiB side by side take
+/// as long as one here; of two small ones, one that holds both is cheaper.
+const PIPELINE_BYTES: usize = 64 << 10;
+/// Writes side by side, at most.
+const FLYING_MAX: usize = 2;
 
 /// A frame that takes records.
 pub(crate) struct Forming {
@@ -62,6 +70,15 @@ pub(crate) struct Sealed {
     pub padding: usize,
 }
 
+/// A frame being written.
+pub(crate) struct Flying {
+    pub number: u64,
+    /// The device has the write: the next one may follow.
+    pub is_issued: bool,
+    /// It is written, and took so long.
+    pub written: Option<(Sealed, Duration)>,
+}
+
 /// The commit stream's state, behind the commit lock.
 pub(crate) struct Commit {
     pub next_seq: u64,
@@ -78,8 +95,10 @@ pub(crate) struct Commit {
     pub sealed: VecDeque<Sealed>,
     /// Segments that are complete once this frame is on flash.
     pub closing: VecDeque<(u64, SegmentId)>,
-    pub pumping: bool,
-    pub in_flight: bool,
+    /// Pumps at work.
+    pub pumps: usize,
+    /// Frames being written, in order.
+    pub flying: VecDeque<Flying>,
     pub undurable_bytes: usize,
     frame_bytes_lately: usize,
     /// Write everything up to here without waiting for more.
@@ -100,8 +119,8 @@ impl Commit {
             forming: None,
             sealed: VecDeque::with_capacity(64),
             closing: VecDeque::with_capacity(8),
-            pumping: false,
-            in_flight: false,
+            pumps: 0,
+            flying: VecDeque::with_capacity(FLYING_MAX),
             undurable_bytes: 0,
             frame_bytes_lately: FRAME_BUFFER_MIN_BYTES,
             force_seq: 0,
@@ -116,7 +135,29 @@ impl Commit {
 
     /// Nothing is forming, queued or being written.
     pub(crate) fn is_idle(&self) -> bool {
-        self.forming.is_none() && self.sealed.is_empty() && !self.in_flight
+        self.forming.is_none() && self.sealed.is_empty() && self.flying.is_empty()
+    }
+
+    /// Whether a frame may be written now beside what is being written.
+    pub(crate) fn may_write(&self, inner: &Inner) -> bool {
+        match self.flying.back() {
+            None => true,
+            Some(last) => {
+                let much = self.forming.as_ref().is_some_and(|forming| forming.used >= PIPELINE_BYTES);
+                inner.is_pipelined()
+                    && last.is_issued
+                    && self.flying.len() < FLYING_MAX
+                    && (much || !self.sealed.is_empty())
+            }
+        }
+    }
+
+    /// Counts a new pump if one should start.
+    pub(crate) fn starts_pump(&mut self, inner: &Inner) -> bool {
+        // Each pump but one that is about to look for work has a frame flying.
+        let starts = self.pumps == 0 || (self.pumps == self.flying.len() && self.may_write(inner));
+        self.pumps += usize::from(starts);
+        starts
     }
 
     /// When the forming frame took its first record.
@@ -249,9 +290,12 @@ impl Commit {
         }
         let number = self.next_frame;
         self.next_frame += 1;
-        // In Always mode a frame is written only once all before it are durable.
-        let durable_frames =
-            if inner.options.durability == Durability::Always { number } else { self.durable_frames };
+        // At most so many frames fly when one is written; in the relaxed modes any number may be unsynced.
+        let durable_frames = match inner.options.durability {
+            Durability::Always if inner.is_pipelined() => number.saturating_sub(FLYING_MAX as u64 - 1),
+            Durability::Always => number,
+            _ => self.durable_frames,
+        };
         forming.buf[forming.used..padded].fill(0);
         if forming.frame_at > 0 {
             let header = SegmentHeader {
@@ -391,6 +435,13 @@ pub(crate) fn append(
             inner.counters.busy.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::Busy);
         }
+        if class == AppendClass::User {
+            if !inner.pace.lets_pass() {
+                inner.counters.busy.fetch_add(1, Ordering::Relaxed);
+                return Err(AppendError::Busy);
+            }
+            inner.pace.spend(total);
+        }
         commit.reserve_segments(inner, total, largest, records.len(), class)?;
         let mut batch_begun = false;
         let queued = commit.sealed.len();
@@ -400,9 +451,8 @@ pub(crate) fn append(
         }
         commit.undurable_bytes += total;
         last_seq = commit.next_seq - 1;
-        start_pump = !commit.pumping && !records.is_empty();
+        start_pump = !records.is_empty() && commit.starts_pump(inner);
         wake_pump = !start_pump && commit.sealed.len() > queued;
-        commit.pumping |= start_pump;
     }
     inner.counters.records.fetch_add(records.len() as u64, Ordering::Relaxed);
     inner.counters.appends.fetch_add(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::metalog::{self, Write};
 use crate::replay::Replay;
 use crate::{
     AppendError, CommitFailed, Damage, FormatOptions, HeapError, HeapOptions, HeapStats, ReadError,
-    RecordPtr, SegmentId, SpaceReport, Stream,
+    RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
 };
 use crate::{commit, read, writer};
 
@@ -152,7 +152,7 @@ pub struct Opened {
     pub clean: bool,
 }
 
-/// What a segment holds.
+/// What a segment, or a window of it, holds.
 #[derive(Clone, Debug)]
 pub struct Contents {
     /// Its stream.
@@ -254,7 +254,7 @@ impl Heap {
         let inner = &self.inner;
         let has_room = || {
             let quiet = inner.commit().undurable_bytes <= inner.options.undurable_max_bytes / 2;
-            quiet && inner.table().has_room()
+            quiet && inner.pace.lets_pass() && inner.table().has_room()
         };
         if inner.blocked().is_none() && has_room() {
             // A caller in a loop must let others work, whatever it was refused for.
@@ -393,6 +393,12 @@ impl Heap {
         read::contents(&self.inner, segment).await
     }
 
+    /// Reads a segment's records window by window: for those who need not hold all of them at once. The segment
+    /// must not be released meanwhile.
+    pub fn sweep(&self, segment: SegmentId) -> Sweep {
+        Sweep::new(&self.inner, segment)
+    }
+
     /// Every segment that holds data, for checks.
     pub fn segments_in_use(&self) -> Vec<SegmentId> {
         self.inner.table().in_use()
@@ -439,6 +445,20 @@ impl Heap {
     pub fn free_segments(&self) -> u32 {
         let table = self.inner.table();
         table.free_count().saturating_sub(table.reserve())
+    }
+
+    /// Starts or stops holding user appends to what cleaning wins: see [`Heap::earn`].
+    pub fn pace(&self, on: bool) {
+        self.inner.pace.set(on, self.inner.segment_bytes);
+        if !on {
+            self.inner.room.notify_all();
+        }
+    }
+
+    /// Cleaning has won so many bytes: user appends may take as many.
+    pub fn earn(&self, bytes: u64) {
+        self.inner.pace.earn(bytes, self.inner.segment_bytes);
+        self.inner.room.notify_all();
     }
 
     /// The client cleaned many victims and no segment came free: what is called dead is what packing loses. Writes

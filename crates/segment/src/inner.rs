@@ -15,11 +15,13 @@ use crate::layout::superblock::Superblock;
 use crate::layout::{frame, record};
 use crate::metalog::MetaLog;
 use crate::moves::Moves;
+use crate::pace::Pace;
 use crate::table::{OpenSegment, Table};
 use crate::tail::Tail;
 use crate::writer::Writer;
 use crate::{
-    Addr, AppendClass, AppendError, HeapOptions, HeapStats, LatencyHistogram, OnRelocated, RecordPtr,
+    Addr, AppendClass, AppendError, Durability, HeapOptions, HeapStats, LatencyHistogram, OnRelocated,
+    RecordPtr,
 };
 use crate::{SegmentId, Stream};
 
@@ -63,6 +65,7 @@ pub(crate) struct Inner {
     pub forming_at: AtomicU64,
     pub pump_wake: Notify,
     pub room: Notify,
+    pub pace: Pace,
     pub meta: MetaLog,
     /// By stream; the commit stream's is not used.
     pub writers: [Writer; 4],
@@ -114,6 +117,7 @@ impl Inner {
             forming_at: AtomicU64::new(u64::MAX),
             pump_wake: Notify::new(),
             room: Notify::new(),
+            pace: Pace::default(),
             meta,
             writers: std::array::from_fn(|_| Writer::default()),
             counters: Counters::default(),
@@ -155,6 +159,12 @@ impl Inner {
 
     pub(crate) fn block(&self, segment: SegmentId) -> BlockAddr {
         self.device.geometry().block(segment.0)
+    }
+
+    /// Whether the commit stream may have two writes on their way. On media that tell of a failed program, what
+    /// follows it must not be under way yet; in the relaxed modes nobody waits for a write.
+    pub(crate) fn is_pipelined(&self) -> bool {
+        matches!(self.device, Device::File(_)) && self.options.durability == Durability::Always
     }
 
     /// Largest commit frame without a segment header, a multiple of the page.

@@ -3,7 +3,7 @@
 //! 1. A *segment* is one erase unit. A *frame* is one contiguous program inside it: a header, records, padding to
 //!    the page. A *record* is a checksummed payload; its checksum is seeded with the segment's life number and its
 //!    address, so that stale or misplaced bytes never verify.
-//! 2. What callers [`Heap::append`] goes to one commit stream: one contiguous durable write is in flight, what
+//! 2. What callers [`Heap::append`] goes to one commit stream: one contiguous durable write is in flight (two under load), what
 //!    arrives meanwhile forms the next. Cleaning, key tables and large values have streams of their own.
 //! 3. The *metadata log* keeps the segment table and the client's own state: a snapshot, then edits. It names the
 //!    segments that are opened next, so that recovery knows where to look.
@@ -25,6 +25,7 @@ mod metalog;
 mod moves;
 mod open;
 mod options;
+mod pace;
 mod pump;
 mod read;
 mod relocate;
@@ -32,6 +33,7 @@ mod replay;
 mod scan;
 mod space;
 mod stats;
+mod sweep;
 mod table;
 mod tail;
 mod writer;
@@ -43,3 +45,4 @@ pub use options::{Durability, FormatOptions, HeapOptions, PrewriteProgress};
 pub use replay::{Replay, ReplayedBatch};
 pub use space::SpaceReport;
 pub use stats::{HeapStats, LatencyHistogram};
+pub use sweep::Sweep;

@@ -264,7 +264,7 @@ pub(crate) async fn open(
     let first_data = 2 + 2 * superblock.meta_half_segments;
     let reserve = options
         .reserve_segments
-        .unwrap_or_else(|| ((superblock.segment_count - first_data) / 64).clamp(6, 128))
+        .unwrap_or_else(|| ((superblock.segment_count - first_data) / 128).clamp(6, 128))
         .min((superblock.segment_count - first_data) / 2);
     let mut table = Table::new(&device, first_data, reserve, options.commit_max_bytes);
     let mut blobs = Vec::new();

@@ -1,13 +1,16 @@
 //! The pump: writes the commit stream's frames one after the other. See `commit.rs`.
 
-use std::sync::Arc;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use pumice_flash::FlashError;
-use pumice_reactor::{Nanos, WriteSync, now, sleep, timeout};
+use pumice_reactor::{Nanos, WriteSync, now, sleep, spawn, timeout};
+use smallvec::SmallVec;
 
-use crate::commit::{Commit, Sealed};
+use crate::commit::{Commit, Flying, Sealed};
 use crate::inner::Inner;
 use crate::{CommitFailed, Durability, HeapError, metalog};
 
@@ -32,6 +35,11 @@ fn after(start: Nanos, wait: Duration, at: Nanos) -> Duration {
 impl Commit {
     fn next_step(&mut self, inner: &Inner) -> Step {
         let mode = inner.options.durability;
+        if !self.may_write(inner) {
+            // Whoever writes goes on with the rest.
+            self.pumps -= 1;
+            return Step::Idle;
+        }
         let at = now();
         let unsynced = mode == Durability::EverySecond && self.written_frames > self.durable_frames;
         let sync_in = unsynced.then(|| after(self.last_sync, SYNC_EVERY, at));
@@ -40,8 +48,7 @@ impl Commit {
             return Step::Sync;
         }
         if let Some(frame) = self.sealed.pop_front() {
-            self.in_flight = true;
-            return Step::Write(frame);
+            return self.fly(frame);
         }
         if let (Some(since), Some(first_seq)) = (self.forming_since(), self.forming_first_seq()) {
             let forced = first_seq <= self.force_seq;
@@ -49,16 +56,20 @@ impl Commit {
             if mode == Durability::Always || forced || rest.is_zero() {
                 self.seal(inner, false);
                 let Some(frame) = self.sealed.pop_front() else { unreachable!("a frame was just sealed") };
-                self.in_flight = true;
-                return Step::Write(frame);
+                return self.fly(frame);
             }
             return Step::Wait(sync_in.map_or(rest, |sync| sync.min(rest)));
         }
         if let Some(rest) = sync_in {
             return Step::Wait(rest);
         }
-        self.pumping = false;
+        self.pumps -= 1;
         Step::Idle
+    }
+
+    fn fly(&mut self, frame: Sealed) -> Step {
+        self.flying.push_back(Flying { number: frame.number, is_issued: false, written: None });
+        Step::Write(frame)
     }
 }
 
@@ -122,7 +133,10 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
         let block = inner.block(segment);
         let erased = if offset == 0 { inner.device.erase(block).await } else { Ok(()) };
         let result = match erased {
-            Ok(()) => inner.device.program(block, page, frame.data.clone(), mode).await,
+            Ok(()) => {
+                let program = inner.device.program(block, page, frame.data.clone(), mode);
+                issue(inner, frame.number, program).await
+            }
             Err(error) => Err(error),
         };
         match result {
@@ -130,7 +144,7 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
                 if paused {
                     inner.pause(None);
                 }
-                done(inner, &frame, now().since(started));
+                written(inner, frame, now().since(started));
                 if offset == 0 {
                     inner.kick_prewrite();
                 }
@@ -158,42 +172,83 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
     }
 }
 
-/// The frame is written: opens the gates, counts, seals segments that are complete.
-fn done(inner: &Arc<Inner>, frame: &Sealed, took: Duration) {
-    let open_to;
+/// Programs a frame; once the device has the program, a pump for the next one may start.
+async fn issue(
+    inner: &Arc<Inner>,
+    number: u64,
+    program: impl Future<Output = Result<(), FlashError>>,
+) -> Result<(), FlashError> {
+    let mut program = pin!(program);
+    let mut is_issued = false;
+    poll_fn(|context| {
+        let result = program.as_mut().poll(context);
+        if !is_issued && inner.is_pipelined() {
+            let mut commit = inner.commit();
+            if let Some(flying) = commit.flying.iter_mut().find(|flying| flying.number == number) {
+                flying.is_issued = true;
+            }
+            if commit.starts_pump(inner) {
+                drop(spawn(pump(inner.clone())));
+            }
+        }
+        is_issued = true;
+        result
+    })
+    .await
+}
+
+/// The frame is written. Whatever is now written without a gap counts: opens the gates, seals segments that are
+/// complete.
+fn written(inner: &Arc<Inner>, frame: Sealed, took: Duration) {
+    let is_always = inner.options.durability == Durability::Always;
+    let mut ended: SmallVec<[(Sealed, Duration); 2]> = SmallVec::new();
+    let mut open_to = None;
     let room;
     {
         let mut commit = inner.commit();
-        commit.in_flight = false;
-        commit.written_frames = frame.number + 1;
-        if inner.options.durability == Durability::Always {
-            commit.durable_frames = frame.number + 1;
+        let number = frame.number;
+        if let Some(flying) = commit.flying.iter_mut().find(|flying| flying.number == number) {
+            flying.written = Some((frame, took));
+        }
+        let before = commit.undurable_bytes;
+        while let Some((frame, took)) = commit.flying.front_mut().and_then(|first| first.written.take()) {
+            commit.flying.pop_front();
+            commit.written_frames = frame.number + 1;
+            if is_always {
+                commit.durable_frames = frame.number + 1;
+            }
+            commit.undurable_bytes -= frame.counted;
+            // Numbers that were taken for moves count once nothing waits before them.
+            let last_seq = if commit.is_idle() { commit.next_seq - 1 } else { frame.last_seq };
+            if !frame.more {
+                open_to = Some(last_seq);
+                if is_always {
+                    commit.durable_seq = last_seq;
+                }
+            }
+            let mut table = inner.table();
+            while commit.closing.front().is_some_and(|&(number, _)| number <= frame.number) {
+                if let Some((_, segment)) = commit.closing.pop_front() {
+                    table.seal(segment);
+                }
+            }
+            drop(table);
+            ended.push((frame, took));
         }
         let max = inner.options.undurable_max_bytes;
-        let before = commit.undurable_bytes;
-        commit.undurable_bytes -= frame.counted;
         room = before > max / 2 && commit.undurable_bytes <= max / 2;
-        // Numbers that were taken for moves count once nothing waits before them.
-        open_to = if commit.is_idle() { commit.next_seq - 1 } else { frame.last_seq };
-        if inner.options.durability == Durability::Always && !frame.more {
-            commit.durable_seq = open_to;
-        }
-        let mut table = inner.table();
-        while commit.closing.front().is_some_and(|&(number, _)| number <= frame.number) {
-            if let Some((_, segment)) = commit.closing.pop_front() {
-                table.seal(segment);
-            }
-        }
     }
-    inner.tail().written(1);
+    inner.tail().written(ended.len());
     let counters = &inner.counters;
-    counters.commits.fetch_add(1, Ordering::Relaxed);
-    counters.commit_bytes.fetch_add(frame.data.len() as u64, Ordering::Relaxed);
-    counters.commit_padding_bytes.fetch_add(frame.padding as u64, Ordering::Relaxed);
-    inner.latency.lock().unwrap_or_else(std::sync::PoisonError::into_inner).record(took.as_nanos() as u64);
-    if !frame.more {
+    for (frame, took) in &ended {
+        counters.commits.fetch_add(1, Ordering::Relaxed);
+        counters.commit_bytes.fetch_add(frame.data.len() as u64, Ordering::Relaxed);
+        counters.commit_padding_bytes.fetch_add(frame.padding as u64, Ordering::Relaxed);
+        inner.latency.lock().unwrap_or_else(PoisonError::into_inner).record(took.as_nanos() as u64);
+    }
+    if let Some(open_to) = open_to {
         inner.written.open_to(open_to);
-        if inner.options.durability == Durability::Always {
+        if is_always {
             inner.durable.open_to(open_to);
         }
     }

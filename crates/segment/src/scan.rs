@@ -28,13 +28,13 @@ pub(crate) async fn read_tolerant(
         .write_pointer(block)
         .filter(|_| !matches!(device, Device::File(_)))
         .map_or(len, |page| ((page * geometry.page_bytes).saturating_sub(offset) as usize).min(len));
-    let mut out = IoBuf::zeroed(len);
     let mut lost = Vec::new();
+    let mut out = None;
     if written > 0 {
         let (result, buf) = device.read(block, offset, IoBuf::for_read(written)).await;
         match result {
             Ok(()) if written == len => return Ok(Stretch { bytes: buf.freeze(), lost }),
-            Ok(()) => out[..written].copy_from_slice(&buf),
+            Ok(()) => out.insert(IoBuf::zeroed(len))[..written].copy_from_slice(&buf),
             Err(
                 error @ (FlashError::Gone { .. }
                 | FlashError::Oversize { .. }
@@ -43,6 +43,7 @@ pub(crate) async fn read_tolerant(
             ) => return Err(error),
             Err(_) => {
                 let page = geometry.page_bytes as usize;
+                let out = out.insert(IoBuf::zeroed(len));
                 for at in (0..written).step_by(page) {
                     let chunk = page.min(written - at);
                     let (result, buf) = device.read(block, offset + at as u32, IoBuf::for_read(chunk)).await;
@@ -55,7 +56,7 @@ pub(crate) async fn read_tolerant(
             }
         }
     }
-    Ok(Stretch { bytes: out.freeze(), lost })
+    Ok(Stretch { bytes: out.unwrap_or_else(|| IoBuf::zeroed(len)).freeze(), lost })
 }
 
 /// A frame that was found.
@@ -79,30 +80,61 @@ impl Frame {
 /// Every frame of a segment whose bytes `0..bytes.len()` were read, in order. Between frames, what does not start
 /// with a valid header is skipped page by page.
 pub(crate) fn frames(segment: SegmentId, life: u64, bytes: &Bytes, page_bytes: u32) -> Vec<Frame> {
-    let mut found = Vec::new();
-    let mut offset = page_bytes;
-    while (offset as usize) < bytes.len() {
-        let addr = Addr::new(segment, offset);
-        let Some(header) = FrameHeader::decode(&bytes[offset as usize..], life, addr) else {
-            offset += page_bytes;
-            continue;
-        };
-        let fits = header.bytes as usize >= frame::HEADER_BYTES
-            && u64::from(offset) + u64::from(header.bytes) <= bytes.len() as u64;
-        if !fits {
-            offset += page_bytes;
-            continue;
-        }
-        let frame = read_frame(segment, offset, header, bytes);
-        offset = frame.end(page_bytes);
-        found.push(frame);
-    }
-    found
+    // The first page is the segment's header. What is cut off at the end is passed over.
+    let end = bytes.len() as u32;
+    let bytes = &bytes.slice((page_bytes as usize).min(bytes.len())..);
+    Window { segment, life, bytes, base: page_bytes, page_bytes, end }.frames().0
 }
 
-fn read_frame(segment: SegmentId, offset: u32, header: FrameHeader, bytes: &Bytes) -> Frame {
-    let end = offset as usize + header.bytes as usize;
-    let mut at = offset as usize + frame::HEADER_BYTES;
+/// A part of a segment in memory, in which frames are looked for.
+pub(crate) struct Window<'a> {
+    pub segment: SegmentId,
+    pub life: u64,
+    pub bytes: &'a Bytes,
+    /// The offset in the segment of the first byte; a multiple of the page.
+    pub base: u32,
+    pub page_bytes: u32,
+    /// Where the segment's frames end at the latest.
+    pub end: u32,
+}
+
+impl Window<'_> {
+    /// The frames that lie whole in the window, and the offset in the segment where to go on: that of the first frame
+    /// which reaches beyond the window, or the window's end.
+    pub(crate) fn frames(&self) -> (Vec<Frame>, u32, Option<u32>) {
+        let mut found = Vec::new();
+        let mut offset = self.base;
+        let window_end = self.base + self.bytes.len() as u32;
+        while offset < window_end {
+            let addr = Addr::new(self.segment, offset);
+            let head = &self.bytes[(offset - self.base) as usize..];
+            let Some(header) = FrameHeader::decode(head, self.life, addr) else {
+                offset += self.page_bytes;
+                continue;
+            };
+            let frame_end = u64::from(offset) + u64::from(header.bytes);
+            if (header.bytes as usize) < frame::HEADER_BYTES || frame_end > u64::from(self.end) {
+                offset += self.page_bytes;
+                continue;
+            }
+            if frame_end > u64::from(window_end) {
+                return (found, offset, Some(header.bytes));
+            }
+            let frame = read_frame(self, offset, header);
+            offset = frame.end(self.page_bytes);
+            found.push(frame);
+        }
+        (found, offset, None)
+    }
+}
+
+fn read_frame(window: &Window<'_>, offset: u32, header: FrameHeader) -> Frame {
+    let (segment, bytes) = (window.segment, window.bytes);
+    // Positions in the window; `place` makes them offsets in the segment.
+    let place = |at: usize| window.base + at as u32;
+    let begin = (offset - window.base) as usize;
+    let end = begin + header.bytes as usize;
+    let mut at = begin + frame::HEADER_BYTES;
     let mut frame = Frame {
         header,
         offset,
@@ -113,12 +145,12 @@ fn read_frame(segment: SegmentId, offset: u32, header: FrameHeader, bytes: &Byte
         if at >= end {
             frame.damage.push(Damage {
                 segment,
-                offset: at as u32,
+                offset: place(at),
                 what: "frame holds too few records".into(),
             });
             break;
         }
-        let addr = Addr::new(segment, at as u32);
+        let addr = Addr::new(segment, place(at));
         match record::parse(&bytes[at..end], header.life, addr) {
             Ok(parsed) => {
                 frame.records.push(Replayed {
@@ -131,7 +163,7 @@ fn read_frame(segment: SegmentId, offset: u32, header: FrameHeader, bytes: &Byte
             }
             Err(what) => {
                 let what = format!("record {index} of frame {}: {what}", header.number);
-                frame.damage.push(Damage { segment, offset: at as u32, what });
+                frame.damage.push(Damage { segment, offset: place(at), what });
                 // Its length may be right all the same: the records after it tell.
                 match record::peek_total(&bytes[at..end]).map(record::padded) {
                     Some(len) if len < end - at => at += len,

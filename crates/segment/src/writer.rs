@@ -94,6 +94,15 @@ pub(crate) fn object_room(inner: &Inner, stream: Stream) -> u32 {
     }
 }
 
+/// Largest frame of moved records: what is left of the open segment is filled, but for a sliver.
+fn moved_frame_max(inner: &Inner) -> usize {
+    let page = inner.page_bytes();
+    let max = inner.frame_max_bytes();
+    let Some(open) = inner.writers[Stream::Moved as usize].open() else { return max };
+    let left = inner.segment_bytes as usize - (open.offset as usize).max(page);
+    if left > 4 * page { max.min(left / page * page) } else { max }
+}
+
 /// The segment being written: sealed if the write is abandoned, because how far it came is not known then.
 struct Writing<'a> {
     inner: &'a Arc<Inner>,
@@ -345,9 +354,9 @@ pub(crate) async fn write_moved(
     let _turn = inner.writers[Stream::Moved as usize].turn().acquire(1).await;
     let mut ptrs = Vec::with_capacity(records.len());
     let mut numbers = Vec::new();
-    let max = inner.frame_max_bytes();
     let mut rest = records;
     while !rest.is_empty() {
+        let max = moved_frame_max(inner);
         let (mut bytes, mut count) = (frame::HEADER_BYTES, 0);
         while let Some(next) = rest.get(count) {
             let need = record::padded(record::total_bytes(next.payload.len(), true));

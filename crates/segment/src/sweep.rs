@@ -1,0 +1,153 @@
+//! Reading a segment from its start to its end, a window at a time: what cleaning does.
+//!
+//! 1. Windows of [`WINDOW_BYTES`] are read one after the other, the next one while the caller works on the last: two
+//!    are in memory, however large a segment is.
+//! 2. A frame that reaches over a window's end is put together from its parts; all others lie where they were read.
+//!
+//! Rejected: one read of the whole segment, which costs its size in memory and leaves the drive idle while the records
+//! are looked at.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use pumice_flash::{FlashError, Operation};
+use pumice_reactor::{IoBuf, JoinHandle, spawn};
+
+use crate::inner::Inner;
+use crate::scan::{Frame, Stretch, Window, read_tolerant};
+use crate::{Contents, Damage, SegmentId, Stream};
+
+/// Bytes of a window: large enough to read at the drive's full speed.
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// See [`crate::Heap::sweep`].
+pub struct Sweep {
+    inner: Arc<Inner>,
+    segment: SegmentId,
+    life: u64,
+    stream: Stream,
+    /// Where the segment's frames end.
+    end: u32,
+    /// The next window to be read begins here.
+    read_at: u32,
+    ahead: Option<JoinHandle<Result<Stretch, FlashError>>>,
+    /// The beginning of a frame that goes on in the next window.
+    cut: Option<Cut>,
+    /// Where the next frame is expected.
+    expected_at: u32,
+}
+
+struct Cut {
+    offset: u32,
+    buf: IoBuf,
+    /// Bytes of the whole frame, up to the page.
+    needed: usize,
+}
+
+impl Sweep {
+    pub(crate) fn new(inner: &Arc<Inner>, segment: SegmentId) -> Self {
+        let found = {
+            let table = inner.table();
+            table.entry(segment).zip(table.life(segment)).map(|(entry, life)| {
+                (life, Stream::from_u8(entry.stream).unwrap_or(Stream::Commit), entry.end)
+            })
+        };
+        let (life, stream, end) = found.unwrap_or((0, Stream::Commit, 0));
+        let page = inner.superblock.page_bytes;
+        let mut sweep = Self {
+            inner: inner.clone(),
+            segment,
+            life,
+            stream,
+            end,
+            read_at: page,
+            ahead: None,
+            cut: None,
+            expected_at: page,
+        };
+        sweep.read_ahead();
+        sweep
+    }
+
+    /// The segment's stream.
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// The records of the next window and what is damaged there; `None` after the last.
+    ///
+    /// # Errors
+    /// [`FlashError`] when the media do not answer; pages that do not read are reported as damage.
+    pub async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
+        let Some(ahead) = self.ahead.take() else { return Ok(None) };
+        let Ok(read) = ahead.await else {
+            // The core is closing: nothing is known of this window.
+            return Err(FlashError::Gone { operation: Operation::Read });
+        };
+        let stretch = read?;
+        let base = self.read_at;
+        self.read_at += stretch.bytes.len() as u32;
+        self.read_ahead();
+        let mut contents = Contents { stream: self.stream, records: Vec::new(), damage: Vec::new() };
+        let mut taken = 0;
+        if let Some(mut cut) = self.cut.take() {
+            taken = (cut.needed - cut.buf.len()).min(stretch.bytes.len());
+            cut.buf.extend_from_slice(&stretch.bytes[..taken]);
+            if cut.buf.len() < cut.needed {
+                self.cut = Some(cut);
+            } else {
+                let whole = cut.buf.freeze();
+                let (frames, _, _) = self.window(&whole, cut.offset).frames();
+                self.take(frames, &mut contents);
+            }
+        }
+        let rest = stretch.bytes.slice(taken..);
+        let rest_base = base + taken as u32;
+        let (frames, cut_at, needed) = self.window(&rest, rest_base).frames();
+        self.take(frames, &mut contents);
+        if let Some(needed) = needed {
+            let needed = needed.next_multiple_of(self.inner.superblock.page_bytes) as usize;
+            let mut buf = IoBuf::with_capacity(needed);
+            buf.extend_from_slice(&rest[(cut_at - rest_base) as usize..]);
+            self.cut = Some(Cut { offset: cut_at, buf, needed });
+        }
+        for offset in stretch.lost {
+            let what = "the page does not read".into();
+            contents.damage.push(Damage { segment: self.segment, offset, what });
+        }
+        if self.ahead.is_none() && self.expected_at < self.end {
+            let what = format!("{} B of frames do not verify", self.end - self.expected_at);
+            contents.damage.push(Damage { segment: self.segment, offset: self.expected_at, what });
+        }
+        Ok(Some(contents))
+    }
+
+    fn window<'a>(&self, bytes: &'a Bytes, base: u32) -> Window<'a> {
+        let page_bytes = self.inner.superblock.page_bytes;
+        Window { segment: self.segment, life: self.life, bytes, base, page_bytes, end: self.end }
+    }
+
+    fn take(&mut self, frames: Vec<Frame>, contents: &mut Contents) {
+        for frame in frames {
+            if frame.offset != self.expected_at {
+                let what = format!("{} B of frames do not verify", frame.offset - self.expected_at);
+                contents.damage.push(Damage { segment: self.segment, offset: self.expected_at, what });
+            }
+            self.expected_at = frame.end(self.inner.superblock.page_bytes);
+            contents.records.extend(frame.records);
+            contents.damage.extend(frame.damage);
+        }
+    }
+
+    fn read_ahead(&mut self) {
+        if self.read_at >= self.end {
+            return;
+        }
+        let len = WINDOW_BYTES.min(self.end - self.read_at);
+        self.inner.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.inner.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+        let (device, segment, at) = (self.inner.device.clone(), self.segment, self.read_at);
+        self.ahead = Some(spawn(async move { read_tolerant(&device, segment, at, len as usize).await }));
+    }
+}
