@@ -279,12 +279,14 @@ impl Connection {
     /// Carries out what `piece` completes; keeps what it begins.
     async fn feed(&mut self, piece: &[u8]) -> Flow {
         let mut rest = piece;
+        self.ctx.begin_run();
         loop {
             if self.streaming.is_some() {
                 if rest.is_empty() {
                     return Flow::Go;
                 }
                 rest = self.stream(rest).await;
+                self.ctx.begin_run();
                 continue;
             }
             let from_pending = !self.pending.is_empty();
@@ -479,7 +481,10 @@ impl Connection {
                     Tried::NeedsFlash if get.is_some() => {
                         self.cold.push(cold(&self.ctx, &args[1]));
                     }
-                    Tried::NeedsFlash | Tried::Not => execute(&mut self.ctx, args).await,
+                    Tried::NeedsFlash | Tried::Not => {
+                        execute(&mut self.ctx, args).await;
+                        self.ctx.begin_run();
+                    }
                 }
             }
         }
@@ -523,4 +528,5 @@ async fn settle(ctx: &mut Ctx, cold: &mut Vec<Cold>) {
     let results = ctx.entries_each(&keys).await;
     let nanos = pumice_reactor::now().0.saturating_sub(started.0);
     crate::commands::answer_cold_gets(ctx, &keys, results, nanos).await;
+    ctx.begin_run();
 }

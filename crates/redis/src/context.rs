@@ -6,9 +6,12 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use pumice_base::rng::Rng;
 use pumice_node::Gate;
+use pumice_reactor::Nanos;
 
 use crate::errors::CommandResult;
 use crate::keyspace::{Change, Overlay, Space};
@@ -37,7 +40,27 @@ pub struct Ctx {
     pub(crate) output: Option<Rc<Output>>,
     /// Part of the running command's reply has left already.
     pub(crate) is_streaming: bool,
+    pub(crate) run: Run,
 }
+
+/// A run of commands carried out without waiting: what is the same for all of them, or is counted once for all.
+#[derive(Default)]
+pub(crate) struct Run {
+    /// When the last command ended, or the run began.
+    pub(crate) clock: Nanos,
+    /// When `now_ms` was taken.
+    wall_at: Nanos,
+    /// Runs and nanoseconds of one command, not yet in the statistics.
+    command: usize,
+    calls: u64,
+    nanos: u64,
+    /// Reads that found their key, or not, not yet in the statistics.
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+}
+
+/// The time that commands take for now is at most so old.
+const WALL_AGE_MAX: Duration = Duration::from_millis(1);
 
 impl Ctx {
     /// The context of a new connection.
@@ -55,6 +78,56 @@ impl Ctx {
             rng,
             output: None,
             is_streaming: false,
+            run: Run::default(),
+        }
+    }
+
+    /// Looks at the clocks before commands that do not wait.
+    pub(crate) fn begin_run(&mut self) {
+        self.run.clock = pumice_reactor::now();
+        self.run.wall_at = self.run.clock;
+        self.now_ms = pumice_reactor::wall_ms();
+    }
+
+    /// A command of the run has ended: answers how long it took.
+    pub(crate) fn end_of_command(&mut self) -> u64 {
+        let now = pumice_reactor::now();
+        let nanos = now.0.saturating_sub(self.run.clock.0);
+        self.run.clock = now;
+        if now.since(self.run.wall_at) > WALL_AGE_MAX {
+            self.run.wall_at = now;
+            self.now_ms = pumice_reactor::wall_ms();
+        }
+        nanos
+    }
+
+    /// Counts one run of the command at `index` of the table.
+    pub(crate) fn count_command(&mut self, index: usize, nanos: u64) {
+        if index != self.run.command {
+            self.flush_counts();
+            self.run.command = index;
+        }
+        self.run.calls += 1;
+        self.run.nanos += nanos;
+    }
+
+    /// Puts what was counted into the statistics that all cores share.
+    pub(crate) fn flush_counts(&mut self) {
+        let run = &mut self.run;
+        let stats = &self.server.stats;
+        if run.calls > 0 {
+            let command = &stats.commands[run.command];
+            command.calls.fetch_add(std::mem::take(&mut run.calls), Ordering::Relaxed);
+            command.nanos.fetch_add(std::mem::take(&mut run.nanos), Ordering::Relaxed);
+            let client = &self.session.client;
+            client.last_command.store(run.command, Ordering::Relaxed);
+            client.last_ms.store(self.now_ms, Ordering::Relaxed);
+        }
+        if run.hits > 0 {
+            stats.hits.fetch_add(std::mem::take(&mut run.hits), Ordering::Relaxed);
+        }
+        if run.misses > 0 {
+            stats.misses.fetch_add(std::mem::take(&mut run.misses), Ordering::Relaxed);
         }
     }
 
@@ -87,6 +160,7 @@ impl Ctx {
 
     /// Hands the replies so far to the sending half.
     pub fn flush_replies(&mut self) {
+        self.flush_counts();
         let Some(output) = &self.output else { return };
         let bytes = self.reply.len();
         if bytes > 0 {

@@ -24,7 +24,7 @@ pub enum Tried {
     Not,
 }
 
-/// Carries out one command if that needs no waiting; if not, [`execute`] must be awaited for the same command.
+/// Carries out one command of a run ([`Ctx::begin_run`]) if that needs no waiting; if not, [`execute`] must be awaited for the same command.
 pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
     let session = &ctx.session;
     if session.multi.is_some() || session.reply_mode != ReplyMode::On || ctx.server.clients.has_monitors() {
@@ -35,21 +35,21 @@ pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
     if !command.arity_fits(args.len()) || !session.is_authenticated || !ctx.server.is_loaded() {
         return Tried::Not;
     }
-    ctx.now_ms = pumice_reactor::wall_ms();
-    let started = pumice_reactor::now();
     match fast(ctx, args) {
         Fast::Slow => return Tried::NeedsFlash,
         Fast::Done => {}
         Fast::Fail(failure) => fail(ctx, command, &failure),
     }
-    let nanos = pumice_reactor::now().0.saturating_sub(started.0);
-    count(ctx, command, nanos);
+    let nanos = ctx.end_of_command();
+    ctx.count_command(command.index, nanos);
     note_slow(ctx, command, args, nanos);
     Tried::Done
 }
 
 /// Carries out one command; its reply, error or not, is in `ctx.reply` afterwards.
 pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
+    // Commands that tell of the statistics take this way.
+    ctx.flush_counts();
     let mark = ctx.reply.mark();
     let mode = ctx.session.reply_mode;
     ctx.now_ms = pumice_reactor::wall_ms();
@@ -85,6 +85,7 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     if !heard {
         ctx.reply.rollback(mark);
     }
+    ctx.flush_counts();
 }
 
 /// Checks that the command may run now. `None`: it was queued.
@@ -185,22 +186,13 @@ pub(crate) fn account(
         }
     }
     ctx.is_streaming = false;
-    count(ctx, command, nanos);
+    ctx.count_command(command.index, nanos);
 }
 
 fn fail(ctx: &mut Ctx, command: &Command, failure: &Failure) {
     ctx.reply.error(failure.text());
     ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
     ctx.server.stats.commands[command.index].failed.fetch_add(1, Ordering::Relaxed);
-}
-
-fn count(ctx: &mut Ctx, command: &Command, nanos: u64) {
-    let stats = &ctx.server.stats.commands[command.index];
-    stats.calls.fetch_add(1, Ordering::Relaxed);
-    stats.nanos.fetch_add(nanos, Ordering::Relaxed);
-    let client = &ctx.session.client;
-    client.last_command.store(command.index, Ordering::Relaxed);
-    client.last_ms.store(ctx.now_ms, Ordering::Relaxed);
 }
 
 fn note_slow(ctx: &mut Ctx, command: &Command, args: &Args<'_>, nanos: u64) {

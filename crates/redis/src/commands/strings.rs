@@ -1,7 +1,5 @@
 //! Strings: reading and setting whole values. Counters and parts of values are in `string_parts.rs`.
 
-use std::sync::atomic::Ordering;
-
 use pumice_kv::{Entry, Peek, VALUE_BYTES_MAX};
 use pumice_node::Place;
 
@@ -66,10 +64,9 @@ impl Ctx {
         Ok(())
     }
 
-    pub(crate) fn count_look_up(&self, found: bool) {
-        let stats = &self.server.stats;
-        let counter = if found { &stats.hits } else { &stats.misses };
-        counter.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_look_up(&mut self, found: bool) {
+        self.run.hits += u64::from(found);
+        self.run.misses += u64::from(!found);
     }
 }
 
