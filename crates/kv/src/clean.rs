@@ -374,7 +374,7 @@ impl Inner {
                 tries += 1;
                 match self.heap.write_moved(moved.clone()).await {
                     Ok(done) => break done,
-                    Err(AppendError::Busy) if tries < ROOM_TRIES => self.heap.room().await,
+                    Err(AppendError::Busy) if tries < ROOM_TRIES => self.segment_may_come().await,
                     Err(error) => {
                         return Err(StoreError::Write {
                             what: "moved records".into(),
@@ -561,7 +561,7 @@ impl Inner {
             tries += 1;
             match self.heap.move_object(record::PIECE, Stream::Large, payload.clone(), None).await {
                 Ok(ptr) => return Ok(ptr),
-                Err(AppendError::Busy) if tries < ROOM_TRIES => self.heap.room().await,
+                Err(AppendError::Busy) if tries < ROOM_TRIES => self.segment_may_come().await,
                 Err(error) => {
                     let what = "a piece of a large value".into();
                     return Err(StoreError::Write { what, reason: error.to_string() });
@@ -592,7 +592,7 @@ impl Inner {
             match written {
                 None => return Ok(false),
                 Some(Ok(_)) => return Ok(true),
-                Some(Err(crate::WriteError::Busy)) => self.heap.room().await,
+                Some(Err(crate::WriteError::Busy)) => self.segment_may_come().await,
                 Some(Err(error)) => {
                     return Err(StoreError::Write { what: show_key(key), reason: error.to_string() });
                 }

@@ -11,10 +11,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
-use pumice_reactor::yield_now;
+use pumice_reactor::{sleep, yield_now};
 use pumice_segment::{AppendError, RecordPtr, Stream};
 
 use crate::entry::{Body, KeyEntry};
@@ -34,6 +35,7 @@ pub const UPPER_FILTER_BITS: usize = 14;
 pub const BOTTOM_FILTER_BITS: usize = 10;
 /// How often what needs a segment asks for room before it gives up what it has done so far.
 pub const ROOM_TRIES: u32 = 50;
+const ROOM_PAUSE: Duration = Duration::from_millis(2);
 /// Rows taken from a memtable at a time, so that its lock is held for microseconds.
 const ROWS_AT_ONCE: usize = 128;
 
@@ -306,6 +308,13 @@ impl<'a> TableWriter<'a> {
 }
 
 impl Inner {
+    /// Waits before background work asks for a segment again. There may be room for users and none for it, so it always
+    /// waits a little: its tries are counted.
+    pub async fn segment_may_come(&self) {
+        sleep(ROOM_PAUSE).await;
+        self.heap.room().await;
+    }
+
     /// Writes a key table's payload, durable on return; for cleaning when it is `moved`.
     pub async fn write_table(&self, payload: Vec<Bytes>, moved: bool) -> Result<RecordPtr, StoreError> {
         for _ in 0..ROOM_TRIES {
@@ -319,7 +328,7 @@ impl Inner {
                 Ok(ptr) => return Ok(ptr),
                 // When the store closes nobody makes room any more; the log is replayed instead. Nor does anybody while
                 // this holds what it has written so far, when that is all there was: so it is given up after a while.
-                Err(AppendError::Busy) if !self.is_closing() => self.heap.room().await,
+                Err(AppendError::Busy) if !self.is_closing() => self.segment_may_come().await,
                 Err(error) => {
                     return Err(StoreError::Write { what: "a key table".into(), reason: error.to_string() });
                 }

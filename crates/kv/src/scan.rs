@@ -4,7 +4,7 @@
 //!    lies within the bounds.
 //! 2. A heap orders the sources by their next key, and of equal keys by age; only the newest version counts.
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
-//!    handed out in order.
+//!    handed out in order. Those that lie near each other, as what was written in key order does, are read together.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -16,6 +16,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use pumice_reactor::{LocalBoxFuture, yield_now};
+use pumice_segment::RecordPtr;
 
 use crate::block::{Around, Block};
 use crate::cache::damaged;
@@ -24,7 +25,7 @@ use crate::errors::StoreError;
 use crate::large::LargeRef;
 use crate::slice::{SharedMemtable, lock};
 use crate::snapshot::{Snapshot, SnapshotInner};
-use crate::store::{Inner, Store};
+use crate::store::{Inner, Store, entry_of};
 use crate::types::{Entry, SliceId};
 use crate::version::{Run, Table};
 
@@ -58,7 +59,13 @@ pub enum Want {
 const ROWS_AT_ONCE: usize = 256;
 /// Rows counted while a memtable's lock is held.
 const SKIPPED_AT_ONCE: u64 = 2048;
-const READS_AHEAD_MAX: usize = 32;
+const READS_AHEAD_MAX: usize = 64;
+/// Values are read together when not more than this, or than themselves, lies between them...
+const GAP_BYTES_MAX: u32 = 4 << 10;
+/// ...up to this many bytes in one read.
+const SPAN_BYTES_MAX: u32 = 512 << 10;
+/// Values shorter than this are copied out of what was read together.
+const SHORT_BYTES: usize = 4 << 10;
 const BYTES_AHEAD_MAX: u64 = 2 << 20;
 
 /// A scan under way.
@@ -73,6 +80,9 @@ pub struct Scan {
     /// Sources whose next piece must be fetched before the merge can go on.
     hungry: Vec<usize>,
     ahead: VecDeque<Ahead>,
+    /// The number of the first of them.
+    ahead_from: usize,
+    spans: Vec<SpanRead>,
     bytes_ahead: u64,
     reads_ahead: usize,
     ended: bool,
@@ -150,13 +160,52 @@ struct Ahead {
 
 enum State {
     Ready(Result<Entry, StoreError>),
+    /// To be read, alone or with its neighbours.
+    Planned(SliceId, KeyEntry, RecordPtr),
     Reading(LocalBoxFuture<'static, Result<Entry, StoreError>>),
+    /// One of the spans brings it.
+    InSpan,
+}
+
+/// Values that are read together, by the numbers of those who wait for them.
+struct SpanRead {
+    waiting: Vec<usize>,
+    read: LocalBoxFuture<'static, Vec<Result<Entry, StoreError>>>,
+}
+
+/// A value to be read: who waits for it, and what for.
+struct Planned {
+    number: usize,
+    slice: SliceId,
+    key: Bytes,
+    found: KeyEntry,
+    ptr: RecordPtr,
 }
 
 impl Ahead {
     fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready(_))
     }
+}
+
+/// Reads values that lie near each other; what cannot be had that way is read alone, which says why.
+async fn read_span(snapshot: Arc<SnapshotInner>, span: Vec<Planned>) -> Vec<Result<Entry, StoreError>> {
+    let store = &snapshot.store;
+    let ptrs: Vec<RecordPtr> = span.iter().map(|planned| planned.ptr).collect();
+    let records = store.heap.read_neighbours(&ptrs).await;
+    let mut entries = Vec::with_capacity(span.len());
+    for (Planned { slice, key, found, ptr, .. }, record) in span.iter().zip(records) {
+        let value = record.map(|record| store.value_in_record(*slice, key, *ptr, &record));
+        entries.push(match value {
+            // A short value must not keep the whole span in memory.
+            Some(Ok(value)) if value.len() < SHORT_BYTES => {
+                Ok(entry_of(found, Bytes::copy_from_slice(&value)))
+            }
+            Some(Ok(value)) => Ok(entry_of(found, value)),
+            _ => store.value_of(*slice, key, found).await,
+        });
+    }
+    entries
 }
 
 impl Store {
@@ -196,6 +245,8 @@ impl Store {
             heads: BinaryHeap::new(),
             hungry,
             ahead: VecDeque::new(),
+            ahead_from: 0,
+            spans: Vec::new(),
             bytes_ahead: 0,
             reads_ahead: 2,
             ended: false,
@@ -237,18 +288,32 @@ impl Scan {
         &mut self,
     ) -> Result<Option<(Bytes, Result<Entry, StoreError>)>, StoreError> {
         let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
-        while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
-            match self.next_key().await? {
-                Some((slice, key, entry)) => self.read_ahead(slice, key, entry),
-                None => self.ended = true,
+        // Half of them at a time, so that there are neighbours to be read together.
+        if self.ahead.len() <= limit / 2 {
+            while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
+                match self.next_key().await? {
+                    Some((slice, key, entry)) => self.read_ahead(slice, key, entry),
+                    None => self.ended = true,
+                }
             }
+            self.start_reads();
         }
         if self.ahead.is_empty() {
             return Ok(None);
         }
         self.reads_ahead = (self.reads_ahead * 2).min(READS_AHEAD_MAX);
-        let ahead = &mut self.ahead;
+        let (ahead, spans, from) = (&mut self.ahead, &mut self.spans, self.ahead_from);
         poll_fn(|cx| {
+            spans.retain_mut(|span| {
+                let Poll::Ready(results) = Pin::new(&mut span.read).poll(cx) else { return true };
+                for (number, result) in span.waiting.iter().zip(results) {
+                    // Those that were skipped meanwhile wait no more.
+                    if let Some(slot) = number.checked_sub(from).and_then(|at| ahead.get_mut(at)) {
+                        slot.state = State::Ready(result);
+                    }
+                }
+                false
+            });
             for slot in ahead.iter_mut() {
                 if let State::Reading(future) = &mut slot.state
                     && let Poll::Ready(result) = Pin::new(future).poll(cx)
@@ -262,6 +327,7 @@ impl Scan {
         let Some(Ahead { key, bytes, state: State::Ready(entry) }) = self.ahead.pop_front() else {
             unreachable!("the poll above ends when the front is ready")
         };
+        self.ahead_from += 1;
         self.bytes_ahead -= bytes;
         Ok(Some((key, entry)))
     }
@@ -278,6 +344,15 @@ impl Scan {
             (_, Want::Keys) => (0, State::Ready(Ok(plain(Bytes::new())))),
             (Body::Inline(value), _) if !found.large => {
                 (value.len() as u64, State::Ready(Ok(plain(value.clone()))))
+            }
+            (Body::Record(ptr), _) if !found.large => {
+                let store = &self.snapshot.store;
+                let ptr = store.place_of(*ptr);
+                let state = match store.heap.peek(ptr) {
+                    Some(record) => State::Ready(store.value_in_record(slice, &key, ptr, &record).map(plain)),
+                    None => State::Planned(slice, found.clone(), ptr),
+                };
+                (found.value_len, state)
             }
             _ => {
                 let (snapshot, own) = (self.snapshot.clone(), key.clone());
@@ -296,6 +371,39 @@ impl Scan {
         };
         self.bytes_ahead += bytes;
         self.ahead.push_back(Ahead { key, bytes, state });
+    }
+
+    /// Starts reading what is planned.
+    fn start_reads(&mut self) {
+        let mut planned = Vec::new();
+        for (at, slot) in self.ahead.iter_mut().enumerate() {
+            if !matches!(slot.state, State::Planned(..)) {
+                continue;
+            }
+            if let State::Planned(slice, found, ptr) = std::mem::replace(&mut slot.state, State::InSpan) {
+                let (number, key) = (self.ahead_from + at, slot.key.clone());
+                planned.push(Planned { number, slice, key, found, ptr });
+            }
+        }
+        planned.sort_unstable_by_key(|planned| planned.ptr.addr);
+        let mut planned = planned.into_iter().peekable();
+        while let Some(first) = planned.next() {
+            let start = first.ptr.addr;
+            let mut end = start.offset() + first.ptr.len;
+            let mut span = vec![first];
+            while let Some(next) = planned.next_if(|next| {
+                next.ptr.addr.segment() == start.segment()
+                    && next.ptr.addr.offset() <= end.saturating_add(next.ptr.len.max(GAP_BYTES_MAX))
+                    && next.ptr.addr.offset() + next.ptr.len - start.offset() <= SPAN_BYTES_MAX
+            }) {
+                end = end.max(next.ptr.addr.offset() + next.ptr.len);
+                span.push(next);
+            }
+            self.snapshot.store.counters.value_reads.add(1);
+            let waiting = span.iter().map(|planned| planned.number).collect();
+            let read = Box::pin(read_span(self.snapshot.clone(), span));
+            self.spans.push(SpanRead { waiting, read });
+        }
     }
 
     /// The next key that is there.
@@ -349,6 +457,7 @@ impl Scan {
         while skipped < limit
             && let Some(ahead) = self.ahead.pop_front()
         {
+            self.ahead_from += 1;
             self.bytes_ahead -= ahead.bytes;
             skipped += 1;
         }

@@ -1,6 +1,6 @@
 //! Counters, and what they say together with the heap's.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pumice_segment::{HeapStats, SpaceReport};
 
@@ -8,19 +8,34 @@ use crate::slice::lock;
 use crate::store::Store;
 use crate::types::SliceId;
 
-/// A counter that any core may raise.
+/// Parts of a counter; threads beyond so many share them.
+const SHARDS: usize = 8;
+
+/// A cache line of its own.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+#[repr(align(64))]
+struct Shard(AtomicU64);
+
+/// A counter that any core may raise, each its own part: a line that all cores write would cost more than what is
+/// counted.
+#[derive(Debug, Default)]
+pub struct Counter([Shard; SHARDS]);
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
+}
 
 impl Counter {
     /// Raises it.
     pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+        self.0[SHARD.with(|shard| *shard)].0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// Its value.
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.iter().map(|shard| shard.0.load(Ordering::Relaxed)).sum()
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_reactor::sync::{Notify, Semaphore};
-use pumice_segment::{Addr, AppendClass, AppendError, Heap, RecordIn, RecordPtr, SpaceReport};
+use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport};
 use smallvec::SmallVec;
 
 use crate::batch::{Batch, Op};
@@ -502,6 +502,17 @@ impl Inner {
                 read.map_err(|source| StoreError::Read { what: show_key(key), source })?
             }
         };
+        self.value_in_record(slice, key, ptr, &record)
+    }
+
+    /// The value in a record that was read for `key`.
+    pub fn value_in_record(
+        &self,
+        slice: SliceId,
+        key: &[u8],
+        ptr: RecordPtr,
+        record: &Record,
+    ) -> Result<Bytes, StoreError> {
         let owner = record::decode_key(&record.payload);
         let matches = owner
             .as_ref()
@@ -560,7 +571,7 @@ fn value_in(payload: &Bytes, key: &[u8]) -> Option<Bytes> {
     Some(payload.slice(owner.rest))
 }
 
-fn entry_of(found: &KeyEntry, value: Bytes) -> Entry {
+pub(crate) fn entry_of(found: &KeyEntry, value: Bytes) -> Entry {
     Entry { tag: found.tag, expire_ms: found.expire_ms, seq: found.seq, value, large: None }
 }
 

@@ -303,6 +303,12 @@ impl Heap {
         read::read(&self.inner, ptr).await
     }
 
+    /// Reads records that lie near each other in one segment with a single read, and verifies each; `None` for one that
+    /// must be read alone, which then says why.
+    pub async fn read_neighbours(&self, ptrs: &[RecordPtr]) -> Vec<Option<Record>> {
+        read::read_neighbours(&self.inner, ptrs).await
+    }
+
     /// The record if it is in memory.
     pub fn peek(&self, ptr: RecordPtr) -> Option<Record> {
         read::peek(&self.inner, ptr)

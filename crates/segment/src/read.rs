@@ -103,6 +103,31 @@ pub(crate) async fn read(inner: &Arc<Inner>, asked: RecordPtr) -> Result<Record,
     }
 }
 
+/// See [`crate::Heap::read_neighbours`].
+pub(crate) async fn read_neighbours(inner: &Arc<Inner>, asked: &[RecordPtr]) -> Vec<Option<Record>> {
+    let nothing = || vec![None; asked.len()];
+    let ptrs: Vec<RecordPtr> = asked.iter().map(|&ptr| resolve(inner, ptr)).collect();
+    let Some(&first) = ptrs.first() else { return Vec::new() };
+    let segment = first.addr.segment();
+    let Ok(life) = check_range(inner, first) else { return nothing() };
+    if ptrs.iter().any(|&ptr| ptr.addr.segment() != segment || check_range(inner, ptr).is_err()) {
+        return nothing();
+    }
+    let start = ptrs.iter().map(|ptr| ptr.addr.offset()).min().unwrap_or(0);
+    let end = ptrs.iter().map(|ptr| ptr.addr.offset() + ptr.len).max().unwrap_or(0);
+    let Ok((bytes, at)) = read_span(inner, first, start, end).await else { return nothing() };
+    if inner.table().life(segment) != Some(life) {
+        return nothing();
+    }
+    let record = |ptr: &RecordPtr| {
+        let from = at + (ptr.addr.offset() - start) as usize;
+        let bytes = bytes.slice(from..from + ptr.len as usize);
+        let parsed = record::parse(&bytes, life, ptr.addr).ok().filter(|p| p.total == ptr.len as usize)?;
+        Some(Record { kind: parsed.kind, payload: bytes.slice(parsed.payload_at..) })
+    };
+    ptrs.iter().map(record).collect()
+}
+
 /// See [`crate::Heap::read_range`].
 pub(crate) async fn read_range(
     inner: &Arc<Inner>,
