@@ -25,6 +25,9 @@ enum Command {
         /// Tiny data and short phases: shows that everything runs; nothing is kept
         #[arg(long)]
         quick: bool,
+        /// Phases that end by time take a quarter of it; data as large as ever
+        #[arg(long, conflicts_with = "quick")]
+        brief: bool,
         /// Only these suites
         #[arg(long = "only", value_name = "NAME")]
         only: Vec<String>,
@@ -104,10 +107,11 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<bool> {
     match command {
-        Command::Run { quick, only, engines, values, dir, keep, pumice } => {
+        Command::Run { quick, brief, only, engines, values, dir, keep, pumice } => {
             // A folder of our own inside the caller's: it is emptied and removed.
             let dir = dir.join("pumice-bench-scratch");
-            let context = Context { quick, dir, pumice, engines, values };
+            let brevity = if brief { 0.25 } else { 1.0 };
+            let context = Context { quick, brevity, dir, pumice, engines, values };
             return run_suites(&context, &only, &keep);
         }
         Command::List => SUITES.iter().for_each(|s| println!("{:16} {}", s.name, s.about)),

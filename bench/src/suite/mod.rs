@@ -24,6 +24,8 @@ use crate::{Result, fio, machine, worker};
 pub struct Context {
     /// Tiny data and short phases: shows that everything runs, not how fast.
     pub quick: bool,
+    /// What timed phases are shortened by: 1 is the full length.
+    pub brevity: f64,
     /// Where the data goes; emptied after each step.
     pub dir: PathBuf,
     /// `pumice`, if it was built.
@@ -95,8 +97,18 @@ impl Context {
                 .about
                 .push("**A quick run: tiny data, short phases. It shows that everything runs.**".into());
         }
+        if self.brevity != 1.0 && !self.quick {
+            report
+                .about
+                .push(format!("Timed phases were cut to {} of their length (`--brief`).", self.brevity));
+        }
         (suite.run)(self, &mut report)?;
         Ok(report)
+    }
+
+    /// Seconds of a timed phase: the full length (or what is left of it), or the quick one.
+    pub fn seconds(&self, full: f64, quick: f64) -> f64 {
+        self.pick(full * self.brevity, quick)
     }
 
     /// The full figure, or the quick one.

@@ -89,8 +89,8 @@ fn one_server(context: &Context, kind: ServerKind, runs: &mut Vec<Run>) -> Resul
         for op in [LoadOp::Get, LoadOp::Set] {
             for connections in context.pick(CONNECTIONS.to_vec(), vec![50]) {
                 for depth in DEPTHS {
-                    load::run(&spec(op, connections, depth, context.pick(0.5, 0.05)), None, &dir)?;
-                    let measured = spec(op, connections, depth, context.pick(4.0, 0.2));
+                    load::run(&spec(op, connections, depth, context.seconds(0.5, 0.05)), None, &dir)?;
+                    let measured = spec(op, connections, depth, context.seconds(4.0, 0.2));
                     let result = load::run(&measured, Some(server.pid()), &dir)?;
                     if let Some(error) = &result.error {
                         return Err(format!("{op:?} {connections}x{depth}: {error}").into());

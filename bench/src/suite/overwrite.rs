@@ -13,10 +13,10 @@ const WARM_UP_SECONDS: usize = 5;
 pub fn run(context: &Context, report: &mut Report) -> Result<()> {
     let data = context.pick(Data::filling(2 << 30, 256 << 20, 0.70), Data::filling(24 << 20, 8 << 20, 0.70));
     let runs = [
-        (EngineKind::Pumice, context.pick(600.0, 2.2)),
-        (EngineKind::Rocksdb, context.pick(120.0, 2.2)),
-        (EngineKind::RocksdbBlob, context.pick(120.0, 2.2)),
-        (EngineKind::Fjall, context.pick(120.0, 2.2)),
+        (EngineKind::Pumice, context.seconds(600.0, 2.2)),
+        (EngineKind::Rocksdb, context.seconds(120.0, 2.2)),
+        (EngineKind::RocksdbBlob, context.seconds(120.0, 2.2)),
+        (EngineKind::Fjall, context.seconds(120.0, 2.2)),
     ];
     let mut table = Table::new(
         "Durable random overwrite, 8 KiB values, drive 70% full, 32 in flight",

@@ -64,8 +64,8 @@ fn one_size(context: &Context, value_bytes: usize, report: &mut Report) -> Resul
 }
 
 fn add_phases(context: &Context, spec: &mut WorkerSpec) {
-    let seconds = context.pick(8.0, 0.2);
-    let longest = context.pick(150.0, 1.0);
+    let seconds = context.seconds(8.0, 0.2);
+    let longest = context.seconds(150.0, 1.0);
     let keys = spec.keys;
     spec.phases = vec![
         phase("S-SET", Work::SequentialSet, keys, longest, DEPTH),
