@@ -28,7 +28,7 @@ use pumice_base::hash::HashMap;
 use pumice_flash::FlashError;
 use pumice_reactor::{JoinHandle, now, sleep, spawn, timeout};
 use pumice_segment::{
-    AppendClass, AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream, VictimPolicy,
+    AppendClass, AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream,
 };
 
 use crate::batch::Batch;
@@ -170,9 +170,7 @@ impl Inner {
 
     /// Cleans the best victim, or puts it aside. Answers whether it was released; `None` when there was none.
     async fn clean_one(self: &Arc<Self>, aside: &mut Vec<SegmentId>) -> Result<Option<bool>, StoreError> {
-        // Greedy: best for uniform traffic. By declining cost, segments in which nothing dies at all came first
-        // whatever they would win, and a drive of a few hundred segments moved the same ones for ever.
-        let Some(victim) = self.heap.victim(VictimPolicy::Greedy) else {
+        let Some(victim) = self.heap.victim() else {
             self.heap.pace(false);
             self.offer_again(aside);
             self.uncover_dead().await?;

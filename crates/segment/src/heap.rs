@@ -163,16 +163,6 @@ pub struct Contents {
     pub damage: Vec<Damage>,
 }
 
-/// How [`Heap::victim`] chooses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VictimPolicy {
-    /// Declining cost (Lomet and Luo 2020): clean what will not get cheaper by waiting.
-    #[default]
-    DecliningCost,
-    /// The most dead bytes.
-    Greedy,
-}
-
 /// The record heap of one drive. Clones are handles on the same heap; any core may use it.
 #[derive(Clone)]
 pub struct Heap {
@@ -378,12 +368,12 @@ impl Heap {
         self.inner.table().set_live(segment, live_bytes);
     }
 
-    /// The sealed segment that is best cleaned now; `None` when cleaning would win nothing. It is not offered
+    /// The sealed segment with the most dead bytes; `None` when cleaning would win nothing. It is not offered
     /// again until it was released or [`Heap::unclaim`]ed. Commit segments that a recovery would still replay are
     /// not offered: checkpoint first.
-    pub fn victim(&self, policy: VictimPolicy) -> Option<SegmentId> {
+    pub fn victim(&self) -> Option<SegmentId> {
         let replay_from = self.inner.meta.state().replay_from;
-        self.inner.table().victim(policy, replay_from)
+        self.inner.table().victim(replay_from)
     }
 
     /// Gives a victim back without having cleaned it.

@@ -17,6 +17,7 @@
 mod addr;
 mod commit;
 mod error;
+mod fetch;
 pub mod ftl;
 mod heap;
 mod inner;

@@ -20,6 +20,8 @@ use crate::layout::superblock::Superblock;
 use crate::{HeapError, MetaEdit, SegmentId};
 
 const CHUNK_BYTES: usize = 1 << 20;
+/// The log is read in pieces of this size, or of a record's size when that is larger.
+const WINDOW_BYTES: usize = 256 << 10;
 
 pub(crate) struct MetaLog {
     writer: Semaphore,
@@ -258,8 +260,29 @@ pub(crate) struct ReadHalf {
     pub uncertain_end: bool,
 }
 
+/// Reads the half that holds, and says which it is: that of the higher generation, or the other one when its snapshot
+/// does not verify. One page of the half that does not hold is read, no more.
+pub(crate) async fn read_newest(
+    device: &pumice_flash::Device,
+    superblock: &Superblock,
+) -> Result<Option<(usize, ReadHalf)>, HeapError> {
+    let mut generations = [None, None];
+    for half in [0, 1] {
+        let first = SegmentId(half_start(superblock, half));
+        let head = crate::scan::read_tolerant(device, first, 0, superblock.page_bytes as usize).await?;
+        generations[half] = MetaRecord::peek_generation(&head.bytes);
+    }
+    let newer = usize::from(generations[1] > generations[0]);
+    for half in [newer, 1 - newer] {
+        if let Some(read) = read_half(device, superblock, half).await? {
+            return Ok(Some((half, read)));
+        }
+    }
+    Ok(None)
+}
+
 /// Reads a half of the log; nothing when it holds no complete snapshot.
-pub(crate) async fn read_half(
+async fn read_half(
     device: &pumice_flash::Device,
     superblock: &Superblock,
     half: usize,
@@ -347,9 +370,17 @@ impl Window {
     async fn get(&mut self, reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<Bytes, HeapError> {
         let end = self.start + self.bytes.len() as u64;
         if offset < self.start || offset + len as u64 > end {
-            let wanted = len.max(256 << 10).min((reader.bytes - offset) as usize).max(len);
-            let lost;
-            (self.bytes, lost) = read_span(reader, offset, wanted).await?;
+            // What was read already of a record that reaches over the window's end is kept.
+            let kept = if (self.start..end).contains(&offset) {
+                self.bytes.slice((offset - self.start) as usize..)
+            } else {
+                Bytes::new()
+            };
+            let from = offset + kept.len() as u64;
+            let missing = len - kept.len();
+            let wanted = missing.max(WINDOW_BYTES).min((reader.bytes - from) as usize).max(missing);
+            let (read, lost) = read_span(reader, from, wanted).await?;
+            self.bytes = if kept.is_empty() { read } else { [&kept[..], &read[..]].concat().into() };
             self.start = offset;
             self.lost = match (self.lost, lost) {
                 (Some(a), Some(b)) => Some(a.min(b)),

@@ -7,6 +7,7 @@ use pumice_flash::{Device, FlashError, Geometry};
 use pumice_reactor::{IoBuf, WriteSync};
 
 use crate::commit::Commit;
+use crate::fetch::{self, Found};
 use crate::heap::{Heap, Opened, Progress};
 use crate::inner::Inner;
 use crate::layout::header::{self, SegmentHeader};
@@ -14,7 +15,7 @@ use crate::layout::meta::{ENTRY_BYTES, MetaKind, MetaRecord, SegmentState};
 use crate::layout::superblock::{CONFIG_MAX_BYTES, Decoded, SUPERBLOCK_BYTES, Superblock};
 use crate::layout::{VERSION, frame};
 use crate::metalog::{self, MetaLog, MetaState};
-use crate::replay::{Found, Replay};
+use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
 use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream};
 
@@ -246,17 +247,7 @@ pub(crate) async fn open(
         ..device.geometry()
     };
     let device = device.with_geometry(geometry)?;
-    let (mut halves, mut best) = (Vec::new(), 0);
-    for half in [0, 1] {
-        halves.push(metalog::read_half(&device, &superblock, half).await?);
-    }
-    let generation = |half: &Option<metalog::ReadHalf>| {
-        half.as_ref().and_then(|half| half.records.first()).map(|record| record.generation)
-    };
-    if generation(&halves[1]) > generation(&halves[0]) {
-        best = 1;
-    }
-    let log = halves.swap_remove(best).ok_or_else(|| {
+    let (half, log) = metalog::read_newest(&device, &superblock).await?.ok_or_else(|| {
         HeapError::Damaged(
             "both halves of the metadata log are unreadable; restore the drive from a copy".into(),
         )
@@ -282,7 +273,7 @@ pub(crate) async fn open(
     };
     table.load_pool(&last.pool, last.next_life);
     let state = MetaState {
-        half: best,
+        half,
         generation: last.generation,
         next_index: last.index + 1,
         offset: log.offset,
@@ -334,7 +325,7 @@ pub(crate) async fn open(
         inner.pause(Some("recovering"));
     }
     let heap = Heap::from_inner(inner.clone());
-    progress(0, found.iter().map(|_| u64::from(inner.segment_bytes)).sum());
+    progress(0, found.iter().map(|found| found.bytes_max(inner.segment_bytes)).sum());
     let replay = Replay::new(inner, found, last, clean);
     Ok(Opened { heap, client_state: blobs, replay, clean })
 }
@@ -350,10 +341,9 @@ async fn find_segments(
     let mut found = Vec::new();
     let pool: Vec<u32> = table.pool().collect();
     debug_assert!(pool.len() <= 2 * POOL_SEGMENTS);
-    for id in pool {
+    let page = superblock.page_bytes;
+    for (id, bytes) in pool.iter().copied().zip(fetch::first_pages(device, &pool, page).await?) {
         let segment = SegmentId(id);
-        let page = superblock.page_bytes;
-        let bytes = crate::scan::read_tolerant(device, segment, 0, 2 * page as usize).await?.bytes;
         let opened = match SegmentHeader::decode(&bytes) {
             header::Decoded::Newer(found) => {
                 return Err(HeapError::UnknownVersion {
@@ -402,13 +392,14 @@ async fn find_segments(
         }
     }
     // Lives are given out in the order of opening, which is the frames' order unless a program failure moved some.
-    for found in found.iter_mut().filter(|found| found.stream == Stream::Commit) {
-        let bytes =
-            crate::scan::read_tolerant(device, found.id, 0, 2 * superblock.page_bytes as usize).await?.bytes;
-        let first = Addr::new(found.id, superblock.page_bytes);
+    let mut commits: Vec<&mut Found> =
+        found.iter_mut().filter(|found| found.stream == Stream::Commit).collect();
+    let ids: Vec<u32> = commits.iter().map(|found| found.id.0).collect();
+    for (found, bytes) in commits.iter_mut().zip(fetch::first_pages(device, &ids, page).await?) {
+        let first = Addr::new(found.id, page);
         found.first_frame = match SegmentHeader::decode(&bytes) {
             header::Decoded::Header(header) if header.life == found.life => Some(header.first_frame),
-            _ => frame::FrameHeader::decode(&bytes[superblock.page_bytes as usize..], found.life, first)
+            _ => frame::FrameHeader::decode(&bytes[page as usize..], found.life, first)
                 .map(|frame| frame.number),
         };
     }

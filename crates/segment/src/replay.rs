@@ -4,32 +4,20 @@
 //! 2. A frame that is missing or not whole is *damage* when a later frame says that it was durable before the
 //!    later one was written (`lag`); otherwise it is the torn end of the log, and it and all after it are dropped.
 //! 3. A batch over several frames (MORE) counts once its last frame is there.
-//! 4. At the end the segments that were read are sealed where their accepted frames end, and a snapshot is
+//! 4. Of key tables and pieces of large values only the extent is wanted (`crate::fetch`): the client names those that
+//!    count, and reads verify them.
+//! 5. At the end the segments that were read are sealed where their accepted frames end, and a snapshot is
 //!    written: what was dropped is never met again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use crate::fetch::{Ahead, Found};
 use crate::inner::Inner;
 use crate::layout::meta::MetaRecord;
 use crate::metalog::{self, Write};
-use crate::scan::{self, Frame};
+use crate::scan::Frame;
 use crate::{Damage, HeapError, Replayed, SegmentId, Stream};
-
-/// A segment to be read.
-pub(crate) struct Found {
-    pub id: SegmentId,
-    pub life: u64,
-    pub stream: Stream,
-    /// Where it ends when it was sealed before the last metadata record.
-    pub sealed_end: Option<u32>,
-    /// What the last metadata record knew of it.
-    pub known_end: u32,
-    pub known_live: u32,
-    pub last_seq: u64,
-    /// Number of its first frame, when it can be read.
-    pub first_frame: Option<u64>,
-}
 
 /// One frame, or the frames of one batch: all or nothing.
 #[derive(Clone, Debug)]
@@ -55,7 +43,7 @@ struct Extent {
 /// The frames that follow the client's durable state.
 pub struct Replay {
     inner: Arc<Inner>,
-    segments: VecDeque<Found>,
+    segments: Ahead,
     clean: bool,
     finished: bool,
     replay_from: u64,
@@ -83,7 +71,7 @@ impl Replay {
     pub(crate) fn new(inner: Arc<Inner>, found: Vec<Found>, last: &MetaRecord, clean: bool) -> Self {
         Self {
             inner,
-            segments: found.into(),
+            segments: Ahead::new(found),
             clean,
             finished: false,
             replay_from: last.replay_from,
@@ -118,8 +106,9 @@ impl Replay {
             if self.finished {
                 return Ok(None);
             }
-            if let Some(found) = self.segments.pop_front() {
-                self.read_segment(&found).await?;
+            if let Some((found, fetched)) = self.segments.next(&self.inner).await? {
+                self.bytes_read += fetched.bytes_read;
+                self.take_segment(&found, fetched.frames)?;
             } else {
                 self.finish().await?;
             }
@@ -131,20 +120,12 @@ impl Replay {
         self.bytes_read
     }
 
-    async fn read_segment(&mut self, found: &Found) -> Result<(), HeapError> {
-        let len = found.sealed_end.unwrap_or(self.inner.segment_bytes) as usize;
-        let len = len.next_multiple_of(self.inner.page_bytes()).min(self.inner.segment_bytes as usize);
+    fn take_segment(&mut self, found: &Found, frames: Vec<Frame>) -> Result<(), HeapError> {
         // A commit segment may have been sealed before its frames were durable: it ends where accepted frames end.
         // Other streams count what is durable only.
         let end = if found.stream == Stream::Commit { 0 } else { found.known_end };
         let (live, last_seq, known_end) = (found.known_live, found.last_seq, found.known_end);
         self.extents.insert(found.id, Extent { end, live, last_seq, known_end });
-        if len == 0 {
-            return Ok(());
-        }
-        let stretch = scan::read_tolerant(&self.inner.device, found.id, 0, len).await?;
-        self.bytes_read += len as u64;
-        let frames = scan::frames(found.id, found.life, &stretch.bytes, self.inner.superblock.page_bytes);
         for frame in &frames {
             if frame.header.meta_stamp > self.loaded_stamp {
                 return Err(HeapError::Damaged(format!(
@@ -239,7 +220,7 @@ impl Replay {
             let extent = self.extents.entry(segment).or_default();
             let end = frame.end(page);
             if end > extent.known_end {
-                extent.live += frame.records.iter().map(|record| record.ptr.len).sum::<u32>();
+                extent.live += frame.live;
             }
             extent.end = extent.end.max(end);
             extent.last_seq = extent.last_seq.max(newest);
@@ -284,7 +265,7 @@ impl Replay {
             let end = frame.end(page);
             let extent = self.extents.entry(found.id).or_default();
             if end > found.known_end {
-                extent.live += frame.records.iter().map(|record| record.ptr.len).sum::<u32>();
+                extent.live += frame.live;
             }
             extent.end = extent.end.max(end);
             self.last_seq = self.last_seq.max(frame.header.seq);

@@ -64,8 +64,10 @@ pub(crate) struct Frame {
     pub header: FrameHeader,
     /// Where its header is.
     pub offset: u32,
-    /// The records that verify.
+    /// The records that verify; none when only the header was read.
     pub records: Vec<Replayed>,
+    /// Bytes of the records that verify, or that the header tells of.
+    pub live: u32,
     /// What does not: the frame is not whole.
     pub damage: Vec<Damage>,
 }
@@ -139,6 +141,7 @@ fn read_frame(window: &Window<'_>, offset: u32, header: FrameHeader) -> Frame {
         header,
         offset,
         records: Vec::with_capacity((header.count as usize).min(header.bytes as usize / 16)),
+        live: 0,
         damage: Vec::new(),
     };
     for index in 0..header.count {
@@ -153,6 +156,7 @@ fn read_frame(window: &Window<'_>, offset: u32, header: FrameHeader) -> Frame {
         let addr = Addr::new(segment, place(at));
         match record::parse(&bytes[at..end], header.life, addr) {
             Ok(parsed) => {
+                frame.live += parsed.total as u32;
                 frame.records.push(Replayed {
                     seq: parsed.seq.unwrap_or(header.seq + u64::from(index)),
                     ptr: RecordPtr { addr, len: parsed.total as u32 },

@@ -1,12 +1,13 @@
 //! Reading a segment from its start to its end, a window at a time: what cleaning does.
 //!
-//! 1. Windows of [`WINDOW_BYTES`] are read one after the other, the next one while the caller works on the last: two
-//!    are in memory, however large a segment is.
+//! 1. Windows of [`WINDOW_BYTES`] are read in order, [`WINDOWS_AHEAD`] of them while the caller works on the last: so
+//!    many are in memory, however large a segment is.
 //! 2. A frame that reaches over a window's end is put together from its parts; all others lie where they were read.
 //!
 //! Rejected: one read of the whole segment, which costs its size in memory and leaves the drive idle while the records
 //! are looked at.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +21,8 @@ use crate::{Contents, Damage, SegmentId, Stream};
 
 /// Bytes of a window: large enough to read at the drive's full speed.
 const WINDOW_BYTES: u32 = 1 << 20;
+/// Windows on their way: what the host does not cache takes its time.
+const WINDOWS_AHEAD: usize = 3;
 
 /// See [`crate::Heap::sweep`].
 pub struct Sweep {
@@ -29,9 +32,11 @@ pub struct Sweep {
     stream: Stream,
     /// Where the segment's frames end.
     end: u32,
-    /// The next window to be read begins here.
+    /// The next window to be asked for begins here.
+    ask_at: u32,
+    /// The next window to be looked at begins here.
     read_at: u32,
-    ahead: Option<JoinHandle<Result<Stretch, FlashError>>>,
+    ahead: VecDeque<JoinHandle<Result<Stretch, FlashError>>>,
     /// The beginning of a frame that goes on in the next window.
     cut: Option<Cut>,
     /// Where the next frame is expected.
@@ -61,8 +66,9 @@ impl Sweep {
             life,
             stream,
             end,
+            ask_at: page,
             read_at: page,
-            ahead: None,
+            ahead: VecDeque::with_capacity(WINDOWS_AHEAD),
             cut: None,
             expected_at: page,
         };
@@ -80,7 +86,7 @@ impl Sweep {
     /// # Errors
     /// [`FlashError`] when the media do not answer; pages that do not read are reported as damage.
     pub async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
-        let Some(ahead) = self.ahead.take() else { return Ok(None) };
+        let Some(ahead) = self.ahead.pop_front() else { return Ok(None) };
         let Ok(read) = ahead.await else {
             // The core is closing: nothing is known of this window.
             return Err(FlashError::Gone { operation: Operation::Read });
@@ -116,7 +122,7 @@ impl Sweep {
             let what = "the page does not read".into();
             contents.damage.push(Damage { segment: self.segment, offset, what });
         }
-        if self.ahead.is_none() && self.expected_at < self.end {
+        if self.ahead.is_empty() && self.expected_at < self.end {
             let what = format!("{} B of frames do not verify", self.end - self.expected_at);
             contents.damage.push(Damage { segment: self.segment, offset: self.expected_at, what });
         }
@@ -141,13 +147,14 @@ impl Sweep {
     }
 
     fn read_ahead(&mut self) {
-        if self.read_at >= self.end {
-            return;
+        while self.ahead.len() < WINDOWS_AHEAD && self.ask_at < self.end {
+            let len = WINDOW_BYTES.min(self.end - self.ask_at);
+            self.inner.counters.reads.fetch_add(1, Ordering::Relaxed);
+            self.inner.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+            let (device, segment, at) = (self.inner.device.clone(), self.segment, self.ask_at);
+            let read = spawn(async move { read_tolerant(&device, segment, at, len as usize).await });
+            self.ahead.push_back(read);
+            self.ask_at += len;
         }
-        let len = WINDOW_BYTES.min(self.end - self.read_at);
-        self.inner.counters.reads.fetch_add(1, Ordering::Relaxed);
-        self.inner.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
-        let (device, segment, at) = (self.inner.device.clone(), self.segment, self.read_at);
-        self.ahead = Some(spawn(async move { read_tolerant(&device, segment, at, len as usize).await }));
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pumice_flash::{Device, Geometry};
 
 use crate::layout::meta::{FLAG_FAILED, FLAG_WRITTEN, SegmentEntry, SegmentState};
-use crate::{AppendClass, SegmentId, SpaceReport, Stream, VictimPolicy};
+use crate::{AppendClass, SegmentId, SpaceReport, Stream};
 
 /// Segments that a metadata record names as next: bounds the headers that recovery reads, and how many segments
 /// can be opened between two metadata records.
@@ -31,9 +31,6 @@ pub(crate) struct Entry {
     live_logged: i64,
     pub end: u32,
     pub erase_count: u32,
-    /// Bytes that died lately, decaying over a quarter of the drive's worth of writes, per byte of that window.
-    death_rate: f64,
-    death_at: u64,
     pub state: SegmentState,
     pub stream: u8,
     pub flags: u8,
@@ -109,8 +106,6 @@ pub(crate) struct Table {
     epoch: u64,
     pins: BTreeMap<u64, u32>,
     dirty: BTreeSet<u32>,
-    /// Bytes appended to data segments: the clock of death rates.
-    clock_bytes: u64,
     pub opened: u64,
     pub released: u64,
 }
@@ -141,7 +136,6 @@ impl Table {
             epoch: 0,
             pins: BTreeMap::new(),
             dirty: BTreeSet::new(),
-            clock_bytes: 0,
             opened: 0,
             released: 0,
         }
@@ -335,7 +329,6 @@ impl Table {
                 state: SegmentState::Open,
                 stream: stream as u8,
                 flags: entry.flags | FLAG_WRITTEN,
-                death_at: self.clock_bytes,
                 ..Entry::default()
             };
             self.dirty.insert(id);
@@ -419,7 +412,6 @@ impl Table {
     /// Counts a frame: `live` bytes of records up to byte `end`.
     pub(crate) fn wrote(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64) {
         let entry = &mut self.entries[id.0 as usize];
-        self.clock_bytes += u64::from(end.saturating_sub(entry.end));
         entry.end = entry.end.max(end);
         entry.live += i64::from(live);
         entry.last_seq = entry.last_seq.max(last_seq);
@@ -431,7 +423,6 @@ impl Table {
         let entry = &mut self.entries[id.0 as usize];
         if entry.state == SegmentState::Open {
             entry.state = SegmentState::Sealed;
-            entry.death_at = self.clock_bytes;
             self.dirty.insert(id.0);
         }
     }
@@ -461,14 +452,11 @@ impl Table {
     }
 
     pub(crate) fn mark_dead(&mut self, id: SegmentId, bytes: u32) {
-        let (clock, window) = (self.clock_bytes, self.window_bytes());
         let step = i64::from(self.geometry.block_bytes()) / LIVE_STEP;
         let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
         entry.live -= i64::from(bytes);
         // What died since may make cleaning worth while again.
         self.futile_for_bytes = self.futile_for_bytes.saturating_sub(u64::from(bytes));
-        entry.death_rate = decayed(entry, clock, window) + f64::from(bytes) / window;
-        entry.death_at = clock;
         if (entry.live - entry.live_logged).abs() > step && entry.state == SegmentState::Sealed {
             self.dirty.insert(id.0);
         }
@@ -498,15 +486,12 @@ impl Table {
         self.futile_for_bytes > 0
     }
 
-    fn window_bytes(&self) -> f64 {
-        (self.entries.len() as f64) * f64::from(self.geometry.block_bytes()) / 4.0
-    }
-
-    /// The sealed segment to clean next.
-    pub(crate) fn victim(&mut self, policy: VictimPolicy, replay_from: u64) -> Option<SegmentId> {
+    /// The sealed segment to clean next: the one with most to win, of failed ones the first. Greedy is best for
+    /// uniform traffic. Rejected for now: declining cost (Lomet and Luo 2020), which without a floor on the rate at which
+    /// segments die took those first in which nothing dies at all, whatever they would win.
+    pub(crate) fn victim(&mut self, replay_from: u64) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.geometry.block_bytes());
-        let (clock, window) = (self.clock_bytes, self.window_bytes());
-        let mut best: Option<(f64, u32)> = None;
+        let mut best: Option<(i64, u32)> = None;
         for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
             if entry.state != SegmentState::Sealed || entry.claimed {
                 continue;
@@ -519,18 +504,9 @@ impl Table {
             if winnable < self.worth_bytes() && entry.flags & FLAG_FAILED == 0 {
                 continue;
             }
-            let won = winnable as f64 / segment_bytes as f64;
-            let score = match policy {
-                _ if live == 0 || entry.flags & FLAG_FAILED != 0 => f64::NEG_INFINITY,
-                VictimPolicy::Greedy => -won,
-                // Cost of winning a byte is about 1/won; it falls by (d won/dt)/won². Clean first what falls least.
-                VictimPolicy::DecliningCost => {
-                    let rate = decayed(entry, clock, window).max(1e-12);
-                    rate / (won * won)
-                }
-            };
-            if best.is_none_or(|(lowest, _)| score < lowest) {
-                best = Some((score, id as u32));
+            let worth = if entry.flags & FLAG_FAILED != 0 { segment_bytes } else { winnable };
+            if best.is_none_or(|(most, _)| worth > most) {
+                best = Some((worth, id as u32));
             }
         }
         let (_, id) = best?;
@@ -699,11 +675,6 @@ impl Table {
         };
         self.freeing == 0 && !self.entries.iter().any(hopeful)
     }
-}
-
-fn decayed(entry: &Entry, clock: u64, window: f64) -> f64 {
-    let age = clock.saturating_sub(entry.death_at) as f64;
-    if age == 0.0 { entry.death_rate } else { entry.death_rate * (-age / window).exp() }
 }
 
 fn saved(id: u32, entry: &mut Entry) -> SegmentEntry {

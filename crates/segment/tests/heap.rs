@@ -105,7 +105,7 @@ fn the_space_report_adds_up_and_released_segments_come_back() {
             for ptr in ptrs {
                 heap.mark_dead(ptr);
             }
-            while let Some(segment) = heap.victim(Default::default()) {
+            while let Some(segment) = heap.victim() {
                 heap.release(segment);
                 check(&heap);
             }
@@ -178,6 +178,47 @@ fn recovery_reads_what_was_written_since_the_checkpoint_and_little_more() {
         // 50 records fill at most three segments; two more may be open, two opened ahead.
         let read = opened.replay.bytes_read();
         assert!(read <= 7 * segment_bytes, "{read} B were read");
+    }));
+}
+
+/// Pieces of large values since the last metadata record lie in many segments of which recovery wants the ends alone.
+#[test]
+fn recovery_passes_over_large_values_by_their_frames_first_pages() {
+    pumice_reactor::block_on(on_both(async |device: Device| {
+        let heap = formatted(&device).await;
+        let page = u64::from(device.geometry().page_bytes);
+        let segment_bytes = u64::from(heap.segment_bytes());
+        let piece = Bytes::from(vec![5u8; segment_bytes as usize / 12]);
+        let frame = (piece.len() as u64 + 100).next_multiple_of(page);
+        let mut written = Vec::new();
+        for _ in 0..150 {
+            let parts = vec![piece.clone()];
+            written.push(heap.write_object(3, Stream::Large, parts, None).await.expect("object"));
+        }
+        let mut segments: Vec<_> = written.iter().map(|ptr| ptr.addr.segment()).collect();
+        segments.dedup();
+        assert!(segments.len() > 10, "the pieces lie in {} segments", segments.len());
+        drop(heap);
+        let mut opened = Heap::open(device.clone(), options(), &no_progress).await.expect("open");
+        assert!(!opened.clean);
+        while let Some(batch) = opened.replay.next().await.expect("replay") {
+            assert!(batch.records.is_empty() && batch.damage.is_empty(), "{batch:?}");
+        }
+        let (read, segments) = (opened.replay.bytes_read(), segments.len() as u64);
+        // A page of each frame, and of each segment one frame and what is left behind it, which is less than another;
+        // the last one may end anywhere.
+        let most = written.len() as u64 * page + segments * (2 * frame + page) + segment_bytes;
+        assert!(
+            most < segments * segment_bytes / 4 * 3,
+            "{most} B of {segments} segments of {segment_bytes} B, page {page}"
+        );
+        assert!(read <= most, "{read} B were read of {segments} segments, at most {most} B are needed");
+        for ptr in &written {
+            assert_eq!(opened.heap.read(*ptr).await.expect("read").payload, piece);
+            let contents = opened.heap.contents(ptr.addr.segment()).await.expect("contents");
+            assert!(contents.damage.is_empty(), "{:?}", contents.damage);
+            assert!(contents.records.iter().any(|record| record.ptr == *ptr), "{ptr} is in its segment");
+        }
     }));
 }
 

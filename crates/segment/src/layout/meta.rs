@@ -167,6 +167,11 @@ impl MetaRecord {
         (bytes.len() >= HEADER_BYTES && u32_at(bytes, 0) == MAGIC).then(|| u32_at(bytes, 12) as usize)
     }
 
+    /// Generation of the record that starts here, unverified; `None` when none does.
+    pub fn peek_generation(bytes: &[u8]) -> Option<u64> {
+        Self::peek_bytes(bytes).map(|_| u64_at(bytes, 16))
+    }
+
     /// What lies at `offset` of a half of the log.
     pub fn decode(bytes: &Bytes, drive_id: &[u8; 16], offset: u64) -> Decoded {
         let Some(total) = Self::peek_bytes(bytes) else { return Decoded::Nothing };

@@ -11,7 +11,6 @@ use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_segment::{
     AppendClass, AppendError, Heap, HeapOptions, MetaEdit, MovedRecord, RecordIn, RecordPtr, Stream,
-    VictimPolicy,
 };
 
 fn no_progress(_: u64, _: u64) {}
@@ -257,7 +256,7 @@ impl Mini {
 
     /// Cleans one segment, if one is worth it.
     pub async fn clean(&mut self) -> Result<(), String> {
-        let Some(segment) = self.heap.victim(VictimPolicy::Greedy) else { return Ok(()) };
+        let Some(segment) = self.heap.victim() else { return Ok(()) };
         let contents = self.heap.contents(segment).await.map_err(|e| e.to_string())?;
         if !contents.damage.is_empty() {
             return Err(format!("damage: {:?}", contents.damage));

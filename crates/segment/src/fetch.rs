@@ -1,0 +1,166 @@
+//! What a recovery reads, and no more than that.
+//!
+//! 1. Commit and moved segments are read whole, up to where they were sealed: their records are wanted.
+//! 2. Of a table or large segment only its extent is wanted. From where the last metadata record knew it to end,
+//!    frames are passed over by their first pages, up to [`HEADS_MAX`] of them; from the last one that was met on,
+//!    everything is read, because that frame may be torn and a damaged header must not hide what lies behind it.
+//! 3. Segments are read ahead of the replay, [`AHEAD_BYTES`] of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_flash::{Device, FlashError, Operation};
+use pumice_reactor::{JoinHandle, spawn};
+
+use crate::inner::Inner;
+use crate::layout::frame::{self, FrameHeader};
+use crate::scan::{self, Frame, Window};
+use crate::{Addr, HeapError, SegmentId, Stream};
+
+/// Frames passed over by their first pages. Beyond that they are small, and one large read is faster.
+const HEADS_MAX: usize = 32;
+/// Bytes of segments under way beside the one that is replayed.
+const AHEAD_BYTES: usize = 16 << 20;
+const AHEAD_SEGMENTS: usize = 8;
+/// First pages read at once.
+const FIRST_PAGES: usize = 32;
+
+/// A segment to be read.
+pub(crate) struct Found {
+    pub id: SegmentId,
+    pub life: u64,
+    pub stream: Stream,
+    /// Where it ends when it was sealed before the last metadata record.
+    pub sealed_end: Option<u32>,
+    /// What the last metadata record knew of it.
+    pub known_end: u32,
+    pub known_live: u32,
+    pub last_seq: u64,
+    /// Number of its first frame, when it can be read.
+    pub first_frame: Option<u64>,
+}
+
+impl Found {
+    /// Bytes that are read of it at most.
+    pub(crate) fn bytes_max(&self, segment_bytes: u32) -> u64 {
+        u64::from(self.sealed_end.unwrap_or(segment_bytes))
+    }
+}
+
+/// Frames of a segment that was read.
+pub(crate) struct Fetched {
+    pub frames: Vec<Frame>,
+    pub bytes_read: u64,
+}
+
+/// The first two pages of each of `segments`, in their order.
+pub(crate) async fn first_pages(
+    device: &Device,
+    segments: &[u32],
+    page_bytes: u32,
+) -> Result<Vec<Bytes>, FlashError> {
+    let mut pages = Vec::with_capacity(segments.len());
+    for some in segments.chunks(FIRST_PAGES) {
+        let reads: Vec<_> =
+            some.iter()
+                .map(|&id| {
+                    let device = device.clone();
+                    spawn(async move {
+                        scan::read_tolerant(&device, SegmentId(id), 0, 2 * page_bytes as usize).await
+                    })
+                })
+                .collect();
+        for read in reads {
+            pages.push(finished(read).await?.bytes);
+        }
+    }
+    Ok(pages)
+}
+
+async fn finished<T>(read: JoinHandle<Result<T, FlashError>>) -> Result<T, FlashError> {
+    // The core is closing when a task is gone: nothing is known of what it read.
+    read.await.unwrap_or(Err(FlashError::Gone { operation: Operation::Read }))
+}
+
+/// The segments of a recovery in their order, read ahead.
+pub(crate) struct Ahead {
+    waiting: VecDeque<Found>,
+    under_way: VecDeque<(Found, JoinHandle<Result<Fetched, FlashError>>)>,
+}
+
+impl Ahead {
+    pub(crate) fn new(found: Vec<Found>) -> Self {
+        Self { waiting: found.into(), under_way: VecDeque::new() }
+    }
+
+    /// The next segment and its frames; `None` after the last.
+    pub(crate) async fn next(&mut self, inner: &Arc<Inner>) -> Result<Option<(Found, Fetched)>, HeapError> {
+        let depth = (AHEAD_BYTES / inner.segment_bytes as usize).clamp(1, AHEAD_SEGMENTS);
+        while self.under_way.len() < depth
+            && let Some(found) = self.waiting.pop_front()
+        {
+            let inner = inner.clone();
+            let (id, life, stream) = (found.id, found.life, found.stream);
+            let (from, len) = (found.known_end, found.sealed_end.unwrap_or(inner.segment_bytes));
+            let read = spawn(async move {
+                let page = inner.superblock.page_bytes;
+                let len = len.next_multiple_of(page).min(inner.segment_bytes);
+                let segment = Segment { device: &inner.device, id, life, page };
+                match stream {
+                    Stream::Commit | Stream::Moved => segment.whole(len).await,
+                    Stream::Table | Stream::Large => segment.extent(from, len).await,
+                }
+            });
+            self.under_way.push_back((found, read));
+        }
+        let Some((found, read)) = self.under_way.pop_front() else { return Ok(None) };
+        Ok(Some((found, finished(read).await?)))
+    }
+}
+
+struct Segment<'a> {
+    device: &'a Device,
+    id: SegmentId,
+    life: u64,
+    page: u32,
+}
+
+impl Segment<'_> {
+    async fn whole(&self, len: u32) -> Result<Fetched, FlashError> {
+        if len == 0 {
+            return Ok(Fetched { frames: Vec::new(), bytes_read: 0 });
+        }
+        let stretch = scan::read_tolerant(self.device, self.id, 0, len as usize).await?;
+        let frames = scan::frames(self.id, self.life, &stretch.bytes, self.page);
+        Ok(Fetched { frames, bytes_read: u64::from(len) })
+    }
+
+    /// The frames from `from` on. Those that were passed over have no records.
+    async fn extent(&self, from: u32, end: u32) -> Result<Fetched, FlashError> {
+        let mut frames: Vec<Frame> = Vec::new();
+        let mut bytes_read = 0;
+        let mut at = from.next_multiple_of(self.page).max(self.page);
+        while at < end && frames.len() < HEADS_MAX {
+            bytes_read += u64::from(self.page);
+            let head = scan::read_tolerant(self.device, self.id, at, self.page as usize).await?.bytes;
+            let Some(header) = FrameHeader::decode(&head, self.life, Addr::new(self.id, at)) else { break };
+            let records = header.bytes.saturating_sub(frame::HEADER_BYTES as u32);
+            if records == 0 || u64::from(at) + u64::from(header.bytes) > u64::from(end) {
+                break;
+            }
+            let frame = Frame { header, offset: at, records: Vec::new(), live: records, damage: Vec::new() };
+            at = frame.end(self.page);
+            frames.push(frame);
+        }
+        let base = frames.pop().map_or(at, |last| last.offset);
+        if base < end {
+            let stretch = scan::read_tolerant(self.device, self.id, base, (end - base) as usize).await?;
+            bytes_read += u64::from(end - base);
+            let (segment, life, page_bytes) = (self.id, self.life, self.page);
+            let window = Window { segment, life, bytes: &stretch.bytes, base, page_bytes, end };
+            frames.extend(window.frames().0);
+        }
+        Ok(Fetched { frames, bytes_read })
+    }
+}
