@@ -111,7 +111,7 @@ fn run(command: Command) -> Result<bool> {
             // A folder of our own inside the caller's: it is emptied and removed.
             let dir = dir.join("pumice-bench-scratch");
             let brevity = if brief { 0.25 } else { 1.0 };
-            let context = Context { quick, brevity, dir, pumice, engines, values };
+            let context = Context { quick, brevity, was_cut: false.into(), dir, pumice, engines, values };
             return run_suites(&context, &only, &keep);
         }
         Command::List => SUITES.iter().for_each(|s| println!("{:16} {}", s.name, s.about)),

@@ -26,6 +26,8 @@ pub struct Context {
     pub quick: bool,
     /// What timed phases are shortened by: 1 is the full length.
     pub brevity: f64,
+    /// Whether the running suite's phases were.
+    pub was_cut: std::cell::Cell<bool>,
     /// Where the data goes; emptied after each step.
     pub dir: PathBuf,
     /// `pumice`, if it was built.
@@ -97,17 +99,19 @@ impl Context {
                 .about
                 .push("**A quick run: tiny data, short phases. It shows that everything runs.**".into());
         }
-        if self.brevity != 1.0 && !self.quick {
+        self.was_cut.set(false);
+        (suite.run)(self, &mut report)?;
+        if self.was_cut.get() {
             report
                 .about
                 .push(format!("Timed phases were cut to {} of their length (`--brief`).", self.brevity));
         }
-        (suite.run)(self, &mut report)?;
         Ok(report)
     }
 
     /// Seconds of a timed phase: the full length (or what is left of it), or the quick one.
     pub fn seconds(&self, full: f64, quick: f64) -> f64 {
+        self.was_cut.set(self.brevity != 1.0 && !self.quick);
         self.pick(full * self.brevity, quick)
     }
 
