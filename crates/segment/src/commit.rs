@@ -1,4 +1,4 @@
-//! The commit stream: what callers append, in order, one contiguous write at a time.
+//! The commit stream: what callers append, in order, one contiguous write at a time, or two under load.
 //!
 //! 1. [`append`] takes the commit lock, copies the records behind each other into the *forming* frame's buffer and
 //!    gives them sequence numbers and addresses. Payload checksums are computed before the lock, the rest of the
@@ -149,6 +149,18 @@ impl Commit {
                     && self.flying.len() < FLYING_MAX
                     && (much || !self.sealed.is_empty())
             }
+        }
+    }
+
+    /// Takes back that a frame whose program failed was issued, so that nothing follows it while it goes elsewhere.
+    /// Answers false when something is behind it already.
+    pub(crate) fn withdraw(&mut self, number: u64) -> bool {
+        match self.flying.back_mut() {
+            Some(last) if last.number == number => {
+                last.is_issued = false;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -435,14 +447,15 @@ pub(crate) fn append(
             inner.counters.busy.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::Busy);
         }
-        if class == AppendClass::User {
-            if !inner.pace.lets_pass() {
-                inner.counters.busy.fetch_add(1, Ordering::Relaxed);
-                return Err(AppendError::Busy);
-            }
-            inner.pace.spend(total);
+        if class == AppendClass::User && !inner.pace.lets_pass() {
+            inner.counters.busy.fetch_add(1, Ordering::Relaxed);
+            return Err(AppendError::Busy);
         }
         commit.reserve_segments(inner, total, largest, records.len(), class)?;
+        if class == AppendClass::User {
+            // Not before it is certain: who is refused and tries again must not use up what others could.
+            inner.pace.spend(total);
+        }
         let mut batch_begun = false;
         let queued = commit.sealed.len();
         for (input, shape) in records.iter().zip(&shapes) {

@@ -150,7 +150,12 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
                 }
                 return Ok(());
             }
-            Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) => {
+            Err(error @ (FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. })) => {
+                if !inner.commit().withdraw(frame.number) {
+                    // The commit behind it lies in the same segment and would be lost with it. Neither was acknowledged.
+                    inner.fail(&format!("{error}, with another commit behind it: start again"));
+                    return Err(());
+                }
                 frame = match crate::relocate::relocate(inner, frame).await {
                     Ok(frame) => frame,
                     Err(reason) => {
