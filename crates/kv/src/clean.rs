@@ -17,7 +17,8 @@
 //! Records of the commit stream above the checkpoint are needed for a replay, so their segments wait for a flush.
 //!
 //! While segments are short, users may write as much as cleaning wins, window by window (`Heap::pace`): a little more
-//! while a few segments are left, a little less when the last ones go. So nobody waits for a whole segment.
+//! while a few segments are left, a little less when the last ones go. So nobody waits for a whole segment, and whoever
+//! waits has the whole of cleaning's speed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -157,6 +158,11 @@ impl Inner {
         (self.segments / 128).clamp(4, 24)
     }
 
+    /// Free segments from which on users are held to what cleaning wins. Above, cleaning itself goes at half its speed.
+    fn paced_below(&self) -> u32 {
+        self.free_target() / 2
+    }
+
     /// Free segments, the reserve included.
     fn free_of_all_kinds(&self) -> u64 {
         let space = self.heap.space();
@@ -176,7 +182,7 @@ impl Inner {
             self.uncover_dead().await?;
             return Ok(None);
         };
-        self.heap.pace(true);
+        self.heap.pace(self.heap.free_segments() <= self.paced_below());
         match self.clean_segment(victim).await {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
@@ -278,11 +284,12 @@ impl Inner {
         Ok(None)
     }
 
-    /// Cleaning has won `bytes`: users may write half as much when the last segment goes, half as much again while as
-    /// many are free as are aimed at.
+    /// Cleaning has won `bytes`: where users are held to that they may write half as much when the last segment goes,
+    /// half as much again where being held begins.
     fn let_users_write(&self, bytes: u64) {
-        let (free, target) = (u64::from(self.heap.free_segments()), u64::from(self.free_target()));
-        self.heap.earn(bytes / 2 + bytes * free.min(target) / target);
+        let (free, most) = (self.heap.free_segments(), self.paced_below());
+        self.heap.pace(free <= most);
+        self.heap.earn(bytes / 2 + bytes * u64::from(free.min(most)) / u64::from(most));
     }
 
     /// Finds those of a window's values that are alive. Answers how many bytes they are.

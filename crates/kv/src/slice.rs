@@ -36,7 +36,7 @@ const ROW_OVERHEAD_BYTES: u64 = 208;
 impl Weighter<Box<[u8]>, Entry> for RowWeight {
     fn weight(&self, key: &Box<[u8]>, row: &Entry) -> u64 {
         let pieces = row.large.as_ref().map_or(0, |large| large.piece_count() * 16);
-        key.len() as u64 + row.value.len() as u64 + pieces as u64 + ROW_OVERHEAD_BYTES
+        (key.len() + row.value.len() + pieces) as u64 + ROW_OVERHEAD_BYTES
     }
 }
 
@@ -99,7 +99,8 @@ impl Slice {
         (replaced, grown)
     }
 
-    /// Caches a row that was read while the slice was in `epoch`, unless the key was written since.
+    /// Caches a row that was read while the slice was in `epoch`, unless the key was written since. Its value holds no
+    /// memory but its own.
     pub fn fill(&mut self, epoch: u64, key: &[u8], entry: Entry) {
         let hash = key_hash(key);
         if self.epoch != epoch || self.seq_in_memtables(hash, key).is_some_and(|seq| seq > entry.seq) {

@@ -196,6 +196,11 @@ impl Store {
                         pinned.pin = Some(pin);
                         entry.large = Some(Arc::new(pinned));
                     } else {
+                        // A copy of its own to keep: the record came in a larger buffer, a frame of many perhaps, and
+                        // what reads come into is the best memory for that.
+                        if found.record().is_some() {
+                            entry.value = Bytes::copy_from_slice(&entry.value);
+                        }
                         inner.slice(slice).fill(epoch, key, entry.clone());
                     }
                     return Ok(Some(entry));
@@ -562,7 +567,7 @@ pub(crate) fn show_key(key: &[u8]) -> String {
     format!("key \"{}\"{}", shown.escape_ascii(), if key.len() > 64 { "…" } else { "" })
 }
 
-/// The value in a record of `key`: bytes of its own when short, so that a small value holds no large buffer.
+/// The value in a record of `key`, which holds the buffer that the record was read into.
 fn value_in(payload: &Bytes, key: &[u8]) -> Option<Bytes> {
     let owner = record::decode_key(payload)?;
     if payload[owner.key] != *key {

@@ -121,7 +121,7 @@ impl Core {
     pub fn new(server: &Arc<Server>, id: CoreId, driver: Driver) -> Rc<Self> {
         let pool = match &driver {
             Driver::Uring(uring) => Arc::clone(uring.pool()),
-            Driver::Sim(_) => Arc::new(Pool::heap(true)),
+            Driver::Sim(_) => Arc::new(Pool::unregistered(true)),
         };
         Rc::new(Self {
             pool,

@@ -1,5 +1,6 @@
 //! Buffers: aligned ones for files, received ones from sockets.
 
+mod buddies;
 mod pool;
 mod recv;
 

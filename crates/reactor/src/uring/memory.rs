@@ -3,6 +3,9 @@
 use std::io;
 use std::ptr::NonNull;
 
+/// What the kernel's huge pages hold (on x86-64, and on aarch64 with small pages of 4 KiB).
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// An anonymous mapping, unmapped on drop.
 pub(crate) struct Mapping {
     address: NonNull<u8>,
@@ -33,6 +36,31 @@ impl Mapping {
         match NonNull::new(address.cast()) {
             Some(address) => Ok(Self { address, len }),
             None => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    /// A mapping that starts where a huge page can, with a hint that such pages are welcome.
+    pub(crate) fn huge(len: usize) -> io::Result<Self> {
+        if len < HUGE_PAGE_BYTES {
+            return Self::new(len);
+        }
+        let wide = Self::new(len + HUGE_PAGE_BYTES)?;
+        let page = wide.address().addr();
+        let before = page.next_multiple_of(HUGE_PAGE_BYTES) - page;
+        let after = HUGE_PAGE_BYTES - before;
+        let start = wide.into_memory().as_ptr();
+        // SAFETY: the ends of the mapping just made, which nobody uses; what lies between stays mapped, `len` bytes
+        // long. The hint changes nothing but the kernel's choice of pages, and it may refuse.
+        unsafe {
+            let middle = start.add(before);
+            if before > 0 {
+                libc::munmap(start.cast(), before);
+            }
+            if after > 0 {
+                libc::munmap(middle.add(len).cast(), after);
+            }
+            libc::madvise(middle.cast(), len, libc::MADV_HUGEPAGE);
+            Ok(Self { address: NonNull::new_unchecked(middle), len })
         }
     }
 

@@ -1,9 +1,11 @@
 //! The io_uring driver: one ring to a core.
 //!
 //! An operation's slot keeps what the kernel uses — memory and file descriptor — until the last completion, whatever
-//! its owner does meanwhile. Entries are queued without a system call and handed over by the one `io_uring_enter` of
-//! a turn, which also waits (for one completion: waiting some microseconds for several doubled the CPU of unpipelined
-//! requests, by its timers). What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
+//! its owner does meanwhile. File operations go to the kernel at once: a device that waits for the end of a turn stands
+//! still while the core works (random 8 KiB reads at depth 32: 48,000 a second, and 80,000 with this, at no more CPU).
+//! Other entries are queued without a system call and handed over by the `io_uring_enter` that ends a turn, which also
+//! waits (for one completion: waiting some microseconds for several doubled the CPU of unpipelined requests, by its
+//! timers). What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
 //!
 //! Missing features are done without: deferred task work, shared receive buffers, multishot, registered memory and
 //! the ring's own registration each have a fallback, chosen when the kernel refuses. The oldest kernel is 5.19.
@@ -14,7 +16,7 @@ mod slot;
 mod sys;
 
 pub(crate) use bufring::BufRing;
-pub(crate) use memory::Mapping;
+pub(crate) use memory::{HUGE_PAGE_BYTES, Mapping};
 pub use sys::raise_open_files_limit;
 pub(crate) use sys::{EventFd, hold_signals};
 
@@ -142,6 +144,14 @@ impl Uring {
         self.push(entry.user_data(token.0));
     }
 
+    /// Starts an operation on a file, and hands it over with all that is queued.
+    fn start_now(&mut self, token: Token, entry: squeue::Entry, in_flight: InFlight) {
+        self.start(token, entry, in_flight);
+        self.enters += 1;
+        // What the kernel does not take now (it wants its completions fetched first) goes with the turn.
+        let _ = self.ring.submit();
+    }
+
     fn finish(&mut self, token: Token, outcome: Outcome) {
         self.immediate.push(Completion { token, outcome, more: false });
     }
@@ -158,7 +168,7 @@ impl Uring {
                 } else {
                     opcode::Read::new(fd, address, bytes).offset(offset).build()
                 };
-                self.start(token, entry, InFlight::Read { file, buf });
+                self.start_now(token, entry, InFlight::Read { file, buf });
             }
             Op::Write { file, data, offset, sync } => {
                 let fd = types::Fd(file.fd());
@@ -173,22 +183,22 @@ impl Uring {
                 } else {
                     opcode::Write::new(fd, address, bytes).offset(offset).rw_flags(flags).build()
                 };
-                self.start(token, entry, InFlight::Write { file, data });
+                self.start_now(token, entry, InFlight::Write { file, data });
             }
             Op::Sync { file } => {
                 let entry =
                     opcode::Fsync::new(types::Fd(file.fd())).flags(types::FsyncFlags::DATASYNC).build();
-                self.start(token, entry, InFlight::Plain { file });
+                self.start_now(token, entry, InFlight::Plain { file });
             }
             Op::Punch { file, offset, bytes } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 let entry =
                     opcode::Fallocate::new(types::Fd(file.fd()), bytes).offset(offset).mode(mode).build();
-                self.start(token, entry, InFlight::Plain { file });
+                self.start_now(token, entry, InFlight::Plain { file });
             }
             Op::Allocate { file, offset, bytes } => {
                 let entry = opcode::Fallocate::new(types::Fd(file.fd()), bytes).offset(offset).build();
-                self.start(token, entry, InFlight::Plain { file });
+                self.start_now(token, entry, InFlight::Plain { file });
             }
             Op::Accept { listener } => self.start_accept(token, listener),
             Op::Receive { stream, many } => self.start_receive(token, stream, many),
@@ -227,7 +237,7 @@ impl Uring {
     }
 
     fn is_registered(&self, address: *const u8, bytes: u32) -> bool {
-        self.pool.contains(address, bytes as usize)
+        self.pool.is_registered(address, bytes as usize)
     }
 
     fn start_accept(&mut self, token: Token, listener: Handle) {
@@ -383,7 +393,7 @@ fn register_memory(ring: &IoUring, bytes: usize) -> Arc<Pool> {
         }
         bytes /= 2;
     }
-    Arc::new(Pool::heap(false))
+    Arc::new(Pool::unregistered(false))
 }
 
 impl Drop for Uring {
