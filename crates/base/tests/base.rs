@@ -10,6 +10,24 @@ fn checksum_matches_the_published_vectors() {
     assert_eq!(checksum::crc32c(&ascending), 0x46DD_794E);
 }
 
+/// CRC-16/XMODEM bit by bit.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, &byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc: u16, _| {
+            if crc & 0x8000 != 0 { (crc << 1) ^ 0x1021 } else { crc << 1 }
+        })
+    })
+}
+
+#[test]
+fn slots_of_all_lengths_match_the_definition() {
+    let mut random = Rng::from_seed(16);
+    for len in 0..200 {
+        let key: Vec<u8> = (0..len).map(|_| random.below(123) as u8).collect();
+        assert_eq!(slot_of(&key), crc16(&key) % 16_384, "{key:?}");
+    }
+}
+
 #[test]
 fn slots_match_the_redis_cluster_specification() {
     assert_eq!(slot_of(b"123456789"), 0x31C3);

@@ -28,13 +28,13 @@ const NONE: u32 = u32::MAX;
 pub enum NewBody<'a> {
     /// The key is gone.
     Tombstone,
-    /// Bytes to copy in.
+    /// The value's bytes.
     Inline(&'a [u8]),
     /// A record of the heap.
     Record(RecordPtr),
 }
 
-/// A version to insert.
+/// A version to insert, or one that is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct NewVersion<'a> {
     /// The version's number.
@@ -254,6 +254,26 @@ impl Memtable {
     pub fn get(&self, hash: u64, key: &[u8]) -> Option<KeyEntry> {
         let row = self.find(hash as u32, key)?;
         Some(self.entry(&self.rows[row as usize].version))
+    }
+
+    /// The newest version of `key`, its value where it lies.
+    pub fn view(&self, hash: u64, key: &[u8]) -> Option<NewVersion<'_>> {
+        let row = self.find(hash as u32, key)?;
+        let version = &self.rows[row as usize].version;
+        let body = match version.place {
+            Place::Tombstone => NewBody::Tombstone,
+            Place::Inline => NewBody::Inline(self.bytes_at(version.at, version.len)),
+            Place::Record => NewBody::Record(RecordPtr { addr: Addr(version.at), len: version.len }),
+        };
+        Some(NewVersion {
+            seq: version.seq,
+            expire_ms: version.expire_ms,
+            tag: version.tag,
+            large: version.large,
+            value_len: version.value_len,
+            counted: version.counted,
+            body,
+        })
     }
 
     /// Notes that the heap knows that what a row shadows elsewhere is dead.

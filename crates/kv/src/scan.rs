@@ -59,7 +59,7 @@ pub enum Want {
 const ROWS_AT_ONCE: usize = 256;
 /// Rows counted while a memtable's lock is held.
 const SKIPPED_AT_ONCE: u64 = 2048;
-const READS_AHEAD_MAX: usize = 64;
+const READS_AHEAD_MAX: usize = 256;
 /// Values are read together when not more than this, or than themselves, lies between them...
 const GAP_BYTES_MAX: u32 = 4 << 10;
 /// ...up to this many bytes in one read.

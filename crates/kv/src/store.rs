@@ -28,7 +28,7 @@ use crate::record;
 use crate::slice::{Slice, key_hash, lock};
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
-use crate::types::{Entry, Meta, Peek, Seq, SliceId};
+use crate::types::{Entry, Meta, Seq, SliceId};
 use crate::version::Version;
 
 /// The store of one drive. Clones are handles on the same store; any core may use them.
@@ -112,51 +112,6 @@ impl Store {
     /// What the layer above stored when the drive was formatted.
     pub fn config(&self) -> Bytes {
         self.inner.config.clone()
-    }
-
-    /// The key's newest version, if memory knows it.
-    pub fn peek(&self, slice: SliceId, key: &[u8]) -> Peek<Entry> {
-        let inner = &*self.inner;
-        let state = inner.slice(slice);
-        if let Some(row) = state.rows.get(key) {
-            let row = row.clone();
-            drop(state);
-            inner.counters.row_hits.add(1);
-            return Peek::Found(row);
-        }
-        let found = state.in_memtables(key_hash(key), key);
-        let version = state.version.clone();
-        drop(state);
-        let found = match found {
-            Some(entry) => Peek::Found(entry),
-            None => inner.peek_tables(&version, key),
-        };
-        match found {
-            Peek::Found(entry) => inner.peek_value(key, &entry),
-            Peek::Absent => Peek::Absent,
-            Peek::NeedsFlash => Peek::NeedsFlash,
-        }
-    }
-
-    /// [`Store::peek`] without the value.
-    pub fn peek_meta(&self, slice: SliceId, key: &[u8]) -> Peek<Meta> {
-        let inner = &*self.inner;
-        let state = inner.slice(slice);
-        if let Some(row) = state.rows.get(key) {
-            let value_len = row.value_len();
-            return Peek::Found(Meta { tag: row.tag, expire_ms: row.expire_ms, value_len, seq: row.seq });
-        }
-        let found = state.in_memtables(key_hash(key), key);
-        let version = state.version.clone();
-        drop(state);
-        let found = match found {
-            Some(entry) => Peek::Found(entry),
-            None => inner.peek_tables(&version, key),
-        };
-        match found {
-            Peek::Found(entry) if entry.is_tombstone() => Peek::Absent,
-            found => found.map(|entry| entry.meta()),
-        }
     }
 
     /// The key's newest version.
@@ -461,22 +416,6 @@ impl Inner {
         }
     }
 
-    /// What memory knows of a version's value.
-    fn peek_value(&self, key: &[u8], found: &KeyEntry) -> Peek<Entry> {
-        match &found.body {
-            Body::Tombstone => Peek::Absent,
-            _ if found.large => Peek::NeedsFlash,
-            Body::Inline(value) => Peek::Found(entry_of(found, Bytes::copy_from_slice(value))),
-            Body::Record(ptr) => match self.heap.peek(self.place_of(*ptr)) {
-                Some(record) => match value_in(&record.payload, key) {
-                    Some(value) => Peek::Found(entry_of(found, value)),
-                    None => Peek::NeedsFlash,
-                },
-                None => Peek::NeedsFlash,
-            },
-        }
-    }
-
     /// A version with its value.
     pub async fn value_of(&self, slice: SliceId, key: &[u8], found: &KeyEntry) -> Result<Entry, StoreError> {
         let value = match &found.body {
@@ -568,7 +507,7 @@ pub(crate) fn show_key(key: &[u8]) -> String {
 }
 
 /// The value in a record of `key`, which holds the buffer that the record was read into.
-fn value_in(payload: &Bytes, key: &[u8]) -> Option<Bytes> {
+pub(crate) fn value_in(payload: &Bytes, key: &[u8]) -> Option<Bytes> {
     let owner = record::decode_key(payload)?;
     if payload[owner.key] != *key {
         return None;

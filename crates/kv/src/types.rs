@@ -41,6 +41,28 @@ impl Entry {
     }
 }
 
+/// An entry in memory, its value where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryView<'a> {
+    /// The writer's own byte.
+    pub tag: u8,
+    /// When the entry expires, in Unix milliseconds; 0 = never.
+    pub expire_ms: u64,
+    /// The version.
+    pub seq: Seq,
+    /// The value.
+    pub value: ValueView<'a>,
+}
+
+/// A value in memory.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueView<'a> {
+    /// Among others: to be copied.
+    Inline(&'a [u8]),
+    /// In memory of its own, which can be kept.
+    Shared(&'a Bytes),
+}
+
 /// A key's newest version, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_kv::{
-    Direction, Entry, LargeReader, LargeRef, LargeWriter, Meta, Opened, Peek, Seq, SliceId, SliceSet, Store,
-    StoreError, StoreOptions, Want,
+    Direction, Entry, EntryView, LargeReader, LargeRef, LargeWriter, Meta, Opened, Peek, Seq, SliceId,
+    SliceSet, Store, StoreError, StoreOptions, Want,
 };
 
 use crate::batch::NodeBatch;
@@ -221,6 +221,11 @@ impl Node {
     /// The entry of `key` if memory alone can tell.
     pub fn peek(&self, place: Place, key: &[u8]) -> Peek<Entry> {
         self.store(place.drive).peek(place.slice, key)
+    }
+
+    /// Shows `look` the entry of `key` if memory alone can tell; see the engine's `peek_with`.
+    pub fn peek_with<R>(&self, place: Place, key: &[u8], look: impl FnOnce(EntryView<'_>) -> R) -> Peek<R> {
+        self.store(place.drive).peek_with(place.slice, key, look)
     }
 
     /// The entry of `key`: at most one flash read when its key table is cached.

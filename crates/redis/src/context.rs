@@ -13,6 +13,7 @@ use pumice_base::rng::Rng;
 use pumice_node::Gate;
 use pumice_reactor::Nanos;
 
+use crate::command::{Command, Table};
 use crate::errors::CommandResult;
 use crate::keyspace::{Change, Overlay, Space};
 use crate::output::{Outgoing, Output};
@@ -41,24 +42,37 @@ pub struct Ctx {
     /// Part of the running command's reply has left already.
     pub(crate) is_streaming: bool,
     pub(crate) run: Run,
+    named: Named,
+}
+
+/// The command that was named last, as it was written: most clients say the same again.
+#[derive(Default)]
+struct Named {
+    name: [u8; 16],
+    len: usize,
+    command: Option<&'static Command>,
 }
 
 /// A run of commands carried out without waiting: what is the same for all of them, or is counted once for all.
 #[derive(Default)]
 pub(crate) struct Run {
-    /// When the last command ended, or the run began.
-    pub(crate) clock: Nanos,
+    /// The last look at the clock: when a command ended, or the run began.
+    clock: Nanos,
     /// When `now_ms` was taken.
     wall_at: Nanos,
     /// Runs and nanoseconds of one command, not yet in the statistics.
     command: usize,
     calls: u64,
     nanos: u64,
+    /// Commands since the last look at the clock.
+    unclocked: u32,
     /// Reads that found their key, or not, not yet in the statistics.
     pub(crate) hits: u64,
     pub(crate) misses: u64,
 }
 
+/// Commands of a run, none of which waits, between two looks at the clock.
+const COMMANDS_PER_LOOK: u32 = 8;
 /// The time that commands take for now is at most so old.
 const WALL_AGE_MAX: Duration = Duration::from_millis(1);
 
@@ -79,7 +93,22 @@ impl Ctx {
             output: None,
             is_streaming: false,
             run: Run::default(),
+            named: Named::default(),
         }
+    }
+
+    /// The command called `name`, in any case.
+    pub(crate) fn command(&mut self, name: &[u8]) -> Option<&'static Command> {
+        let named = &mut self.named;
+        if named.command.is_some() && named.name[..named.len] == *name {
+            return named.command;
+        }
+        let command = Table::get().find(name)?;
+        if let Some(same) = named.name.get_mut(..name.len()) {
+            same.copy_from_slice(name);
+            (named.len, named.command) = (name.len(), Some(command));
+        }
+        Some(command)
     }
 
     /// Looks at the clocks before commands that do not wait.
@@ -89,8 +118,26 @@ impl Ctx {
         self.now_ms = pumice_reactor::wall_ms();
     }
 
-    /// A command of the run has ended: answers how long it took.
-    pub(crate) fn end_of_command(&mut self) -> u64 {
+    /// The command at `index` of the table is next: the time since the last look at the clock belongs to the one
+    /// before.
+    pub(crate) fn begin_command(&mut self, index: usize) {
+        if index != self.run.command {
+            self.flush_counts();
+            self.run.command = index;
+        }
+    }
+
+    /// A command of the run has ended. Answers how long it and those before it took, if the clock was looked at: after
+    /// each with `each`, else after every [`COMMANDS_PER_LOOK`], because reading it takes as long as half a look-up.
+    pub(crate) fn end_of_command(&mut self, each: bool) -> Option<u64> {
+        self.run.calls += 1;
+        self.run.unclocked += 1;
+        (each || self.run.unclocked >= COMMANDS_PER_LOOK).then(|| self.look_at_clock())
+    }
+
+    /// Nanoseconds since the last look, which go to the run's command.
+    fn look_at_clock(&mut self) -> u64 {
+        self.run.unclocked = 0;
         let now = pumice_reactor::now();
         let nanos = now.0.saturating_sub(self.run.clock.0);
         self.run.clock = now;
@@ -98,21 +145,22 @@ impl Ctx {
             self.run.wall_at = now;
             self.now_ms = pumice_reactor::wall_ms();
         }
+        self.run.nanos += nanos;
         nanos
     }
 
-    /// Counts one run of the command at `index` of the table.
+    /// Counts one run of the command at `index` of the table, which took so long.
     pub(crate) fn count_command(&mut self, index: usize, nanos: u64) {
-        if index != self.run.command {
-            self.flush_counts();
-            self.run.command = index;
-        }
+        self.begin_command(index);
         self.run.calls += 1;
         self.run.nanos += nanos;
     }
 
     /// Puts what was counted into the statistics that all cores share.
     pub(crate) fn flush_counts(&mut self) {
+        if self.run.unclocked > 0 {
+            self.look_at_clock();
+        }
         let run = &mut self.run;
         let stats = &self.server.stats;
         if run.calls > 0 {

@@ -119,7 +119,7 @@ async fn expire_one(
     let Some(database) = ctx.server.spaces.database_of(space) else { return Ok(()) };
     let key = HeadKey::new(database, space, user, &ctx.server.node);
     debug_assert_eq!(key.place, place);
-    let _held = ctx.latch_hashes(&[key.hash]).await;
+    let _held = ctx.latch_hashes(&[key.hash()]).await;
     ctx.now_ms = pumice_reactor::wall_ms();
     let entry = ctx.entry(key.place, key.raw()).await?;
     let Some(entry) = entry.filter(|entry| is_expired(entry.expire_ms, ctx.now_ms)) else { return Ok(()) };

@@ -82,7 +82,7 @@ async fn copy(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if from.raw() == to.raw() {
         return Err("ERR source and destination objects are the same".into());
     }
-    let _held = ctx.latch_hashes(&[from.hash, to.hash]).await;
+    let _held = ctx.latch_hashes(&[from.hash(), to.hash()]).await;
     let (from, to) = (ctx.key(&args[1]), ctx.key_in(database, &args[2]));
     let stored = ctx.entry(from.place, from.raw()).await?;
     let in_the_way = ctx.entry(to.place, to.raw()).await?;

@@ -72,24 +72,30 @@ impl Ctx {
 
 fn get_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
     let key = ctx.key(&args[1]);
-    let entry = match ctx.server.node.peek(key.place, key.raw()) {
-        Peek::NeedsFlash => return Fast::Slow,
-        Peek::Found(entry) if entry.large.is_some() => return Fast::Slow,
-        Peek::Found(entry) => Some(entry),
-        Peek::Absent => None,
-    };
-    ctx.depend_on(key.place, entry.as_ref().map(|entry| entry.seq));
-    match ctx.string_of(entry) {
-        Err(failure) => Fast::Fail(failure),
-        Ok(found) => {
-            ctx.count_look_up(found.is_some());
-            match found {
-                Some(string) => ctx.reply.bulk_bytes(string.entry.value),
-                None => ctx.reply.null(),
-            }
-            Fast::Done
+    let (now_ms, reply) = (ctx.now_ms, &mut ctx.reply);
+    let found = ctx.server.node.peek_with(key.place, key.raw(), |found| {
+        if is_expired(found.expire_ms, now_ms) {
+            return (found.seq, Ok(false));
         }
+        if found.tag != Type::String.tag() {
+            return (found.seq, Err(errors::WRONG_TYPE));
+        }
+        reply.bulk_view(found.value);
+        (found.seq, Ok(true))
+    });
+    let (seq, answer) = match found {
+        Peek::NeedsFlash => return Fast::Slow,
+        Peek::Found((seq, answer)) => (Some(seq), answer),
+        Peek::Absent => (None, Ok(false)),
+    };
+    ctx.depend_on(key.place, seq);
+    match answer {
+        Err(error) => return Fast::Fail(error.into()),
+        Ok(true) => {}
+        Ok(false) => ctx.reply.null(),
     }
+    ctx.count_look_up(answer == Ok(true));
+    Fast::Done
 }
 
 async fn get(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

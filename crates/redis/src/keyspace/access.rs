@@ -67,7 +67,7 @@ impl Ctx {
         if self.transaction.is_some() {
             return Some(Latched(None));
         }
-        self.server.node.latches().try_latch(&[key.hash]).map(|set| Latched(Some(set)))
+        self.server.node.latches().try_latch(&[key.hash()]).map(|set| Latched(Some(set)))
     }
 
     /// What `key` holds; `None` when absent or expired.

@@ -34,7 +34,7 @@ pub const ELEMENT_PREFIX_BYTES: usize = 4 + 1 + 8 + 1;
 /// Bytes of a head's key before the user's key.
 pub const HEAD_PREFIX_BYTES: usize = 4 + 1;
 
-/// A user's key on its way through a command: its place, its latch and its encoded form, computed once.
+/// A user's key on its way through a command: its place and its encoded form, computed once.
 #[derive(Clone, Debug)]
 pub struct HeadKey {
     raw: RawKey,
@@ -42,8 +42,6 @@ pub struct HeadKey {
     pub slot: u16,
     /// Where the head lives.
     pub place: Place,
-    /// What latches know the key by. By database, not by space: a flush changes the space under way.
-    pub hash: KeyHash,
     /// The database.
     pub database: usize,
 }
@@ -56,7 +54,12 @@ impl HeadKey {
         raw.extend_from_slice(&space.0.to_be_bytes());
         raw.push(HEAD);
         raw.extend_from_slice(key);
-        Self { raw, slot, place: node.place_of_slot(slot), hash: latch_hash(database, key), database }
+        Self { raw, slot, place: node.place_of_slot(slot), database }
+    }
+
+    /// What latches know the key by. By database, not by space: a flush changes the space under way.
+    pub fn hash(&self) -> KeyHash {
+        latch_hash(self.database, self.user())
     }
 
     /// The key as the ordered map knows it.

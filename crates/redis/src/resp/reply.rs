@@ -6,6 +6,7 @@
 //! refused, can take back what it wrote; [`Reply::hole`] leaves a place for a header whose count is not known.
 
 use bytes::{Bytes, BytesMut};
+use pumice_kv::ValueView;
 
 use crate::number::{format_double, push_int};
 
@@ -130,6 +131,15 @@ impl Reply {
         self.header(b'$', value.len() as i64);
         self.raw_bytes(value);
         self.buf.extend_from_slice(b"\r\n");
+    }
+
+    /// A value in memory as a bulk string; not copied when that can be spared.
+    pub fn bulk_view(&mut self, value: ValueView<'_>) {
+        match value {
+            ValueView::Shared(value) if value.len() >= COPY_BYTES_MAX => self.bulk_bytes(value.clone()),
+            ValueView::Shared(value) => self.bulk(value),
+            ValueView::Inline(value) => self.bulk(value),
+        }
     }
 
     /// A bulk string, or null.

@@ -1,0 +1,155 @@
+//! What memory alone knows of a key.
+
+use bytes::Bytes;
+
+use crate::entry::{Body, KeyEntry};
+use crate::memtable::{NewBody, NewVersion};
+use crate::slice::{key_hash, lock};
+use crate::store::{Inner, Store, entry_of, value_in};
+use crate::types::{Entry, EntryView, Meta, Peek, SliceId, ValueView};
+
+/// What the memtables of a slice say of a key.
+enum InMemtables<R> {
+    /// All there is to say.
+    Answered(Peek<R>),
+    /// The newest version, whose value is in a record.
+    Record(KeyEntry),
+    /// Nothing.
+    Silent,
+}
+
+impl Store {
+    /// The key's newest version, if memory knows it, shown to `look` where it lies: nothing is copied. `look` runs
+    /// under a lock, and must be short. Large values count as lying on flash.
+    pub fn peek_with<R>(&self, slice: SliceId, key: &[u8], look: impl FnOnce(EntryView<'_>) -> R) -> Peek<R> {
+        let inner = &*self.inner;
+        let state = inner.slice(slice);
+        if !state.rows.is_empty()
+            && let Some(row) = state.rows.get(key)
+        {
+            if row.large.is_some() {
+                return Peek::NeedsFlash;
+            }
+            inner.counters.row_hits.add(1);
+            return Peek::Found(look(EntryView {
+                tag: row.tag,
+                expire_ms: row.expire_ms,
+                seq: row.seq,
+                value: ValueView::Shared(&row.value),
+            }));
+        }
+        let hash = key_hash(key);
+        let mut look = Some(look);
+        let mut answer = InMemtables::Silent;
+        for memtable in std::iter::once(&state.active).chain(&state.sealed) {
+            let memtable = lock(memtable);
+            if let Some(found) = memtable.view(hash, key) {
+                answer = seen(&found, &mut look);
+                break;
+            }
+        }
+        let found = match answer {
+            InMemtables::Answered(answer) => return answer,
+            InMemtables::Record(found) => {
+                drop(state);
+                found
+            }
+            InMemtables::Silent => {
+                let version = state.version.clone();
+                drop(state);
+                match inner.peek_tables(&version, key) {
+                    Peek::Found(found) => found,
+                    Peek::Absent => return Peek::Absent,
+                    Peek::NeedsFlash => return Peek::NeedsFlash,
+                }
+            }
+        };
+        let Some(look) = look else { return Peek::NeedsFlash };
+        inner.peek_value(key, &found).map(|entry| {
+            look(EntryView {
+                tag: entry.tag,
+                expire_ms: entry.expire_ms,
+                seq: entry.seq,
+                value: ValueView::Shared(&entry.value),
+            })
+        })
+    }
+
+    /// The key's newest version, if memory knows it.
+    pub fn peek(&self, slice: SliceId, key: &[u8]) -> Peek<Entry> {
+        self.peek_with(slice, key, |found| Entry {
+            tag: found.tag,
+            expire_ms: found.expire_ms,
+            seq: found.seq,
+            value: match found.value {
+                ValueView::Inline(value) => Bytes::copy_from_slice(value),
+                ValueView::Shared(value) => value.clone(),
+            },
+            large: None,
+        })
+    }
+
+    /// [`Store::peek`] without the value.
+    pub fn peek_meta(&self, slice: SliceId, key: &[u8]) -> Peek<Meta> {
+        let inner = &*self.inner;
+        let state = inner.slice(slice);
+        if let Some(row) = state.rows.get(key) {
+            let value_len = row.value_len();
+            return Peek::Found(Meta { tag: row.tag, expire_ms: row.expire_ms, value_len, seq: row.seq });
+        }
+        let found = state.in_memtables(key_hash(key), key);
+        let version = state.version.clone();
+        drop(state);
+        let found = match found {
+            Some(entry) => Peek::Found(entry),
+            None => inner.peek_tables(&version, key),
+        };
+        match found {
+            Peek::Found(entry) if entry.is_tombstone() => Peek::Absent,
+            found => found.map(|entry| entry.meta()),
+        }
+    }
+}
+
+/// Shows a memtable's version, if its value is there.
+fn seen<R>(found: &NewVersion<'_>, look: &mut Option<impl FnOnce(EntryView<'_>) -> R>) -> InMemtables<R> {
+    let (seq, expire_ms, tag) = (found.seq, found.expire_ms, found.tag);
+    match found.body {
+        NewBody::Tombstone => InMemtables::Answered(Peek::Absent),
+        _ if found.large => InMemtables::Answered(Peek::NeedsFlash),
+        NewBody::Inline(value) => match look.take() {
+            Some(look) => {
+                let view = EntryView { tag, expire_ms, seq, value: ValueView::Inline(value) };
+                InMemtables::Answered(Peek::Found(look(view)))
+            }
+            None => InMemtables::Answered(Peek::NeedsFlash),
+        },
+        NewBody::Record(ptr) => InMemtables::Record(KeyEntry {
+            seq,
+            expire_ms,
+            tag,
+            large: false,
+            value_len: found.value_len,
+            counted: found.counted,
+            body: Body::Record(ptr),
+        }),
+    }
+}
+
+impl Inner {
+    /// What memory knows of a version's value.
+    fn peek_value(&self, key: &[u8], found: &KeyEntry) -> Peek<Entry> {
+        match &found.body {
+            Body::Tombstone => Peek::Absent,
+            _ if found.large => Peek::NeedsFlash,
+            Body::Inline(value) => Peek::Found(entry_of(found, Bytes::copy_from_slice(value))),
+            Body::Record(ptr) => match self.heap.peek(self.place_of(*ptr)) {
+                Some(record) => match value_in(&record.payload, key) {
+                    Some(value) => Peek::Found(entry_of(found, value)),
+                    None => Peek::NeedsFlash,
+                },
+                None => Peek::NeedsFlash,
+            },
+        }
+    }
+}
