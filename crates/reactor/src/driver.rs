@@ -25,6 +25,7 @@ use crate::buf::{IoBuf, RecvBuf};
 use crate::sim::SimDriver;
 use crate::time::Nanos;
 use crate::uring::Uring;
+use crate::zones::{Zone, ZoneAction, ZonedInfo};
 use bytes::Bytes;
 use std::any::Any;
 use std::io;
@@ -125,6 +126,8 @@ pub struct FileInfo {
     pub memory_alignment: u32,
     /// A block device rather than a regular file.
     pub block_device: bool,
+    /// A block device whose zones take writes at their write pointers only.
+    pub zoned: Option<ZonedInfo>,
 }
 
 /// When a write is on the media.
@@ -262,6 +265,27 @@ pub enum Op {
         /// Which file.
         file: Handle,
     },
+    /// The zones of a zoned device from the one that holds byte `from` on, some of them at once.
+    /// → [`Outcome::Zones`]
+    ReportZones {
+        /// Of which device.
+        file: Handle,
+        /// Where to begin.
+        from: u64,
+        /// How many at most; fewer may come.
+        zones_max: u32,
+    },
+    /// Do `action` to the zones in a range, which is whole zones. → [`Outcome::Done`]
+    ManageZones {
+        /// Of which device.
+        file: Handle,
+        /// What.
+        action: ZoneAction,
+        /// First byte.
+        start: u64,
+        /// How many.
+        bytes: u64,
+    },
     /// Listen. → [`Outcome::Bound`]
     Bind {
         /// Where.
@@ -317,8 +341,10 @@ pub enum Outcome {
     Read(io::Result<usize>, IoBuf),
     /// Bytes written, and the data.
     Written(io::Result<usize>, Bytes),
-    /// Sync, Punch, Allocate, SetLen, Shutdown: 0. Len: bytes.
+    /// Sync, Punch, Allocate, SetLen, ManageZones, Shutdown: 0. Len: bytes.
     Done(io::Result<u64>),
+    /// Zones in order.
+    Zones(io::Result<Vec<Zone>>),
     /// A listener, and its address with the port filled in.
     Bound(io::Result<(Handle, Addr)>),
     /// A connection came.
@@ -434,6 +460,7 @@ impl Outcome {
             | Self::Read(Err(error), _)
             | Self::Written(Err(error), _)
             | Self::Done(Err(error))
+            | Self::Zones(Err(error))
             | Self::Bound(Err(error))
             | Self::Accepted(Err(error))
             | Self::Connected(Err(error))

@@ -3,6 +3,7 @@
 use crate::buf::IoBuf;
 use crate::driver::{FileInfo, Handle, Op, OpenOptions, Outcome, WriteSync};
 use crate::operation::submit;
+use crate::zones::{Zone, ZoneAction, ZonedInfo};
 use bytes::Bytes;
 use std::io;
 use std::path::Path;
@@ -119,6 +120,25 @@ impl File {
     /// The length of the file or device in bytes.
     pub async fn len(&self) -> io::Result<u64> {
         self.done(Op::Len { file: self.handle.clone() }).await
+    }
+
+    /// Zones of a zoned device from the one that holds byte `from` on: at most `zones_max`, perhaps fewer, none behind
+    /// the last.
+    pub async fn report_zones(&self, from: u64, zones_max: u32) -> io::Result<Vec<Zone>> {
+        match submit(Op::ReportZones { file: self.handle.clone(), from, zones_max }).await {
+            Outcome::Zones(result) => result,
+            other => other.unexpected(),
+        }
+    }
+
+    /// Does `action` to the zones in the range, which must be whole zones.
+    pub async fn manage_zones(&self, action: ZoneAction, start: u64, bytes: u64) -> io::Result<()> {
+        self.done(Op::ManageZones { file: self.handle.clone(), action, start, bytes }).await.map(drop)
+    }
+
+    /// How a zoned device is cut, and its limits; nothing on other devices and files.
+    pub fn zoned(&self) -> Option<ZonedInfo> {
+        self.info.zoned
     }
 
     /// Offsets and lengths must be multiples of this many bytes; 1 unless the file is direct.

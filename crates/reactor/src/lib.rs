@@ -27,6 +27,7 @@ pub mod sync;
 mod task;
 pub mod time;
 mod uring;
+pub mod zones;
 
 pub use addr::{Addr, PeerAddr};
 pub use buf::{IoBuf, RecvBuf};

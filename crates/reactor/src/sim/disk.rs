@@ -8,10 +8,14 @@
 //!    kept, or torn at 512-byte sectors. Fates are independent, so a later write may survive an earlier one.
 //!    Then the durable image is all there is.
 //!
+//! Zones of a zoned device are part of both images; what survives of a zone is a prefix of what was written to it.
+//!
 //! Simplified: directory entries are durable when `open` returns; there are no hard links and no directories
 //! (a path is a name).
 
 use super::pages::Pages;
+use super::zoned::Zones;
+use crate::zones::{ZoneAction, ZoneCondition};
 use bytes::Bytes;
 use pumice_base::rng::Rng;
 use std::collections::BTreeMap;
@@ -27,6 +31,7 @@ pub(crate) enum Change {
     Punch { offset: u64, len: u64 },
     Allocate { offset: u64, len: u64 },
     SetLen(u64),
+    Zones { action: ZoneAction, start: u64, len: u64 },
 }
 
 impl Change {
@@ -35,6 +40,7 @@ impl Change {
         match self {
             Self::Write { offset, data } => (*offset, *offset + data.len() as u64),
             Self::Punch { offset, len } | Self::Allocate { offset, len } => (*offset, *offset + *len),
+            Self::Zones { start, len, .. } => (*start, *start + *len),
             Self::SetLen(len) => (*len, u64::MAX),
         }
     }
@@ -48,6 +54,7 @@ impl Change {
             },
             Self::Punch { .. } => Self::Punch { offset: from, len: to - from },
             Self::Allocate { .. } => Self::Allocate { offset: from, len: to - from },
+            Self::Zones { .. } => self.clone(),
             Self::SetLen(len) => Self::SetLen(*len),
         }
     }
@@ -58,10 +65,14 @@ impl Change {
 struct Image {
     len: u64,
     pages: Pages,
+    zones: Option<Box<Zones>>,
 }
 
 impl Image {
     fn apply(&mut self, change: &Change) {
+        if let Some(zones) = &mut self.zones {
+            zones.apply(change);
+        }
         match change {
             Change::Write { offset, data } => {
                 self.pages.write(*offset, data);
@@ -74,6 +85,8 @@ impl Image {
                 self.pages.truncate(*len);
                 self.len = *len;
             }
+            Change::Zones { action: ZoneAction::Reset, start, len } => self.pages.punch(*start, *len),
+            Change::Zones { .. } => {}
         }
     }
 }
@@ -121,7 +134,7 @@ impl SimFile {
         match change {
             Change::Write { offset, data } => self.visible.pages.missing_bytes(*offset, data.len() as u64),
             Change::Allocate { offset, len } => self.visible.pages.missing_bytes(*offset, *len),
-            Change::Punch { .. } | Change::SetLen(_) => 0,
+            Change::Punch { .. } | Change::SetLen(_) | Change::Zones { .. } => 0,
         }
     }
 
@@ -136,6 +149,10 @@ impl SimFile {
     pub(crate) fn complete(&mut self, seq: u64, change: Change, durable: bool) {
         self.visible.apply(&change);
         if durable {
+            if self.zones().is_some() && !matches!(change, Change::Zones { action: ZoneAction::Reset, .. }) {
+                // A durable write flushes the drive's cache, as Linux does it; zones have no gaps.
+                self.complete_sync(u64::MAX);
+            }
             self.supersede(&change);
             self.durable.apply(&change);
         } else {
@@ -184,6 +201,9 @@ impl SimFile {
     pub(crate) fn crash(&mut self, in_flight: Vec<Change>, fate: CrashFate, rng: &mut Rng) {
         let completed = std::mem::take(&mut self.pending).into_iter().map(|entry| entry.change);
         for change in completed.chain(in_flight) {
+            if self.durable.zones.as_ref().is_some_and(|zones| !zones.continues(&change)) {
+                continue; // something before it in its zone was lost
+            }
             match fate {
                 CrashFate::Lost => {}
                 CrashFate::Kept => self.durable.apply(&change),
@@ -194,19 +214,49 @@ impl SimFile {
                 },
             }
         }
+        if let Some(zones) = &mut self.durable.zones {
+            zones.close_all();
+        }
         self.visible = self.durable.clone();
+    }
+
+    /// The zones as they are seen, of a zoned device.
+    pub(crate) fn zones(&self) -> Option<&Zones> {
+        self.visible.zones.as_deref()
+    }
+
+    /// Makes it a zoned device.
+    pub(crate) fn cut_into_zones(&mut self, zones: &Zones) {
+        self.truncate_behind(zones.bytes());
+        self.block_device = true;
+        for image in [&mut self.visible, &mut self.durable] {
+            image.zones = Some(Box::new(zones.clone()));
+        }
+    }
+
+    /// Wears a zone out.
+    pub(crate) fn set_zone_condition(&mut self, zone: usize, condition: ZoneCondition) {
+        for image in [&mut self.visible, &mut self.durable] {
+            if let Some(zones) = &mut image.zones {
+                zones.set_condition(zone, condition);
+            }
+        }
     }
 
     /// Applies a part of `change` to the media: a prefix of its sectors, or any of them.
     pub(crate) fn tear(&mut self, change: &Change, rng: &mut Rng) {
         let (from, to) = change.range();
-        if matches!(change, Change::SetLen(_) | Change::Allocate { .. }) || from >= to {
+        if self.durable.zones.as_ref().is_some_and(|zones| !zones.continues(change)) {
+            return;
+        }
+        let is_whole = matches!(change, Change::SetLen(_) | Change::Allocate { .. } | Change::Zones { .. });
+        if is_whole || from >= to {
             if rng.chance(0.5) {
                 self.durable.apply(change);
             }
             return;
         }
-        let prefix = rng.chance(0.5);
+        let prefix = rng.chance(0.5) || self.durable.zones.is_some();
         let sectors = (to - 1) / SECTOR_BYTES - from / SECTOR_BYTES + 1;
         let keep_below = rng.below(sectors + 1);
         let mut start = from;
@@ -221,6 +271,9 @@ impl SimFile {
 
     /// Applies `change` to the media although it never completed (power failed right after it).
     pub(crate) fn force(&mut self, change: &Change) {
+        if self.durable.zones.is_some() {
+            self.complete_sync(u64::MAX);
+        }
         self.supersede(change);
         self.durable.apply(change);
     }

@@ -277,6 +277,7 @@ impl Engine {
             Op::Punch { .. } | Op::Allocate { .. } | Op::SetLen { .. } | Op::Len { .. } => {
                 self.start_file(id)
             }
+            Op::ReportZones { .. } | Op::ManageZones { .. } => self.start_file(id),
             Op::Bind { .. } | Op::Accept { .. } | Op::Connect { .. } => self.start_net(id),
             Op::Receive { .. } | Op::Send { .. } | Op::Shutdown { .. } => self.start_net(id),
             // None ever comes.
@@ -306,6 +307,7 @@ impl Engine {
             // Under way in the device: it completes.
             Op::Read { .. } | Op::Write { .. } | Op::Sync { .. } | Op::Open { .. } => {}
             Op::Punch { .. } | Op::Allocate { .. } | Op::SetLen { .. } | Op::Len { .. } => {}
+            Op::ReportZones { .. } | Op::ManageZones { .. } => {}
             Op::Signal => self.finish(id, Outcome::Signal(Err(cancelled()))),
             _ => self.cancel_net(id),
         }

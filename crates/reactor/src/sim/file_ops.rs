@@ -46,6 +46,9 @@ impl Engine {
             Op::Punch { file, offset, bytes } => (file, Change::Punch { offset: *offset, len: *bytes }),
             Op::Allocate { file, offset, bytes } => (file, Change::Allocate { offset: *offset, len: *bytes }),
             Op::SetLen { file, bytes } => (file, Change::SetLen(*bytes)),
+            Op::ManageZones { file, action, start, bytes } => {
+                (file, Change::Zones { action: *action, start: *start, len: *bytes })
+            }
             _ => return None,
         };
         let target = self.target(file);
@@ -70,6 +73,7 @@ impl Engine {
             Op::Punch { offset, bytes, .. } => (KERNEL_NS, 0, (*offset, *bytes)),
             Op::Allocate { offset, bytes, .. } => (KERNEL_NS, 0, (*offset, *bytes)),
             Op::SetLen { bytes, .. } => (KERNEL_NS, 0, (*bytes, 2)),
+            Op::ManageZones { start, action, .. } => (model.durable_ns, 0, (*start, 4 + *action as u64)),
             _ => (KERNEL_NS, 0, (0, 3)),
         };
         let at = host.clock.finish_ns(now, latency, bytes, &model, &mut host.rng);
@@ -82,7 +86,7 @@ impl Engine {
         let Some(pending) = self.ops.get(&id) else { return };
         match &pending.op {
             Op::Bind { .. } | Op::Connect { .. } | Op::Shutdown { .. } => return self.finish_net(id),
-            Op::Open { .. } | Op::Read { .. } | Op::Len { .. } => {}
+            Op::Open { .. } | Op::Read { .. } | Op::Len { .. } | Op::ReportZones { .. } => {}
             _ => return self.finish_mutation(id),
         }
         let Some(Pending { at, token, op, .. }) = self.take_op(id) else { return };
@@ -91,6 +95,14 @@ impl Engine {
             Op::Len { file } => {
                 let target = self.target(&file);
                 Outcome::Done(self.file_mut(&target).map(|file| file.len()))
+            }
+            Op::ReportZones { file, from, zones_max } => {
+                let target = self.target(&file);
+                let report = |file: &mut SimFile| match file.zones() {
+                    Some(zones) => Ok(zones.report(from, zones_max)),
+                    None => Err(errno(libc::ENOTTY)),
+                };
+                Outcome::Zones(self.file_mut(&target).and_then(report))
             }
             Op::Read { file, mut buf, start, offset } => {
                 let target = self.target(&file);
@@ -145,7 +157,8 @@ impl Engine {
                 format!("{} is in use by another process", path.display()),
             ));
         }
-        let block_device = self.file_mut(&target)?.block_device;
+        let file = self.file_mut(&target)?;
+        let (block_device, zoned) = (file.block_device, file.zones().map(|zones| zones.info()));
         let alignment = if options.direct { DIRECT_BYTES } else { 1 };
         target.direct = options.direct;
         let handle = self.make_handle(Open::File {
@@ -157,13 +170,16 @@ impl Engine {
         });
         Ok((
             handle,
-            FileInfo { direct: options.direct, alignment, memory_alignment: alignment, block_device },
+            FileInfo { direct: options.direct, alignment, memory_alignment: alignment, block_device, zoned },
         ))
     }
 
     fn read(&mut self, target: &Target, out: &mut [u8], offset: u64) -> io::Result<usize> {
         check_direct(target, offset, out.len(), out.as_ptr())?;
         self.strike(target, FaultOp::Read, offset, offset + out.len() as u64)?;
+        if let Some(zones) = self.file_mut(target)?.zones() {
+            zones.check_read(offset, offset + out.len() as u64)?;
+        }
         let unit = if target.direct { DIRECT_BYTES as usize } else { 1 };
         let wanted = self.quirk(target.host, out.len(), unit);
         let read = self.file_mut(target)?.read(offset, &mut out[..wanted]);
@@ -202,7 +218,10 @@ impl Engine {
                     Ok(0)
                 }))
             }
-            Op::Punch { file, .. } | Op::Allocate { file, .. } | Op::SetLen { file, .. } => {
+            Op::Punch { file, .. }
+            | Op::Allocate { file, .. }
+            | Op::SetLen { file, .. }
+            | Op::ManageZones { file, .. } => {
                 let target = self.target(&file);
                 let Some(change) = change else {
                     return self.deliver(at, token, Outcome::Done(Err(errno(libc::EBADF))), false);
@@ -218,7 +237,7 @@ impl Engine {
     fn cut_at(&mut self, host: HostId, mode: CutMode, op: &Op, change: Option<Change>) {
         let handle = match op {
             Op::Write { file, .. } | Op::Sync { file } | Op::Punch { file, .. } => file,
-            Op::Allocate { file, .. } | Op::SetLen { file, .. } => file,
+            Op::Allocate { file, .. } | Op::SetLen { file, .. } | Op::ManageZones { file, .. } => file,
             other => panic!("not an operation that changes the media: {other:?}"),
         };
         let target = self.target(handle);
@@ -254,6 +273,7 @@ impl Engine {
         }
         let seq = self.next_seq();
         let file = self.file_mut(target)?;
+        file.zones().map_or(Ok(()), |zones| zones.check(&change)).map_err(errno)?;
         if file.block_device && offset + written as u64 > file.len() {
             return Err(errno(libc::ENOSPC));
         }
@@ -265,13 +285,22 @@ impl Engine {
     }
 
     fn change_space(&mut self, target: &Target, change: Change) -> io::Result<u64> {
-        self.strike(target, FaultOp::Space, 0, u64::MAX)?;
+        let (from, to) = match &change {
+            Change::Zones { start, len, .. } => (*start, *start + *len),
+            _ => (0, u64::MAX),
+        };
+        self.strike(target, FaultOp::Space, from, to)?;
         if !self.hosts[target.host as usize].disk.fits(&target.path, &change) {
             return Err(errno(libc::ENOSPC));
         }
         let seq = self.next_seq();
         let file = self.file_mut(target)?;
-        if file.block_device && !matches!(change, Change::Punch { .. }) {
+        if let Change::Zones { .. } = change {
+            file.zones().ok_or(libc::ENOTTY).and_then(|zones| zones.check(&change)).map_err(errno)?;
+            file.complete(seq, change, true);
+            return Ok(0);
+        }
+        if file.zones().is_some() || (file.block_device && !matches!(change, Change::Punch { .. })) {
             return Err(errno(libc::EINVAL));
         }
         file.complete(seq, change, false);

@@ -18,11 +18,13 @@ mod net;
 mod net_ops;
 mod pages;
 mod world;
+mod zoned;
 
 pub use disk::{CrashFate, SECTOR_BYTES};
 pub use model::{CutMode, DiskModel, FaultOp, FileFault, HostCounters, HostOptions, PowerCut};
 pub use net::{HostId, LinkModel, NetCounters};
 pub use world::{DiskImage, Halt, World};
+pub use zoned::ZonedModel;
 
 use crate::driver::{Completion, Kick, Op, Token, Wait};
 use crate::time::Nanos;

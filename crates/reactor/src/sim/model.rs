@@ -89,7 +89,7 @@ pub enum FaultOp {
     Write,
     /// Syncs.
     Sync,
-    /// Punching, allocating, changing the length.
+    /// Punching, allocating, changing the length; resetting, closing and finishing zones.
     Space,
 }
 

@@ -5,6 +5,7 @@ use super::engine::{CoreAt, Engine, Event};
 use super::model::{FileFault, HostCounters, HostOptions, PowerCut};
 use super::net::{HostId, LinkModel, NetCounters};
 use super::net_ops::host_ip;
+use super::zoned::{ZonedModel, Zones};
 use super::{SimDriver, SimKick};
 use crate::addr::Addr;
 use crate::driver::{Driver, Kick};
@@ -12,6 +13,7 @@ use crate::executor::{Core, Next};
 use crate::remote::Server;
 use crate::task::JoinHandle;
 use crate::time::Nanos;
+use crate::zones::ZoneCondition;
 use crate::{CoreId, LocalBoxFuture};
 use pumice_base::rng::Rng;
 use std::cell::{Cell, RefCell};
@@ -361,6 +363,26 @@ impl World {
             file.truncate_behind(bytes);
             engine.hosts[host as usize].disk.files.insert(path.to_path_buf(), file);
         });
+    }
+
+    /// Makes a zoned block device with empty zones.
+    pub fn add_zoned_device(&self, host: HostId, path: &Path, model: ZonedModel) {
+        self.with(|engine| {
+            let mut file = SimFile::default();
+            file.cut_into_zones(&Zones::new(model));
+            engine.hosts[host as usize].disk.files.insert(path.to_path_buf(), file);
+        });
+    }
+
+    /// Wears a zone of a zoned device out, or puts it into another condition; zones are counted from 0, conventional
+    /// ones too.
+    pub fn set_zone_condition(&self, host: HostId, path: &Path, zone: usize, condition: ZoneCondition) {
+        self.file(host, path, |file| file.set_zone_condition(zone, condition));
+    }
+
+    /// Zones of a zoned device that are open, and that are active.
+    pub fn zones_in_use(&self, host: HostId, path: &Path) -> (u32, u32) {
+        self.file(host, path, |file| file.zones().map_or((0, 0), Zones::in_use))
     }
 
     /// The length of a file in bytes, if there is one.

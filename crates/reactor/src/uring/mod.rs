@@ -14,6 +14,7 @@ mod bufring;
 mod memory;
 mod slot;
 mod sys;
+mod zones;
 
 pub(crate) use bufring::BufRing;
 pub(crate) use memory::{HUGE_PAGE_BYTES, Mapping};
@@ -30,6 +31,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use zones::{Request, ZoneThread};
 
 /// The kick's poll. Tokens stay below: their generations would have to wrap first.
 const KICK: u64 = u64::MAX;
@@ -60,6 +62,7 @@ pub struct Uring {
     pool: Arc<Pool>,
     /// Calls of io_uring_enter since the last look.
     enters: u64,
+    zones: ZoneThread,
 }
 
 impl Uring {
@@ -84,6 +87,7 @@ impl Uring {
             receive_bytes: size,
             pool,
             enters: 0,
+            zones: ZoneThread::default(),
         };
         let _ = uring.ring.submitter().register_ring_fd();
         uring.arm_kick();
@@ -228,6 +232,12 @@ impl Uring {
             Op::SetLen { file, bytes } => {
                 self.finish(token, Outcome::Done(sys::set_len(&file, bytes).map(|()| 0)))
             }
+            Op::ReportZones { file, from, zones_max } => {
+                self.zones.submit(&self.kick, token, file, Request::Report { from, zones_max });
+            }
+            Op::ManageZones { file, action, start, bytes } => {
+                self.zones.submit(&self.kick, token, file, Request::Manage { action, start, bytes });
+            }
             Op::Len { file } => self.finish(token, Outcome::Done(sys::len(&file))),
             Op::Bind { addr, options } => self.finish(token, Outcome::Bound(sys::bind(&addr, &options))),
             Op::Shutdown { stream, how } => {
@@ -319,6 +329,7 @@ impl Uring {
             Err(error) => return Err(error),
         }
         self.reap(out);
+        self.zones.reap(out);
         Ok(())
     }
 

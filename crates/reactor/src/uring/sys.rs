@@ -126,13 +126,15 @@ fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
     if u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFDIR {
         return Err(io::ErrorKind::IsADirectory.into());
     }
+    let zoned =
+        if block_device { super::zones::zoned_info(stat.stx_rdev_major, stat.stx_rdev_minor) } else { None };
     if !direct {
-        return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device });
+        return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device, zoned });
     }
     let known = stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align != 0;
     let (alignment, memory_alignment) =
         if known { (stat.stx_dio_offset_align, stat.stx_dio_mem_align.max(1)) } else { (DEFAULT, DEFAULT) };
-    Ok(FileInfo { direct, alignment, memory_alignment, block_device })
+    Ok(FileInfo { direct, alignment, memory_alignment, block_device, zoned })
 }
 
 pub(super) fn set_len(file: &Handle, bytes: u64) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use super::Place;
 use bytes::Bytes;
 use pumice_reactor::sync::oneshot;
+use pumice_reactor::zones::ZoneAction;
 use pumice_reactor::{
     CoreId, File, IoBuf, OpenOptions, WriteSync, sleep, spawn, spawn_on, timeout, yield_now,
 };
@@ -173,4 +174,29 @@ pub async fn unaligned_direct_writes_are_refused(place: Place) {
             assert_eq!(error.map_err(|error| error.kind()), Err(ErrorKind::InvalidInput));
         }
     }
+}
+
+pub async fn what_has_no_zones_refuses_zone_commands_and_goes_on(place: Place) {
+    let file = File::open(&place.dir.join("file"), &create()).await.unwrap();
+    assert_eq!(file.zoned(), None);
+    file.write_at(filled(1, 8192), 0, WriteSync::Durable).await.unwrap();
+    // Beside others, and after its asker has gone away.
+    let others: Vec<_> = (0..20u64)
+        .map(|n| {
+            let file = file.clone();
+            spawn(async move { assert_eq!(read(&file, n % 2 * 4096, 4096).await[0], 1) })
+        })
+        .collect();
+    let given_up = timeout(Duration::ZERO, file.report_zones(0, 10)).await;
+    assert!(given_up.is_err() || given_up.is_ok_and(|zones| zones.is_err()));
+    for _ in 0..3 {
+        assert!(file.report_zones(0, 10).await.is_err());
+        for action in [ZoneAction::Reset, ZoneAction::Open, ZoneAction::Close, ZoneAction::Finish] {
+            assert!(file.manage_zones(action, 0, 4096).await.is_err());
+        }
+    }
+    for other in others {
+        other.await.unwrap();
+    }
+    assert_eq!(read(&file, 0, 8192).await, vec![1; 8192]);
 }

@@ -57,6 +57,7 @@ macro_rules! contract_tests {
             files::operations_dropped_in_flight_harm_nothing,
             files::a_file_is_used_from_another_core,
             files::unaligned_direct_writes_are_refused,
+            files::what_has_no_zones_refuses_zone_commands_and_goes_on,
             streams::echo_over_tcp,
             streams::echo_over_a_unix_socket,
             streams::many_connections_at_once,
