@@ -78,6 +78,16 @@ pub enum FlashError {
         /// The page asked for.
         page: u32,
     },
+    /// The drive keeps so many zones partly written at once, and no other is done with.
+    #[error(
+        "program at {block}: the drive takes {active_max} partly written zones at once; erase or finish one first"
+    )]
+    TooManyActive {
+        /// Where.
+        block: BlockAddr,
+        /// Zones that may be partly written at once.
+        active_max: u32,
+    },
     /// Nothing was programmed there since the last erase.
     #[error("read past the write pointer at {block}: offset {offset_bytes}, {written_bytes} B are written")]
     ReadPastWritePointer {

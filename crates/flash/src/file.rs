@@ -38,43 +38,17 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    pub(crate) async fn open(path: &Path, access: Access) -> Result<Self, FlashError> {
-        let options = OpenOptions {
-            direct: true,
-            read_only: access == Access::ReadOnly,
-            exclusive_lock: access == Access::ReadWrite,
-            ..OpenOptions::default()
-        };
-        Self::open_with(path, &options, access).await
-    }
-
-    pub(crate) async fn create(path: &Path, capacity_bytes: u64) -> Result<Self, FlashError> {
-        let options =
-            OpenOptions { direct: true, create: true, exclusive_lock: true, ..OpenOptions::default() };
-        let mut device = Self::open_with(path, &options, Access::ReadWrite).await?;
-        if !device.file.is_block_device() && device.raw_bytes < capacity_bytes {
-            device
-                .file
+    /// Grows a file that is shorter than that.
+    pub(crate) async fn grown_to(mut self, capacity_bytes: u64) -> Result<Self, FlashError> {
+        if !self.file.is_block_device() && self.raw_bytes < capacity_bytes {
+            self.file
                 .set_len(capacity_bytes)
                 .await
                 .map_err(|error| FlashError::from_io(Operation::Open, None, error))?;
-            device.raw_bytes = capacity_bytes;
-            device.geometry = default_geometry(&device.file, capacity_bytes);
+            self.raw_bytes = capacity_bytes;
+            self.geometry = default_geometry(&self.file, capacity_bytes);
         }
-        Ok(device)
-    }
-
-    async fn open_with(path: &Path, options: &OpenOptions, access: Access) -> Result<Self, FlashError> {
-        let name = path.display().to_string();
-        let file = File::open(path, options).await.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => FlashError::Locked { device: name.clone() },
-            _ => FlashError::from_io(
-                Operation::Open,
-                None,
-                io::Error::new(error.kind(), format!("{name}: {error}")),
-            ),
-        })?;
-        Self::over(file, name, access).await
+        Ok(self)
     }
 
     pub(crate) async fn over(file: File, name: String, access: Access) -> Result<Self, FlashError> {
@@ -271,6 +245,24 @@ impl FileDevice {
     ) -> Result<(), FlashError> {
         check_request(self.geometry, operation, block, offset_bytes, len_bytes, unit_bytes)
     }
+}
+
+/// Opens a file or block device past the host's page cache.
+pub(crate) async fn open(path: &Path, access: Access, create: bool) -> Result<File, FlashError> {
+    let options = OpenOptions {
+        direct: true,
+        create,
+        read_only: access == Access::ReadOnly,
+        exclusive_lock: access == Access::ReadWrite,
+        ..OpenOptions::default()
+    };
+    File::open(path, &options).await.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => FlashError::Locked { device: path.display().to_string() },
+        _ => {
+            let text = format!("{}: {error}", path.display());
+            FlashError::from_io(Operation::Open, None, io::Error::new(error.kind(), text))
+        }
+    })
 }
 
 /// Refuses requests that leave the block or are not whole units.

@@ -5,7 +5,7 @@
 //! 2. a page is read as it was programmed, or the read fails with an error that says so;
 //! 3. an erase is explicit and frees a whole block.
 //!
-//! [`Device`] dispatches by enum to the backends ([`file`], [`emulated`]); one contract suite
+//! [`Device`] dispatches by enum to the backends ([`file`], [`zoned`], [`emulated`]); one contract suite
 //! (`tests/contract.rs`) runs on all of them. What violates the contract is refused with an error of its own
 //! and changes nothing.
 
@@ -16,6 +16,7 @@ pub mod file;
 mod geometry;
 mod preset;
 mod spec;
+pub mod zoned;
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ pub use geometry::{BlockAddr, Geometry};
 use pumice_reactor::File;
 use pumice_reactor::{IoBuf, WriteSync};
 pub use spec::{DeviceSpec, EccSpec, EmulatedSpec, NandTiming, ParseSpecError};
+pub use zoned::{ZoneShape, ZonedDevice};
 
 /// How a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub enum Access {
 pub enum Device {
     /// A file or block device.
     File(Arc<FileDevice>),
+    /// A block device whose zones take writes at their write pointers only.
+    Zoned(Arc<ZonedDevice>),
     /// Emulated NAND in memory or in a sparse file.
     Emulated(Arc<Emulated>),
 }
@@ -54,7 +58,10 @@ impl Device {
     /// [`FlashError::Locked`] when somebody else holds the device, [`FlashError::Io`] with the system's reason.
     pub async fn open(spec: &DeviceSpec, access: Access) -> Result<Self, FlashError> {
         match spec {
-            DeviceSpec::Path(path) => Ok(Self::File(Arc::new(FileDevice::open(path, access).await?))),
+            DeviceSpec::Path(path) => {
+                let file = file::open(path, access, false).await?;
+                Self::over(file, path.display().to_string(), access).await
+            }
             DeviceSpec::Emulated(spec) => {
                 Ok(Self::Emulated(Arc::new(Emulated::open((**spec).clone(), access).await?)))
             }
@@ -70,7 +77,12 @@ impl Device {
     pub async fn create(spec: &DeviceSpec, capacity_bytes: u64) -> Result<Self, FlashError> {
         match spec {
             DeviceSpec::Path(path) => {
-                Ok(Self::File(Arc::new(FileDevice::create(path, capacity_bytes).await?)))
+                let file = file::open(path, Access::ReadWrite, true).await?;
+                if file.zoned().is_some() {
+                    return Self::over(file, path.display().to_string(), Access::ReadWrite).await;
+                }
+                let device = FileDevice::over(file, path.display().to_string(), Access::ReadWrite).await?;
+                Ok(Self::File(Arc::new(device.grown_to(capacity_bytes).await?)))
             }
             DeviceSpec::Emulated(_) => Self::open(spec, Access::ReadWrite).await,
         }
@@ -81,11 +93,18 @@ impl Device {
     /// # Errors
     /// [`FlashError::Io`] when the file's length cannot be had.
     pub async fn over_file(file: File, access: Access) -> Result<Self, FlashError> {
-        Ok(Self::File(Arc::new(FileDevice::over(file, "file".into(), access).await?)))
+        Self::over(file, "file".into(), access).await
+    }
+
+    async fn over(file: File, name: String, access: Access) -> Result<Self, FlashError> {
+        match file.zoned() {
+            Some(info) => Ok(Self::Zoned(Arc::new(ZonedDevice::over(file, name, info, access).await?))),
+            None => Ok(Self::File(Arc::new(FileDevice::over(file, name, access).await?))),
+        }
     }
 
     /// The same media cut into other blocks. Files and block devices have no blocks of their own and take any
-    /// geometry that fits; emulated media refuse all but their own.
+    /// geometry that fits; emulated media refuse all but their own, and zones can only be counted over other channels.
     ///
     /// # Errors
     /// [`FlashError::Geometry`] with the reason.
@@ -93,6 +112,7 @@ impl Device {
         geometry.check()?;
         match self {
             Self::File(device) => Ok(Self::File(Arc::new(device.reshaped(geometry)?))),
+            Self::Zoned(device) => Ok(Self::Zoned(Arc::new(device.reshaped(geometry)?))),
             Self::Emulated(device) if device.geometry() == geometry => Ok(self.clone()),
             Self::Emulated(device) => Err(FlashError::Geometry(format!(
                 "emulated media have {} and cannot be used as {geometry}",
@@ -105,6 +125,7 @@ impl Device {
     pub fn geometry(&self) -> Geometry {
         match self {
             Self::File(device) => device.geometry(),
+            Self::Zoned(device) => device.geometry(),
             Self::Emulated(device) => device.geometry(),
         }
     }
@@ -113,6 +134,7 @@ impl Device {
     pub fn raw_bytes(&self) -> u64 {
         match self {
             Self::File(device) => device.raw_bytes(),
+            Self::Zoned(device) => device.raw_bytes(),
             Self::Emulated(device) => device.geometry().capacity_bytes(),
         }
     }
@@ -121,6 +143,7 @@ impl Device {
     pub fn is_read_only(&self) -> bool {
         match self {
             Self::File(device) => device.is_read_only(),
+            Self::Zoned(device) => device.is_read_only(),
             Self::Emulated(device) => device.is_read_only(),
         }
     }
@@ -136,6 +159,7 @@ impl Device {
     pub fn write_pointer(&self, block: BlockAddr) -> Option<u32> {
         match self {
             Self::File(device) => device.write_pointer(block),
+            Self::Zoned(device) => device.write_pointer(block),
             Self::Emulated(device) => device.write_pointer(block),
         }
     }
@@ -143,7 +167,7 @@ impl Device {
     /// Erases that `block` has seen, where the media count them.
     pub fn erase_count(&self, block: BlockAddr) -> Option<u32> {
         match self {
-            Self::File(_) => None,
+            Self::File(_) | Self::Zoned(_) => None,
             Self::Emulated(device) => Some(device.erase_count(block)),
         }
     }
@@ -157,6 +181,7 @@ impl Device {
     ) -> (Result<(), FlashError>, IoBuf) {
         match self {
             Self::File(device) => device.read(block, offset_bytes, buf).await,
+            Self::Zoned(device) => device.read(block, offset_bytes, buf).await,
             Self::Emulated(device) => device.read(block, offset_bytes, buf).await,
         }
     }
@@ -173,7 +198,7 @@ impl Device {
         oob: IoBuf,
     ) -> (Result<(), FlashError>, IoBuf, IoBuf) {
         match self {
-            Self::File(_) => (Err(no_oob(Operation::Read, block, oob.len())), buf, oob),
+            Self::File(_) | Self::Zoned(_) => (Err(no_oob(Operation::Read, block, oob.len())), buf, oob),
             Self::Emulated(device) => device.read_with_oob(block, first_page, buf, oob).await,
         }
     }
@@ -201,15 +226,16 @@ impl Device {
     /// What correction the media expect of software; `None` when they correct themselves.
     pub fn ecc(&self) -> Option<EccSpec> {
         match self {
-            Self::File(_) => None,
+            Self::File(_) | Self::Zoned(_) => None,
             Self::Emulated(device) => device.spec().is_raw.then_some(device.spec().ecc),
         }
     }
 
-    /// Whether the factory marked `block` bad: it neither reads, nor programs, nor erases.
+    /// Whether the factory marked `block` bad, or its zone is read-only or offline: it neither programs nor erases.
     pub fn is_factory_bad(&self, block: BlockAddr) -> bool {
         match self {
             Self::File(_) => false,
+            Self::Zoned(device) => device.is_bad(block),
             Self::Emulated(device) => device.is_factory_bad(block),
         }
     }
@@ -230,6 +256,7 @@ impl Device {
     ) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.program(block, first_page, data, sync).await,
+            Self::Zoned(device) => device.program(block, first_page, data, sync).await,
             Self::Emulated(device) => device.program(block, first_page, data, Bytes::new(), sync).await,
         }
     }
@@ -239,16 +266,39 @@ impl Device {
     pub async fn erase(&self, block: BlockAddr) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.erase(block),
+            Self::Zoned(device) => device.erase(block).await,
             Self::Emulated(device) => device.erase(block).await,
         }
     }
 
+    /// Says that nothing more will be programmed in `block` before its next erase. A zoned drive that runs out of
+    /// partly written zones then finishes such zones, oldest first; from then on all of the block counts as programmed.
+    /// No effect on other media.
+    pub fn finish(&self, block: BlockAddr) {
+        if let Self::Zoned(device) = self {
+            device.finish(block);
+        }
+    }
+
+    /// Blocks that may be partly written at once, where the media have such a limit.
+    pub fn active_max(&self) -> Option<u32> {
+        match self {
+            Self::Zoned(device) => Some(device.shape().active_max).filter(|&max| max > 0),
+            Self::File(_) | Self::Emulated(_) => None,
+        }
+    }
+
+    /// True when the media have blocks of their own and take no other size ([`Device::with_geometry`]).
+    pub fn has_own_blocks(&self) -> bool {
+        !matches!(self, Self::File(_))
+    }
+
     /// Gives the space of an erased block back to whoever lies beneath (hole punch or discard); no effect on
-    /// emulated media.
+    /// other media.
     pub async fn give_back(&self, block: BlockAddr) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.give_back(block).await,
-            Self::Emulated(_) => Ok(()),
+            Self::Zoned(_) | Self::Emulated(_) => Ok(()),
         }
     }
 
@@ -257,7 +307,7 @@ impl Device {
     pub async fn prewrite(&self, block: BlockAddr) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.prewrite(block).await,
-            Self::Emulated(_) => Ok(()),
+            Self::Zoned(_) | Self::Emulated(_) => Ok(()),
         }
     }
 
@@ -265,6 +315,7 @@ impl Device {
     pub async fn sync(&self) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.sync().await,
+            Self::Zoned(device) => device.sync().await,
             Self::Emulated(device) => device.sync().await,
         }
     }

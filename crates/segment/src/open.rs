@@ -22,6 +22,9 @@ use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream};
 /// Where segment 1 may begin on a file whose segment size is not known yet.
 const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
 const DATA_SEGMENTS_MIN: u32 = 10;
+/// Blocks that may be partly written at once without any of them being done with: a half of the metadata log and the one
+/// that its next snapshot goes to, two of the commit stream while a failed program moves, one of each other stream.
+const PLACES_MIN: u32 = 7;
 
 pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
     if !options.force
@@ -39,10 +42,8 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
             options.config.len()
         )));
     }
-    let geometry = match device {
-        Device::Emulated(emulated) => emulated.geometry(),
-        Device::File(_) => file_geometry(device, options)?,
-    };
+    check_places(device)?;
+    let geometry = if device.has_own_blocks() { device.geometry() } else { file_geometry(device, options)? };
     if (geometry.page_bytes as usize) < SUPERBLOCK_BYTES {
         return Err(HeapError::Geometry(format!(
             "{geometry}: pages must have at least {SUPERBLOCK_BYTES} B"
@@ -70,6 +71,11 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
         meta_half_segments,
         config: options.config.clone(),
     };
+    let whole = device.geometry();
+    for number in 0..whole.block_count() {
+        // Nothing of what lies here from before needs a place.
+        device.finish(whole.block(number));
+    }
     // First the superblocks of an older drive go, the new one comes last: a cut in between leaves no drive at all.
     for segment in [0, 1] {
         let block = geometry.block(segment);
@@ -102,11 +108,22 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
     Ok(())
 }
 
+/// Refuses media that keep fewer blocks partly written at once than the heap's streams need.
+fn check_places(device: &Device) -> Result<(), HeapError> {
+    match device.active_max() {
+        Some(max) if max < PLACES_MIN => Err(HeapError::Geometry(format!(
+            "the drive takes {max} partly written zones at once; at least {PLACES_MIN} are needed"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32, written: bool) -> MetaRecord {
     let mut table = Table::new(device, first_data, 0, u32::MAX);
     if written {
         table.all_written();
     }
+    table.retire_bad();
     table.index_free();
     let composed = table.compose(true, 0);
     MetaRecord {
@@ -193,9 +210,10 @@ async fn superblock_at(device: &Device, at: u64) -> Result<Option<Superblock>, H
 /// ends with its newest.
 async fn find_superblock(device: &Device) -> Result<Option<Superblock>, HeapError> {
     let mut starts = vec![0u64];
-    match device {
-        Device::Emulated(emulated) => starts.push(u64::from(emulated.geometry().block_bytes())),
-        Device::File(_) => starts.extend(SEGMENT_BYTES_RANGE.map(|shift| 1u64 << shift)),
+    if device.has_own_blocks() {
+        starts.push(u64::from(device.geometry().block_bytes()));
+    } else {
+        starts.extend(SEGMENT_BYTES_RANGE.map(|shift| 1u64 << shift));
     }
     let mut newest: Option<Superblock> = None;
     for start in starts {
@@ -246,6 +264,7 @@ pub(crate) async fn open(
         read_bytes: superblock.read_bytes,
         ..device.geometry()
     };
+    check_places(&device)?;
     let device = device.with_geometry(geometry)?;
     let (half, log) = metalog::read_newest(&device, &superblock).await?.ok_or_else(|| {
         HeapError::Damaged(
@@ -297,6 +316,14 @@ pub(crate) async fn open(
             Stream::from_u8(entry.stream).map(|stream| (stream, open))
         })
         .collect();
+    if device.active_max().is_some() {
+        let first = metalog::half_start(&superblock, half);
+        let log = first..first + superblock.meta_half_segments;
+        let is_open = |id: u32| open_segments.iter().any(|(_, open)| open.id.0 == id);
+        for id in (0..superblock.segment_count).filter(|&id| !log.contains(&id) && !is_open(id)) {
+            device.finish(geometry.block(id));
+        }
+    }
     // The segment that was being written goes on; those that were opened ahead follow in their order.
     open_segments.sort_by_key(|(_, open)| (open.offset == 0, open.life));
     let read_only = device.is_read_only();

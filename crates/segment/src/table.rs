@@ -77,6 +77,8 @@ pub(crate) struct Composed {
 }
 
 pub(crate) struct Table {
+    /// Told which segments are complete; nothing is awaited of it here.
+    device: Device,
     geometry: Geometry,
     first_data: u32,
     raw_bytes: u64,
@@ -115,6 +117,7 @@ impl Table {
         let geometry = device.geometry();
         let frames = geometry.block_bytes() / frame_bytes.clamp(geometry.page_bytes, geometry.block_bytes());
         Self {
+            device: device.clone(),
             geometry,
             first_data,
             raw_bytes: device.raw_bytes(),
@@ -168,6 +171,15 @@ impl Table {
     pub(crate) fn all_written(&mut self) {
         for entry in &mut self.entries[self.first_data as usize..] {
             entry.flags |= FLAG_WRITTEN;
+        }
+    }
+
+    /// Blocks that are bad before their first use are never used.
+    pub(crate) fn retire_bad(&mut self) {
+        for id in self.first_data..self.entries.len() as u32 {
+            if self.device.is_factory_bad(self.geometry.block(id)) {
+                self.entries[id as usize].state = SegmentState::Bad;
+            }
         }
     }
 
@@ -424,6 +436,7 @@ impl Table {
         if entry.state == SegmentState::Open {
             entry.state = SegmentState::Sealed;
             self.dirty.insert(id.0);
+            self.device.finish(self.geometry.block(id.0));
         }
     }
 
@@ -449,6 +462,7 @@ impl Table {
         entry.live = i64::from(live);
         entry.last_seq = last_seq;
         self.dirty.insert(id.0);
+        self.device.finish(self.geometry.block(id.0));
     }
 
     pub(crate) fn mark_dead(&mut self, id: SegmentId, bytes: u32) {

@@ -1,5 +1,6 @@
 //! Crashes of a simulated host whose drive is a file: unsynced writes lost, kept in part, torn at the sector and
-//! reordered, at every write and sync; and kills that lose nothing but the process.
+//! reordered, at every write and sync; and kills that lose nothing but the process. The same on a zoned drive, where
+//! resets, closes and finishes of zones are cut too.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -7,6 +8,7 @@ mod common;
 mod mini;
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,15 +16,33 @@ use common::{format_options, options};
 use mini::{History, Mini};
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_reactor::sim::{CrashFate, CutMode, Halt, HostOptions, PowerCut, World};
+use pumice_reactor::sim::{CrashFate, CutMode, Halt, HostOptions, PowerCut, World, ZonedModel};
 use pumice_reactor::sleep;
 use pumice_segment::{Durability, FormatOptions, Heap, HeapOptions};
 
 const SEGMENT_BYTES: u32 = 64 << 10;
 const SEGMENTS: u64 = 28;
 
+const PATH: &str = "/drive";
+/// As strict as a drive can be that the heap still takes.
+const ZONES: ZonedModel = ZonedModel {
+    zones: SEGMENTS as u32,
+    conventional: 0,
+    zone_bytes: 128 << 10,
+    capacity_bytes: SEGMENT_BYTES as u64,
+    open_max: 3,
+    active_max: 7,
+};
+
+/// What the drive is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Media {
+    File,
+    Zoned,
+}
+
 fn spec() -> DeviceSpec {
-    "/drive".parse().expect("spec")
+    PATH.parse().expect("spec")
 }
 
 fn small(durability: Durability) -> HeapOptions {
@@ -60,9 +80,12 @@ async fn life(
 }
 
 /// Whether the first cut was reached.
-fn crash_at(seed: u64, cut: u64, durability: Durability) -> Result<bool, String> {
+fn crash_at(seed: u64, cut: u64, media: Media, durability: Durability) -> Result<bool, String> {
     let world = World::new(seed);
     let host = world.add_host(HostOptions { quirks: true, ..HostOptions::default() });
+    if media == Media::Zoned {
+        world.add_zoned_device(host, Path::new(PATH), ZONES);
+    }
     let formatted = world.block_on(host, async {
         let device = Device::create(&spec(), u64::from(SEGMENT_BYTES) * SEGMENTS).await.expect("file");
         let options = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
@@ -97,17 +120,17 @@ fn crash_at(seed: u64, cut: u64, durability: Durability) -> Result<bool, String>
     }
 }
 
-fn crash_everywhere(every: u64, durability: Durability) -> u64 {
+fn crash_everywhere(every: u64, media: Media, durability: Durability) -> u64 {
     let variable = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seed = variable("PUMICE_SEED").unwrap_or(1);
     let only = variable("PUMICE_CUT");
     let mut cut = only.unwrap_or(0);
     loop {
-        match crash_at(seed * 1_000_003 + cut, cut, durability) {
+        match crash_at(seed * 1_000_003 + cut, cut, media, durability) {
             Ok(reached) if reached && only.is_none() => cut += every,
             Ok(_) => return cut,
             Err(error) => panic!(
-                "cut {cut}, {durability}: {error}\nreplay: PUMICE_SEED={seed} PUMICE_CUT={cut} cargo test -p \
+                "cut {cut}, {media:?}, {durability}: {error}\nreplay: PUMICE_SEED={seed} PUMICE_CUT={cut} cargo test -p \
                  pumice-segment --test sim_crash"
             ),
         }
@@ -116,14 +139,34 @@ fn crash_everywhere(every: u64, durability: Durability) -> u64 {
 
 #[test]
 fn a_crash_at_any_write_loses_nothing_that_was_acknowledged() {
-    let cuts = crash_everywhere(1, Durability::Always);
+    let cuts = crash_everywhere(1, Media::File, Durability::Always);
     assert!(cuts > 80 || std::env::var("PUMICE_CUT").is_ok(), "only {cuts} operations were cut");
 }
 
 #[test]
 fn a_crash_in_the_relaxed_modes_leaves_a_prefix_that_holds_all_that_was_flushed() {
-    crash_everywhere(3, Durability::EverySecond);
-    crash_everywhere(7, Durability::None);
+    crash_everywhere(3, Media::File, Durability::EverySecond);
+    crash_everywhere(7, Media::File, Durability::None);
+}
+
+#[test]
+fn a_crash_of_a_zoned_drive_at_any_write_or_reset_loses_nothing_that_was_acknowledged() {
+    let cuts = crash_everywhere(1, Media::Zoned, Durability::Always);
+    assert!(cuts > 80 || std::env::var("PUMICE_CUT").is_ok(), "only {cuts} operations were cut");
+    crash_everywhere(5, Media::Zoned, Durability::EverySecond);
+}
+
+#[test]
+fn a_zoned_drive_that_keeps_too_few_zones_active_is_refused() {
+    let world = World::new(1);
+    let host = world.add_host(HostOptions::default());
+    world.add_zoned_device(host, Path::new(PATH), ZonedModel { active_max: 6, ..ZONES });
+    let refused = world.block_on(host, async {
+        let device = Device::open(&spec(), Access::ReadWrite).await.expect("drive");
+        Heap::format(&device, &format_options()).await
+    });
+    let error = refused.expect("the host is up").expect_err("six are too few").to_string();
+    assert!(error.contains("6 partly written zones") && error.contains("at least 7"), "{error}");
 }
 
 /// Writes come without a pause, so that a frame is always forming: the sync must come all the same.

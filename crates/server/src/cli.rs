@@ -89,7 +89,7 @@ pub struct ServeArgs {
     /// Directory for the default drive and the control socket [default: ./pumice-data]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// A drive: a path to a file or block device, or emu:PRESET[,option=value…]; repeat for more drives
+    /// A drive: a path to a file or block device (zoned ones too), or emu:PRESET[,option=value…]; repeat for more drives
     #[arg(long, value_name = "SPEC")]
     pub device: Vec<String>,
     /// Where Redis clients connect: host:port or unix:PATH [default: 127.0.0.1:6379]

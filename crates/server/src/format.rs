@@ -54,11 +54,16 @@ pub fn run(args: FormatArgs) -> Outcome {
     let outcome = pumice_reactor::block_on(async {
         let device =
             Device::create(&spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;
-        let (raw, geometry) = (device.raw_bytes(), device.geometry());
-        drives::format(&spec, &device, &options).await.map(|()| (raw, geometry))
+        // Files and block devices take the shape that was asked for; other media keep their own.
+        let (segment_bytes, channels) = match device.geometry() {
+            own if device.has_own_blocks() => (own.block_bytes(), own.channels),
+            _ => (options.segment_bytes, options.channels),
+        };
+        let shape = (device.raw_bytes(), segment_bytes, channels);
+        drives::format(&spec, &device, &options).await.map(|()| shape)
     });
     bar.finish();
-    let (raw, geometry) = match outcome {
+    let (raw, segment_bytes, channels) = match outcome {
         Ok(made) => made,
         Err(stop) => {
             if made {
@@ -67,11 +72,6 @@ pub fn run(args: FormatArgs) -> Outcome {
             }
             return Err(stop);
         }
-    };
-    // Files and block devices take the shape that was asked for; emulated media keep their own.
-    let (segment_bytes, channels) = match &spec {
-        DeviceSpec::Path(_) => (options.segment_bytes, options.channels),
-        DeviceSpec::Emulated(_) => (geometry.block_bytes(), geometry.channels),
     };
     if args.json {
         println!(

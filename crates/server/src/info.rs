@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use pumice_base::size::format_size;
-use pumice_flash::{DeviceSpec, Geometry};
+use pumice_flash::{Device, DeviceSpec, Geometry};
 use pumice_kv::{Opened, SliceId, SpaceReport, Store, StoreOptions};
 use pumice_node::{MEMBER_KEY, Member};
 use pumice_reactor::Addr;
@@ -90,6 +90,7 @@ fn drive(target: &str) -> Result<Value, Stop> {
             "key_table_bytes": stats.table_bytes,
             "table_entries": stats.table_entries,
             "geometry": geometry(store.heap().device().geometry()),
+            "zones": zones(store.heap().device()),
             "space": space(&store.space()),
             "damage": damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }))
@@ -105,6 +106,17 @@ fn geometry(found: Geometry) -> Value {
         "planes_per_die": found.planes_per_die, "dies_per_block": found.dies_per_block,
         "blocks_per_channel": found.blocks_per_channel, "pages_per_block": found.pages_per_block,
         "page_bytes": found.page_bytes, "read_bytes": found.read_bytes, "oob_bytes": found.oob_bytes,
+    })
+}
+
+/// How a zoned drive's zones are cut, and its limits (0: none), as JSON; null on other media.
+fn zones(device: &Device) -> Value {
+    let Device::Zoned(zoned) = device else { return Value::Null };
+    let shape = zoned.shape();
+    json!({
+        "blocks": shape.blocks, "bad": shape.bad, "left_out": shape.left_out, "zone_bytes": shape.zone_bytes,
+        "capacity_bytes": shape.capacity_bytes, "open_max": shape.open_max, "active_max": shape.active_max,
+        "open": shape.open, "active": shape.active,
     })
 }
 

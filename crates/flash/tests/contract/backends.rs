@@ -6,7 +6,7 @@ use std::process::Command;
 
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::block_on;
-use pumice_reactor::sim::{HostOptions, World};
+use pumice_reactor::sim::{HostOptions, World, ZonedModel};
 
 use super::{geometry, open};
 
@@ -14,8 +14,19 @@ const TIMED: &str = "emu:tiny,blocks=8,pages=16,timing=on,dies=2,planes=2,stripe
                      erase_us=100,bus=400,link_read=800,link_write=800";
 const STRIPED: &str = "emu:tiny,blocks=8,pages=16,dies=2,planes=2,oob=128";
 
+/// Zoned block devices to run on instead, with commas between; all they hold is lost. Each has at least 16 zones of a
+/// capacity of 64 KiB (`tests/zoned` makes them in a virtual machine).
+const ZONED: &str = "PUMICE_ZONED";
+
 /// Runs `check` on every backend that this machine has. Each is 2 channels of 8 blocks of 16 pages of 4 KiB.
 pub fn on_all(check: impl AsyncFn(&'static str, Device) + Copy + 'static) {
+    if let Ok(paths) = std::env::var(ZONED) {
+        return block_on(async {
+            for path in paths.split(',') {
+                check("zoned block device", emptied(zoned(Path::new(path)).await).await).await;
+            }
+        });
+    }
     block_on(async {
         let dir = tempfile::tempdir().expect("dir");
         check("file", file(dir.path().join("drive")).await).await;
@@ -32,14 +43,41 @@ pub fn on_all(check: impl AsyncFn(&'static str, Device) + Copy + 'static) {
     let world = World::new(1);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     world.add_block_device(host, Path::new("/dev/sim"), geometry(2).capacity_bytes());
+    world.add_zoned_device(host, Path::new("/dev/zoned"), ZONES);
     let done = world.block_on(host, async move {
         check("simulated file", file("/drive".into()).await).await;
         check("simulated block device", block_device(Path::new("/dev/sim")).await).await;
+        check("simulated zoned device", zoned(Path::new("/dev/zoned")).await).await;
         check("simulated: memory", open("emu:tiny,blocks=8,pages=16").await).await;
         check("simulated: sparse file", open(&sparse(Path::new("/nand"))).await).await;
         check("simulated: timed", open(TIMED).await).await;
     });
     done.expect("the simulated world goes on");
+}
+
+/// The simulated zoned drive: with conventional zones before the others, and zones that are larger than what can be
+/// written of them.
+pub const ZONES: ZonedModel = ZonedModel {
+    zones: 16,
+    conventional: 2,
+    zone_bytes: 128 << 10,
+    capacity_bytes: 64 << 10,
+    open_max: 3,
+    active_max: 6,
+};
+
+/// A zoned device as 2 channels of 8 blocks.
+pub async fn zoned(path: &Path) -> Device {
+    let device = Device::open(&DeviceSpec::Path(path.to_owned()), Access::ReadWrite).await.expect("device");
+    device.with_geometry(geometry(2)).expect("zones of 64 KiB")
+}
+
+/// The device with every block erased.
+pub async fn emptied(device: Device) -> Device {
+    for number in 0..device.geometry().block_count() {
+        device.erase(device.geometry().block(number)).await.expect("erase");
+    }
+    device
 }
 
 fn sparse(path: &Path) -> String {

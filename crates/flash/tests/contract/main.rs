@@ -4,6 +4,7 @@ mod backends;
 mod faults;
 mod timing;
 mod wear;
+mod zoned;
 
 use std::sync::Arc;
 

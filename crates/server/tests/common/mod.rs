@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The binary under test.
+/// The binary under test: the one that was built with the tests, or what `PUMICE_BIN` names (in a virtual machine it lies
+/// elsewhere).
 pub fn pumice() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pumice"));
+    let built = || env!("CARGO_BIN_EXE_pumice").into();
+    let mut command = Command::new(std::env::var_os("PUMICE_BIN").unwrap_or_else(built));
     command.env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG");
     command
 }
