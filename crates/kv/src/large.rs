@@ -24,8 +24,9 @@ use crate::slice::lock;
 use crate::store::{Inner, Store, show_key, write_error};
 use crate::types::SliceId;
 
-/// Bytes of a value in one piece, at most.
-pub const PIECE_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of a value in one piece, at most: with its headers, a segment's among them, it is written in one transfer of
+/// 1 MiB, and read in one.
+pub const PIECE_BYTES_MAX: usize = 1024 * 1024 - 8192;
 
 const ENTRY_BYTES: usize = 16;
 const HEAD_BYTES: usize = 16;

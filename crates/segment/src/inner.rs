@@ -2,7 +2,7 @@
 //! metadata state, moves). None is held across an await.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pumice_base::hash::HashMap;
@@ -18,7 +18,7 @@ use crate::moves::Moves;
 use crate::pace::Pace;
 use crate::table::{OpenSegment, Table};
 use crate::tail::Tail;
-use crate::writer::Writer;
+use crate::writer::{self, Writer};
 use crate::{
     Addr, AppendClass, AppendError, Durability, HeapOptions, HeapStats, LatencyHistogram, OnRelocated,
     RecordPtr,
@@ -67,8 +67,10 @@ pub(crate) struct Inner {
     pub room: Notify,
     pub pace: Pace,
     pub meta: MetaLog,
-    /// By stream; the commit stream's is not used.
-    pub writers: [Writer; 4],
+    /// By lane (`writer::lanes`).
+    pub writers: [Writer; writer::LANES],
+    /// Spreads who waits over the lanes of a stream.
+    pub next_lane: AtomicUsize,
     pub counters: Counters,
     pub latency: Mutex<LatencyHistogram>,
     moves: Mutex<Moves>,
@@ -120,6 +122,7 @@ impl Inner {
             pace: Pace::default(),
             meta,
             writers: std::array::from_fn(|_| Writer::default()),
+            next_lane: AtomicUsize::new(0),
             counters: Counters::default(),
             latency: Mutex::default(),
             moves: Mutex::default(),

@@ -17,7 +17,7 @@ use crate::layout::{VERSION, frame};
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
-use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream};
+use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, writer};
 
 /// Where segment 1 may begin on a file whose segment size is not known yet.
 const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
@@ -334,7 +334,7 @@ pub(crate) async fn open(
         if clean {
             for (stream, open) in open_segments {
                 if stream != Stream::Commit {
-                    inner.writers[stream as usize].set_open(open);
+                    writer::reopen(&inner, stream, open);
                 } else if commit.open.is_none() {
                     commit.open = Some(open);
                 } else {

@@ -1,5 +1,6 @@
 //! The streams beside the commit stream: moved records, key tables, pieces of large values. Each has an open
-//! segment of its own and one write under way; a write is durable when it returns.
+//! segment of its own and one write under way; a write is durable when it returns. Large values have two such *lanes*
+//! on a drive that has room for them: while one piece is being copied and checked, the other is on its way.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use pumice_flash::FlashError;
-use pumice_reactor::sync::Semaphore;
+use pumice_reactor::sync::{Permit, Semaphore};
 use pumice_reactor::{IoBuf, WriteSync};
 
 use crate::inner::Inner;
@@ -18,6 +19,11 @@ use crate::table::OpenSegment;
 use crate::{Addr, AppendClass, AppendError, MovedRecord, RecordPtr, SegmentId, Stream, metalog};
 
 const CHUNK_BYTES: usize = 1 << 20;
+/// A lane for each stream (the commit stream's is not used), and the second one of large values.
+pub(crate) const LANES: usize = 5;
+const SECOND_LARGE_LANE: usize = 4;
+/// Segments of a drive that can spare one more that is half written.
+const SEGMENTS_FOR_TWO_LANES: u32 = 256;
 /// Segments that may fail in a row before the write is given up.
 const TRIES: usize = 8;
 
@@ -71,6 +77,39 @@ impl Writer {
     }
 }
 
+/// The lanes of a stream: who comes takes the first that is free.
+pub(crate) fn lanes(inner: &Inner, stream: Stream) -> &'static [usize] {
+    match stream {
+        Stream::Large if inner.superblock.segment_count >= SEGMENTS_FOR_TWO_LANES => {
+            &[Stream::Large as usize, SECOND_LARGE_LANE]
+        }
+        Stream::Commit => &[Stream::Commit as usize],
+        Stream::Moved => &[Stream::Moved as usize],
+        Stream::Table => &[Stream::Table as usize],
+        Stream::Large => &[Stream::Large as usize],
+    }
+}
+
+/// Gives a segment that was open when the drive was closed to a lane of its stream; seals it when none is left.
+pub(crate) fn reopen(inner: &Inner, stream: Stream, open: OpenSegment) {
+    let lane = lanes(inner, stream).iter().find(|&&lane| inner.writers[lane].open().is_none());
+    match lane {
+        Some(&lane) => inner.writers[lane].set_open(open),
+        None => inner.table().seal(open.id),
+    }
+}
+
+/// Waits for the turn on a lane of the stream.
+async fn take_lane(inner: &Inner, stream: Stream) -> (usize, Permit<'_>) {
+    let lanes = lanes(inner, stream);
+    let free = |&lane: &usize| Some((lane, inner.writers[lane].turn().try_acquire(1)?));
+    if let Some(taken) = lanes.iter().find_map(free) {
+        return taken;
+    }
+    let lane = lanes[inner.next_lane.fetch_add(1, Ordering::Relaxed) % lanes.len()];
+    (lane, inner.writers[lane].turn().acquire(1).await)
+}
+
 /// Bytes of a frame with one record.
 fn frame_bytes(payload: usize, has_seq: bool) -> usize {
     frame::HEADER_BYTES + record::padded(record::total_bytes(payload, has_seq))
@@ -85,7 +124,10 @@ pub(crate) fn object_max_bytes(inner: &Inner) -> u32 {
 pub(crate) fn object_room(inner: &Inner, stream: Stream) -> u32 {
     let page = inner.page_bytes() as u32;
     let fresh = object_max_bytes(inner);
-    let Some(open) = inner.writers[stream as usize].open() else { return fresh };
+    // Of the lane that is free, if one is.
+    let lanes = lanes(inner, stream);
+    let free = lanes.iter().find(|&&lane| inner.writers[lane].turn().available() > 0);
+    let Some(open) = inner.writers[*free.unwrap_or(&lanes[0])].open() else { return fresh };
     let left = inner.segment_bytes - open.offset.max(page);
     // Less than a sixteenth of a segment is not worth a piece: the segment is sealed.
     match left.checked_sub(frame_bytes(0, true) as u32) {
@@ -123,30 +165,34 @@ pub(crate) struct FrameIn<'a> {
 }
 
 pub(crate) struct ObjectIn<'a> {
-    pub kind: u8,
-    pub seq: Option<u64>,
-    pub parts: &'a [&'a [u8]],
+    kind: u8,
+    seq: Option<u64>,
+    parts: &'a [&'a [u8]],
+    crc: u32,
 }
 
-impl ObjectIn<'_> {
+impl<'a> ObjectIn<'a> {
+    fn new(kind: u8, seq: Option<u64>, parts: &'a [&'a [u8]]) -> Self {
+        Self { kind, seq, parts, crc: record::payload_crc(seq, parts) }
+    }
+
     fn len(&self) -> usize {
         self.parts.iter().map(|part| part.len()).sum()
     }
 }
 
 /// Writes one frame of several records, numbered by its page unless `number` is given. The caller holds the
-/// stream's turn.
-pub(crate) async fn write_frame(
+/// lane's turn.
+async fn write_frame(
     inner: &Arc<Inner>,
+    lane: usize,
     stream: Stream,
     class: AppendClass,
     input: FrameIn<'_>,
     number: Option<u64>,
 ) -> Result<Vec<RecordPtr>, AppendError> {
     let page = inner.page_bytes();
-    let writer = &inner.writers[stream as usize];
-    let crcs: Vec<u32> =
-        input.records.iter().map(|object| record::payload_crc(object.seq, object.parts)).collect();
+    let writer = &inner.writers[lane];
     let used = frame::HEADER_BYTES
         + input
             .records
@@ -163,7 +209,7 @@ pub(crate) async fn write_frame(
         metalog::ensure_dirty(inner)
             .await
             .map_err(|error| AppendError::ReadOnly(error.to_string().into()))?;
-        let open = take_segment(inner, stream, class, padded).await?;
+        let open = take_segment(inner, lane, stream, class, padded).await?;
         let mut writing = Writing { inner, segment: Some(open.id) };
         let number = number.unwrap_or(u64::from(open.offset) / page as u64);
         let last_seq = inner.commit().next_seq - 1;
@@ -187,7 +233,6 @@ pub(crate) async fn write_frame(
         let ptrs = encode_frame(
             &mut buf[head..],
             &input,
-            &crcs,
             &FrameHeader {
                 life: open.life,
                 number,
@@ -248,14 +293,15 @@ pub(crate) async fn write_frame(
     Err(AppendError::ReadOnly(reason.into()))
 }
 
-/// The stream's open segment if the frame fits, else a fresh one.
+/// The lane's open segment if the frame fits, else a fresh one.
 async fn take_segment(
     inner: &Arc<Inner>,
+    lane: usize,
     stream: Stream,
     class: AppendClass,
     padded: usize,
 ) -> Result<OpenSegment, AppendError> {
-    let writer = &inner.writers[stream as usize];
+    let writer = &inner.writers[lane];
     let page = inner.page_bytes();
     let mut room = inner.segment_bytes as usize;
     inner.check_reserve(class)?;
@@ -283,21 +329,16 @@ async fn take_segment(
     out.pop_front().ok_or(AppendError::Busy)
 }
 
-fn encode_frame(
-    out: &mut [u8],
-    input: &FrameIn<'_>,
-    crcs: &[u32],
-    header: &FrameHeader,
-    addr: Addr,
-) -> Vec<RecordPtr> {
+fn encode_frame(out: &mut [u8], input: &FrameIn<'_>, header: &FrameHeader, addr: Addr) -> Vec<RecordPtr> {
     header.encode(out, addr);
     let mut at = frame::HEADER_BYTES;
     let mut ptrs = Vec::with_capacity(input.records.len());
-    for (object, crc) in input.records.iter().zip(crcs) {
+    for object in input.records {
         let begin = at;
         let place = Addr::new(addr.segment(), addr.offset() + begin as u32);
         let len = object.len() as u32;
-        at += record::encode_head(&mut out[at..], header.life, place, len, object.kind, object.seq, *crc);
+        at +=
+            record::encode_head(&mut out[at..], header.life, place, len, object.kind, object.seq, object.crc);
         for part in object.parts {
             out[at..at + part.len()].copy_from_slice(part);
             at += part.len();
@@ -339,10 +380,11 @@ pub(crate) async fn write_object(
         matches!(stream, Stream::Table | Stream::Large),
         "objects go to Table or Large; {stream:?} has its own way in"
     );
-    let _turn = inner.writers[stream as usize].turn().acquire(1).await;
     let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
-    let object = ObjectIn { kind, seq, parts: &parts };
-    let ptrs = write_frame(inner, stream, class, FrameIn { records: &[object] }, None).await?;
+    // Before the turn: others write meanwhile.
+    let object = ObjectIn::new(kind, seq, &parts);
+    let (lane, _turn) = take_lane(inner, stream).await;
+    let ptrs = write_frame(inner, lane, stream, class, FrameIn { records: &[object] }, None).await?;
     Ok(ptrs[0])
 }
 
@@ -370,7 +412,7 @@ pub(crate) async fn write_moved(
         let objects: Vec<ObjectIn<'_>> = rest[..count]
             .iter()
             .zip(&payloads)
-            .map(|(record, parts)| ObjectIn { kind: record.kind, seq: Some(record.seq), parts })
+            .map(|(record, parts)| ObjectIn::new(record.kind, Some(record.seq), parts))
             .collect();
         // The number is used again when the write fails: a gap would look like damage.
         let writer = &inner.writers[Stream::Moved as usize];
@@ -378,6 +420,7 @@ pub(crate) async fn write_moved(
         inner.moves().begin(number);
         match write_frame(
             inner,
+            Stream::Moved as usize,
             Stream::Moved,
             AppendClass::System,
             FrameIn { records: &objects },

@@ -243,3 +243,46 @@ fn a_drive_that_was_written_when_formatted_never_writes_ahead() {
         assert!(on_disk >= total << 20, "{on_disk} bytes on disk for {total} segments of 1 MiB");
     });
 }
+
+/// Large values have two lanes where segments are many: both lanes' segments go on after a clean close, and what they
+/// hold is there after a crash.
+#[test]
+fn pieces_are_written_two_at_a_time() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("dir");
+        let device = file(dir.path(), 400 * u64::from(format_options().segment_bytes)).await;
+        let mut heap = formatted(&device).await;
+        let before = heap.segments_in_use().len();
+        let mut held: Vec<(pumice_segment::RecordPtr, Bytes)> = Vec::new();
+        for round in 0..3u8 {
+            let pieces: Vec<Bytes> = (0..2u8).map(|i| Bytes::from(vec![round * 16 + i; 5000])).collect();
+            let writes: Vec<_> = pieces
+                .iter()
+                .map(|piece| {
+                    let (heap, piece) = (heap.clone(), piece.clone());
+                    pumice_reactor::spawn(async move {
+                        heap.write_object(5, Stream::Large, vec![piece], None).await.expect("object")
+                    })
+                })
+                .collect();
+            for (write, piece) in writes.into_iter().zip(pieces) {
+                held.push((write.await.expect("not dropped"), piece));
+            }
+            let [.., (a, _), (b, _)] = &held[..] else { unreachable!("two were written") };
+            assert_ne!(a.addr.segment(), b.addr.segment(), "round {round}: the second waited for the first");
+            assert_eq!(heap.segments_in_use().len(), before + 2, "round {round}");
+            if round == 1 {
+                heap.close().await.expect("close");
+            }
+            if round > 0 {
+                drop(heap);
+                let (opened, ..) = reopen(&device).await;
+                assert_eq!(opened.clean, round == 1);
+                heap = opened.heap;
+                for (ptr, piece) in &held {
+                    assert_eq!(heap.read(*ptr).await.expect("read").payload, piece);
+                }
+            }
+        }
+    });
+}
