@@ -23,7 +23,7 @@ struct Args {
     memory_mib: u64,
     fill_percent: u64,
     depth: usize,
-    inline_max: Option<usize>,
+    inline_max: Option<u16>,
 }
 
 fn main() {
@@ -36,7 +36,7 @@ fn main() {
         memory_mib: rest.next().unwrap_or(64),
         fill_percent: rest.next().unwrap_or(70),
         depth: rest.next().unwrap_or(32) as usize,
-        inline_max: rest.next().map(|bytes| bytes as usize),
+        inline_max: rest.next().map(|bytes| bytes as u16),
     };
     let slot: Arc<Mutex<Option<oneshot::Sender<Store>>>> = Arc::default();
     let waiting: Arc<Mutex<Option<oneshot::Receiver<Store>>>> = Arc::default();
@@ -102,12 +102,12 @@ async fn run(args: Args, sender: oneshot::Sender<Store>) {
     let size = (args.data_mib << 20) * 100 / args.fill_percent;
     let _ = std::fs::remove_file(&args.file);
     let device = Device::create(&DeviceSpec::Path(args.file.clone()), size).await.expect("device");
-    let format = StoreFormat { drive_id: *b"load-example-drv", ..StoreFormat::default() };
-    Store::format(&device, &format).await.expect("format");
-    let mut options = StoreOptions { memory_bytes: args.memory_mib << 20, ..StoreOptions::default() };
+    let mut format = StoreFormat { drive_id: *b"load-example-drv", ..StoreFormat::default() };
     if let Some(inline_max) = args.inline_max {
-        options.inline_max = inline_max;
+        format.inline_max = inline_max;
     }
+    Store::format(&device, &format).await.expect("format");
+    let options = StoreOptions { memory_bytes: args.memory_mib << 20, ..StoreOptions::default() };
     let opened = Store::open(device, options, &|_, _| {}).await.expect("open");
     let store = opened.store;
     let _ = sender.send(store.clone());

@@ -25,7 +25,7 @@ use crate::stats::Counters;
 use crate::store::{Inner, Store};
 use crate::table::TABLE_BYTES;
 
-const CONFIG_VERSION: u32 = 1;
+const CONFIG_VERSION: u32 = 2;
 const CONFIG_HEAD_BYTES: usize = 8;
 
 /// Bytes done and bytes to do.
@@ -55,7 +55,7 @@ impl Store {
         let mut config = Vec::with_capacity(CONFIG_HEAD_BYTES + format.config.len());
         config.extend_from_slice(&CONFIG_VERSION.to_le_bytes());
         config.extend_from_slice(&format.slices.to_le_bytes());
-        config.extend_from_slice(&[0; 2]);
+        config.extend_from_slice(&format.inline_max.to_le_bytes());
         config.extend_from_slice(&format.config);
         let options = FormatOptions {
             segment_bytes: format.segment_bytes,
@@ -87,7 +87,7 @@ impl Store {
         };
         let opened = Heap::open(device, heap_options, progress).await?;
         let (heap, mut replay) = (opened.heap, opened.replay);
-        let (slices, config) = read_config(&heap.config())?;
+        let (slices, inline_max, config) = read_config(&heap.config())?;
         let mut manifest = Manifest::new(usize::from(slices));
         for record in &opened.client_state {
             let changes = manifest::decode(record).map_err(OpenError::Manifest)?;
@@ -106,6 +106,7 @@ impl Store {
             cache: TableCache::new(usize::from(slices), budget.tables),
             heap,
             options,
+            inline_max,
             budget,
             config,
             snapshots: Snapshots::default(),
@@ -176,7 +177,8 @@ impl Store {
     }
 }
 
-fn read_config(config: &Bytes) -> Result<(u16, Bytes), OpenError> {
+/// The number of slices, the longest value that lies beside its key, and what the layer above stored.
+fn read_config(config: &Bytes) -> Result<(u16, usize, Bytes), OpenError> {
     let head = config
         .get(..CONFIG_HEAD_BYTES)
         .ok_or_else(|| OpenError::Manifest("no store on this drive".into()))?;
@@ -190,7 +192,8 @@ fn read_config(config: &Bytes) -> Result<(u16, Bytes), OpenError> {
     if slices == 0 || slices > 1024 {
         return Err(OpenError::Manifest(format!("{slices} slices")));
     }
-    Ok((slices, config.slice(CONFIG_HEAD_BYTES..)))
+    let inline_max = u16::from_le_bytes([head[6], head[7]]);
+    Ok((slices, usize::from(inline_max), config.slice(CONFIG_HEAD_BYTES..)))
 }
 
 impl Inner {
@@ -221,9 +224,7 @@ impl Inner {
             value.len() as u64
         };
         let body = match record.kind {
-            record::PUT | record::PUT_LARGE if value.len() <= self.options.inline_max => {
-                NewBody::Inline(value)
-            }
+            record::PUT | record::PUT_LARGE if value.len() <= self.inline_max => NewBody::Inline(value),
             record::PUT | record::PUT_LARGE => NewBody::Record(record.ptr),
             record::DELETE => NewBody::Tombstone,
             record::RETIRE => {

@@ -13,6 +13,9 @@ pub struct StoreFormat {
     pub segment_bytes: u32,
     /// Channels on files and block devices.
     pub channels: u16,
+    /// Values up to this many bytes lie in key tables beside their keys; what the log holds of them is dead once a
+    /// checkpoint covers it, and cleaning need not ask.
+    pub inline_max: u16,
     /// What the layer above wants to find again with [`crate::Store::config`]; at most 1 KiB.
     pub config: bytes::Bytes,
     /// Format over an existing drive.
@@ -28,6 +31,7 @@ impl Default for StoreFormat {
             drive_id: [0; 16],
             segment_bytes: 8 << 20,
             channels: 1,
+            inline_max: 128,
             config: bytes::Bytes::new(),
             force: false,
             prewrite: None,
@@ -42,8 +46,6 @@ pub struct StoreOptions {
     pub memory_bytes: u64,
     /// When a write counts as durable.
     pub durability: Durability,
-    /// Values up to this many bytes lie in key tables beside their keys.
-    pub inline_max: usize,
     /// Log since the last checkpoint before memtables are flushed, in bytes: bounds the replay after a crash.
     pub log_max_bytes: u64,
     /// Memtable bytes before a flush; `None` takes a share of `memory_bytes`.
@@ -60,7 +62,6 @@ impl Default for StoreOptions {
         Self {
             memory_bytes: 256 << 20,
             durability: Durability::Always,
-            inline_max: 128,
             log_max_bytes: 512 << 20,
             memtable_bytes: None,
             reserve_segments: None,

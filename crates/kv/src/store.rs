@@ -40,6 +40,8 @@ pub struct Store {
 pub(crate) struct Inner {
     pub heap: Heap,
     pub options: StoreOptions,
+    /// The drive's: see [`crate::StoreFormat::inline_max`].
+    pub inline_max: usize,
     pub budget: Budget,
     pub config: Bytes,
     pub slices: Box<[Mutex<Slice>]>,
@@ -351,9 +353,7 @@ impl Inner {
     ) -> usize {
         let value = op.value(buf);
         let body = match op.kind {
-            record::PUT | record::PUT_LARGE if value.len() <= self.options.inline_max => {
-                NewBody::Inline(value)
-            }
+            record::PUT | record::PUT_LARGE if value.len() <= self.inline_max => NewBody::Inline(value),
             record::PUT | record::PUT_LARGE => NewBody::Record(ptr),
             record::DELETE => NewBody::Tombstone,
             record::RETIRE => {

@@ -292,10 +292,20 @@ fn a_store_writes_records_of_the_documented_kinds() {
 }
 
 #[test]
+fn the_configuration_holds_version_slices_and_inline_length() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        Store::format(&device, &format()).await.expect("format");
+        let opened = Heap::open(device, HeapOptions::default(), &no_progress).await.expect("open");
+        assert_eq!(&opened.heap.config()[..], b"\x02\x00\x00\x00\x03\x00\x40\x00mine");
+    });
+}
+
+#[test]
 fn a_store_of_a_newer_version_is_refused_by_its_number() {
     pumice_reactor::block_on(async {
         let device = device("emu:small").await;
-        let config = Bytes::from_static(&[2, 0, 0, 0, 3, 0, 0, 0]);
+        let config = Bytes::from_static(&[3, 0, 0, 0, 3, 0, 128, 0]);
         let newer = pumice_segment::FormatOptions {
             drive_id: format().drive_id,
             config,
@@ -303,6 +313,6 @@ fn a_store_of_a_newer_version_is_refused_by_its_number() {
         };
         Heap::format(&device, &newer).await.expect("format");
         let refused = Store::open(device, options(), &no_progress).await.err().expect("refused").to_string();
-        assert!(refused.contains("version 2") && refused.contains("newer"), "{refused}");
+        assert!(refused.contains("version 3") && refused.contains("newer"), "{refused}");
     });
 }

@@ -30,6 +30,7 @@ pub fn format() -> StoreFormat {
         slices: 3,
         drive_id: *b"0123456789abcdef",
         segment_bytes: 256 << 10,
+        inline_max: 64,
         config: Bytes::from_static(b"mine"),
         ..StoreFormat::default()
     }
@@ -37,7 +38,7 @@ pub fn format() -> StoreFormat {
 
 /// Memtables so small that everything happens often.
 pub fn options() -> StoreOptions {
-    StoreOptions { memtable_bytes: Some(48 << 10), inline_max: 64, ..StoreOptions::default() }
+    StoreOptions { memtable_bytes: Some(48 << 10), ..StoreOptions::default() }
 }
 
 pub async fn open_with(device: &Device, options: StoreOptions) -> Opened {

@@ -28,7 +28,7 @@ pub(crate) struct Setup {
     pub slices: u16,
     pub memtable_bytes: u64,
     pub log_max_bytes: u64,
-    pub inline_max: usize,
+    pub inline_max: u16,
     /// Keys per space and slice-independent: small numbers make overwrites frequent.
     pub keys: u64,
     pub spaces: u32,
@@ -70,7 +70,6 @@ impl Setup {
 
     pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions {
-            inline_max: self.inline_max,
             log_max_bytes: self.log_max_bytes,
             memtable_bytes: Some(self.memtable_bytes),
             durability: self.durability,
@@ -240,6 +239,7 @@ impl Bench {
                 drive_id: [7; 16],
                 segment_bytes: setup.segment_bytes,
                 channels: setup.channels,
+                inline_max: setup.inline_max,
                 ..StoreFormat::default()
             };
             Store::format(&device, &format).await.map_err(|error| format!("format: {error}"))
