@@ -154,6 +154,12 @@ impl Device {
         matches!(self, Self::File(_))
     }
 
+    /// True when an erase leaves the bytes as they were, so that what says whether a block is erased has to be written:
+    /// files and block devices.
+    pub fn erase_keeps_bytes(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+
     /// The next page to be programmed in `block`; `None` when the media do not say (a file that was not written
     /// since it was opened).
     pub fn write_pointer(&self, block: BlockAddr) -> Option<u32> {
@@ -228,6 +234,17 @@ impl Device {
         match self {
             Self::File(_) | Self::Zoned(_) => None,
             Self::Emulated(device) => device.spec().is_raw.then_some(device.spec().ecc),
+        }
+    }
+
+    /// Most bits that media which correct themselves had to correct in one codeword of `block` since its erase, and how many
+    /// they can; `None` where they do not say.
+    pub fn corrected_bits_max(&self, block: BlockAddr) -> Option<(u32, u32)> {
+        match self {
+            Self::Emulated(device) if !device.spec().is_raw => {
+                Some((device.corrected_bits_max(block), device.spec().ecc.correctable_bits))
+            }
+            _ => None,
         }
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec, Geometry};
 use pumice_reactor::{IoBuf, JoinHandle, block_on, now, spawn};
-use pumice_segment::ftl::{Place, RawFlash, RawOptions};
+use pumice_segment::ftl::{Place, RawFlash, RawFormat, RawOptions};
 
 /// Writers under way; reads of one batch.
 const WRITERS: usize = 16;
@@ -69,7 +69,10 @@ async fn all(tasks: Vec<JoinHandle<Result<(), String>>>) -> Result<(), Failed> {
 }
 
 async fn run(name: &str, patches: u64) -> Result<(), Failed> {
-    let raw = RawFlash::new(open(name).await?, RawOptions::default())?;
+    let mut drive_id = [0; 16];
+    Rng::from_seed(pumice_reactor::wall_ms()).fill(&mut drive_id);
+    let format = RawFormat { drive_id, force: true };
+    let raw = RawFlash::format(open(name).await?, format, RawOptions::default()).await?;
     let len = raw.segment_bytes() as usize;
     println!("{name}: {}; patches of {len} B", raw.geometry());
     // The high half names the table, the low half counts its patches: they spread over the channels in turn.
@@ -139,7 +142,7 @@ async fn run(name: &str, patches: u64) -> Result<(), Failed> {
     report("sequential scan", patches as usize * len, start.elapsed());
 
     for number in 0..patches {
-        raw.erase(id(number))?;
+        raw.erase(&client, id(number)).await?;
     }
     for channel in 0..raw.geometry().channels {
         let counts = raw.counts(channel);

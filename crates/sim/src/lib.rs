@@ -11,6 +11,7 @@
 //! CPU time is free in virtual time: a world shows what is *correct*, and how long devices and links take, not
 //! how fast the code is.
 
+mod ftl;
 mod kv;
 pub mod linear;
 pub mod oracle;

@@ -1,5 +1,6 @@
 //! The list of worlds, and the loop over seeds that all of them share.
 
+use crate::ftl;
 use crate::kv;
 use crate::redis;
 use crate::report::{Failure, Report, RunError, RunOptions};
@@ -37,6 +38,13 @@ struct World {
 }
 
 const WORLDS: &[World] = &[
+    World {
+        info: WorldInfo {
+            name: "ftl",
+            about: "power cut at every operation of a raw-flash drive, and again while it recovers",
+        },
+        run: ftl::run,
+    },
     World {
         info: WorldInfo {
             name: "kv",

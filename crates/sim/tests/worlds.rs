@@ -31,6 +31,13 @@ fn large_collections_are_whole_after_a_power_cut_inside_of_a_command() {
 }
 
 #[test]
+fn raw_flash_survives_power_cuts_at_every_operation() {
+    let report = passes("ftl", &RunOptions { seeds: 6, ops: Some(6), ..RunOptions::default() });
+    assert!(report.counters["cuts"] > 300 && report.counters["second cuts"] > 100, "{report}");
+    assert!(report.counters["recoveries"] > 300 && report.counters["clean opens"] > 300, "{report}");
+}
+
+#[test]
 fn flipped_bits_never_give_wrong_data() {
     passes("kv-flip", &RunOptions { ops: Some(20), ..RunOptions::default() });
 }
@@ -46,6 +53,8 @@ fn a_full_drive_says_so_and_half_fits_again() {
 fn the_same_seed_gives_the_same_events() {
     let options = RunOptions { seed: 2, ..RunOptions::default() };
     assert_eq!(passes("kv", &options).event_hash, passes("kv", &options).event_hash);
+    let few = RunOptions { ops: Some(3), ..options.clone() };
+    assert_eq!(passes("ftl", &few).event_hash, passes("ftl", &few).event_hash);
     let other = RunOptions { seed: 3, ..RunOptions::default() };
     assert_ne!(passes("kv", &options).event_hash, passes("kv", &other).event_hash);
 }

@@ -12,8 +12,13 @@ use pumice_flash::{BlockAddr, Device, EccSpec, FlashError, Geometry};
 use pumice_reactor::{IoBuf, WriteSync};
 
 /// A page is weak when one of its codewords needed more than this share of what the code corrects.
-const WEAK_NUMERATOR: usize = 3;
-const WEAK_DENOMINATOR: usize = 4;
+const WEAK_NUMERATOR: u32 = 3;
+const WEAK_DENOMINATOR: u32 = 4;
+
+/// Most flipped bits in a codeword that corrects `correctable` of them before its page is weak.
+pub(super) fn weak_limit(correctable: u32) -> u32 {
+    correctable * WEAK_NUMERATOR / WEAK_DENOMINATOR
+}
 
 /// What correction has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,11 +82,15 @@ impl PageEcc {
         oob
     }
 
-    /// Mends whole pages; answers whether one of them is weak, or the first that is lost.
-    fn decode(&self, data: &mut [u8], oob: &mut [u8]) -> Result<bool, usize> {
+    /// Bits that are corrected in each codeword.
+    pub(crate) fn correctable_bits(&self) -> u32 {
+        self.code.correctable_bits() as u32
+    }
+
+    /// Mends whole pages; answers the most bits that one codeword needed, or the first page that is lost.
+    fn decode(&self, data: &mut [u8], oob: &mut [u8]) -> Result<u32, usize> {
         let (page_bytes, oob_bytes) = (self.geometry.page_bytes as usize, self.geometry.oob_bytes as usize);
-        let limit = self.code.correctable_bits() * WEAK_NUMERATOR / WEAK_DENOMINATOR;
-        let mut is_weak = false;
+        let mut most = 0;
         for (at, page) in data.chunks_exact_mut(page_bytes).enumerate() {
             let beside = &mut oob[at * oob_bytes..(at + 1) * oob_bytes];
             let words = page.chunks_exact_mut(self.code.data_bytes());
@@ -91,7 +100,7 @@ impl PageEcc {
                     Ok(bits) => {
                         self.corrected_bits.fetch_add(bits as u64, Ordering::Relaxed);
                         self.corrected_codewords.fetch_add(1, Ordering::Relaxed);
-                        is_weak |= bits > limit;
+                        most = most.max(bits as u32);
                     }
                     Err(_) => {
                         self.uncorrectable_pages.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +109,7 @@ impl PageEcc {
                 }
             }
         }
-        Ok(is_weak)
+        Ok(most)
     }
 
     /// [`Device::program`] with parity beside each page.
@@ -115,7 +124,7 @@ impl PageEcc {
         device.program_with_oob(block, first_page, data, oob, WriteSync::Durable).await
     }
 
-    /// [`Device::read`], corrected; answers whether a page that was read is weak.
+    /// [`Device::read`], corrected; answers the most bits that one codeword needed.
     ///
     /// # Errors
     /// [`FlashError::Uncorrectable`] names the page that is lost.
@@ -125,13 +134,13 @@ impl PageEcc {
         block: BlockAddr,
         offset_bytes: u32,
         mut buf: IoBuf,
-    ) -> (Result<bool, FlashError>, IoBuf) {
+    ) -> (Result<u32, FlashError>, IoBuf) {
         let page_bytes = self.geometry.page_bytes;
         let len = buf.len();
         let Some(end) = u32::try_from(len).ok().and_then(|len| offset_bytes.checked_add(len)) else {
             // Let the device say what is wrong with it.
             let (result, buf) = device.read(block, offset_bytes, buf).await;
-            return (result.map(|()| false), buf);
+            return (result.map(|()| 0), buf);
         };
         let (first, last) = (offset_bytes / page_bytes, end.div_ceil(page_bytes));
         let pages = (last - first) as usize;

@@ -2,44 +2,70 @@
 //!
 //! SDF's interface (ASPLOS 2014 section 2) in software: a segment is one erase unit on one channel; a caller names it by
 //! a 128-bit id, and consecutive ids land on consecutive channels, or it names the channel. Per channel there is a
-//! scheduler ([`Scheduler`]), block mapping with dynamic wear levelling and a bad-block list (`blocks.rs`); clients share the
-//! device by tags ([`Client`]). There is no garbage collection and no over-provisioning: who writes erases.
+//! scheduler ([`Scheduler`]) and a table of blocks with dynamic wear levelling (`blocks.rs`); clients share the device by
+//! tags ([`Client`]). There is no garbage collection and no over-provisioning: who writes erases.
 //!
-//! A write: take a tag; take the channel's erased block with the fewest erases, or erase one; program it chunk by chunk,
-//! two chunks under way; only then does the id name it. A block that fails to program or erase is retired at once and the
-//! write goes to another. Released segments are erased in the background until the floor of erased blocks is met.
+//! 1. A write takes the channel's erased block with the fewest erases, or erases one, and programs it chunk by chunk, two
+//!    chunks under way; the last page goes alone and last (`write.rs`). First and last page bear the segment's tag
+//!    (`media.rs`, `tag.rs`), so that the mapping (`map.rs`) can be had from the media after a crash (`recover.rs`).
+//! 2. An erase is durable when it returns; a discard is a hint (`erase.rs`). Released blocks are erased in the background
+//!    until the floor of erased blocks is met.
+//! 3. A block that fails to program or erase is retired at once and the write goes to another; a checkpoint (`durable.rs`,
+//!    `area.rs`) keeps it retired. The checkpoint on [`RawFlash::close`] lets the next open read nothing else.
+//! 4. Raw media get BCH parity in their out-of-band bytes (`ecc.rs`): what can be mended is mended and counted, what cannot
+//!    names its page. A segment with a page near the limit is named weak until it is [refreshed](RawFlash::refresh); a
+//!    patrol finds and refreshes those that nobody reads (`scrub.rs`).
 //!
-//! Raw media get BCH parity in their out-of-band bytes (`ecc.rs`): what can be mended is mended and counted, what cannot
-//! names its page, and a segment with a page near the limit is named weak until it is [refreshed](RawFlash::refresh).
+//! Layouts are in `docs/format/raw-flash.md`. The record heap (`heap.rs`) does not lie on this layer yet.
 //!
-//! What is *not* here yet: the mapping lives in memory only and is forgotten with the [`RawFlash`]; patrol scrub. The
-//! record heap (`heap.rs`) does not lie on this layer yet.
+//! Locks, leaves all: a channel's blocks, the map, the checkpoint's place. None is held while another is taken, or across an
+//! await.
 
+mod area;
 mod blocks;
+mod checkpoint;
 mod client;
+mod durable;
 mod ecc;
+mod erase;
+mod error;
+mod map;
+mod media;
+mod open;
+mod probe;
+mod recover;
 mod schedule;
+mod scrub;
+mod space;
+mod tag;
+mod write;
 
-use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use blocks::BlockCounts;
 use blocks::Blocks;
 use bytes::Bytes;
+pub use checkpoint::{MARK_BYTES, PART_HEADER_BYTES, PartHeader, encode_mark, is_mark};
 pub use client::{Client, TAGS_PER_CLIENT, Tag, Ticket};
+pub use durable::RawStats;
+use durable::UnderWay;
 pub use ecc::EccCounts;
-use ecc::PageEcc;
-use pumice_base::hash::HashMap;
-use pumice_flash::{BlockAddr, Device, FlashError, Geometry};
-use pumice_reactor::sync::Notify;
-use pumice_reactor::{IoBuf, JoinHandle, WriteSync};
+pub use error::{RawDamage, RawError};
+use map::{Claimed, Map};
+use media::Media;
+pub use open::{RawFormat, RawOpened};
+use pumice_flash::{BlockAddr, Device, Geometry};
+use pumice_reactor::sync::{Notify, Semaphore};
+use pumice_reactor::{IoBuf, JoinHandle, spawn};
 pub use schedule::{Class, Grant, Scheduler};
+pub use scrub::{ScrubOptions, ScrubStats};
+pub use space::{ChannelSpace, RawSpace};
+pub use tag::{BlockTag, RAW_VERSION, TAG_BYTES, TagDecoded, TagKind};
 
-/// Plane groups per die in one chunk of a program: what a read may have to wait for, twice.
-const CHUNK_GROUPS: u32 = 4;
-/// Blocks that one write tries before it gives up.
-const BLOCKS_TRIED: u32 = 8;
+/// Whoever waits for a block to change looks again after this, should the word of it have passed before it waited.
+const RECHECK: Duration = Duration::from_millis(5);
 
 /// How a device is used raw.
 #[derive(Clone, Copy, Debug)]
@@ -63,75 +89,42 @@ pub enum Place {
     Channel(u16),
 }
 
-/// Why a raw request was not carried out.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum RawError {
-    /// No segment has this id.
-    #[error("there is no segment {id:032x}")]
-    NotFound {
-        /// The id asked for.
-        id: u128,
-    },
-    /// The id is taken: erase it first.
-    #[error("segment {id:032x} is written already: erase it first")]
-    Exists {
-        /// The id asked for.
-        id: u128,
-    },
-    /// A segment is written whole.
-    #[error("segment {id:032x}: {len_bytes} B were handed in, a segment has {segment_bytes}")]
-    Length {
-        /// The id asked for.
-        id: u128,
-        /// Bytes handed in.
-        len_bytes: usize,
-        /// Bytes of a segment.
-        segment_bytes: u32,
-    },
-    /// There is no such channel.
-    #[error("there is no channel {channel}: the device has {channels}")]
-    NoChannel {
-        /// The channel asked for.
-        channel: u16,
-        /// Channels there are.
-        channels: u16,
-    },
-    /// No block of the channel is free.
-    #[error(
-        "channel {channel} is full: {} blocks in use, {} bad, {} free; erase segments on it", counts.used, counts.bad,
-        counts.erased + counts.dirty
-    )]
-    Full {
-        /// The channel.
-        channel: u16,
-        /// Its blocks.
-        counts: BlockCounts,
-    },
-    /// The device's reason.
-    #[error(transparent)]
-    Flash(#[from] FlashError),
-}
-
 struct Channel {
     scheduler: Arc<Scheduler>,
     /// A leaf lock.
     blocks: Mutex<Blocks>,
-    /// An erase in the background has ended.
+    /// An erase has ended: a writer may find an erased block.
     erase_ended: Notify,
 }
 
 struct Inner {
-    device: Device,
-    geometry: Geometry,
+    media: Arc<Media>,
     options: RawOptions,
+    drive_id: [u8; 16],
+    /// Blocks for checkpoints, by number.
+    area: Vec<u32>,
     channels: Vec<Channel>,
-    /// Where each segment is; `None` while it is being written. A leaf lock.
-    map: Mutex<HashMap<u128, Option<BlockAddr>>>,
+    /// Which block holds which segment. A leaf lock.
+    map: Mutex<Map>,
     numbers: Arc<AtomicU64>,
-    /// For media that do not correct themselves.
-    ecc: Option<PageEcc>,
-    /// Segments with a page near what its code corrects. A leaf lock.
-    weak: Mutex<BTreeSet<u128>>,
+    /// The next write's.
+    sequence: AtomicU64,
+    /// No more writes: the drive is being closed, or was.
+    closing: AtomicBool,
+    /// Requests that change something.
+    under_way: AtomicU32,
+    /// A block or a segment changed its role, for those who wait for a certain one.
+    changed: Notify,
+    /// One checkpoint at a time.
+    writing_checkpoint: Arc<Semaphore>,
+    /// The newest checkpoint. A leaf lock.
+    checkpoint: Mutex<durable::Newest>,
+    /// Bad blocks found so far, and those of them that a checkpoint knows.
+    bad_found: AtomicU32,
+    bad_saved: AtomicU32,
+    erases_since_checkpoint: AtomicU32,
+    counters: durable::Counters,
+    scrub: Mutex<ScrubStats>,
 }
 
 /// See the module's text. Clones are handles on the same device.
@@ -139,33 +132,26 @@ struct Inner {
 pub struct RawFlash(Arc<Inner>);
 
 impl RawFlash {
-    /// Takes the whole device. Whatever it holds counts as free.
-    ///
-    /// # Errors
-    /// [`FlashError::Geometry`] when raw media have no room for their parity.
-    pub fn new(device: Device, options: RawOptions) -> Result<Self, RawError> {
-        let geometry = device.geometry();
-        let ecc = device.ecc().map(|ecc| PageEcc::new(geometry, ecc)).transpose()?;
-        let channels = (0..geometry.channels).map(|channel| {
-            let at = |block| BlockAddr { channel, block };
-            let erases = (0..geometry.blocks_per_channel).map(|b| device.erase_count(at(b)).unwrap_or(0));
-            let blocks = Blocks::new(erases.collect(), |block| device.is_factory_bad(at(block)));
-            Channel { scheduler: Arc::default(), blocks: Mutex::new(blocks), erase_ended: Notify::new() }
-        });
-        let channels = channels.collect();
-        let numbers = Arc::new(AtomicU64::new(1));
-        let (map, weak) = (Mutex::default(), Mutex::default());
-        Ok(Self(Arc::new(Inner { device, geometry, options, channels, map, numbers, ecc, weak })))
-    }
-
     /// What correction has done so far; zeros for media that correct themselves.
     pub fn ecc_counts(&self) -> EccCounts {
-        self.0.ecc.as_ref().map(PageEcc::counts).unwrap_or_default()
+        self.0.media.ecc_counts()
     }
 
     /// Segments that were found to have a page near what its code corrects: to be refreshed before it is lost.
     pub fn weak(&self) -> Vec<u128> {
-        self.0.weak().iter().copied().collect()
+        let mut weak = Vec::new();
+        for channel in 0..self.geometry().channels {
+            let blocks: Vec<u32> = {
+                let blocks = self.0.blocks(channel);
+                let found = (0..).zip(blocks.states()).filter(|(_, state)| state.is_weak());
+                found.map(|(block, _)| block).collect()
+            };
+            let map = self.0.map();
+            let borne = blocks.into_iter().map(|block| map.borne(self.0.number(channel, block)));
+            weak.extend(borne.flatten().filter(|(_, is_live)| *is_live).map(|(id, _)| id));
+        }
+        weak.sort_unstable();
+        weak
     }
 
     /// A client with tags of its own.
@@ -173,24 +159,49 @@ impl RawFlash {
         Client::new(Arc::clone(&self.0.numbers))
     }
 
-    /// The device's shape; a block is a segment.
-    pub fn geometry(&self) -> Geometry {
-        self.0.geometry
+    /// The drive's identity.
+    pub fn drive_id(&self) -> [u8; 16] {
+        self.0.drive_id
     }
 
-    /// Bytes of a segment.
+    /// The device's shape; a block holds a segment.
+    pub fn geometry(&self) -> Geometry {
+        self.0.media.geometry()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.0.media.device()
+    }
+
+    /// Bytes of a segment: a block's, but for the pages that its tags take where pages have no room beside them.
     pub fn segment_bytes(&self) -> u32 {
-        self.0.geometry.block_bytes()
+        self.0.media.segment_bytes()
+    }
+
+    /// Segments there are.
+    pub fn segment_count(&self) -> u32 {
+        self.0.map().live()
+    }
+
+    /// The ids of all segments, in order.
+    pub fn ids(&self) -> Vec<u128> {
+        let map = self.0.map();
+        let borne = (0..self.geometry().block_count()).filter_map(|block| map.borne(block));
+        let mut ids: Vec<u128> = borne.filter(|(_, is_live)| *is_live).map(|(id, _)| id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// The channel that an id falls to.
     pub fn channel_of(&self, id: u128) -> u16 {
-        (id % u128::from(self.0.geometry.channels)) as u16
+        (id % u128::from(self.geometry().channels)) as u16
     }
 
     /// Where a segment lies.
     pub fn place_of(&self, id: u128) -> Option<BlockAddr> {
-        self.0.map().get(&id).copied().flatten()
+        let block = self.0.map().get(id)?;
+        Some(self.geometry().block(block))
     }
 
     /// Blocks of a channel by use.
@@ -198,19 +209,36 @@ impl RawFlash {
         self.0.blocks(channel).counts()
     }
 
-    /// Fewest and most erases of the good blocks of a channel.
+    /// Fewest and most erases of the good blocks of a channel that are for segments.
     pub fn erase_range(&self, channel: u16) -> Option<(u32, u32)> {
         self.0.blocks(channel).erase_range()
     }
 
-    /// Writes a segment; durable when this returns, with the tag that the request bore.
+    /// Where the drive's bytes are, by channel.
+    pub fn space(&self) -> RawSpace {
+        let (geometry, segment_bytes) = (self.geometry(), self.segment_bytes());
+        let of = |channel| {
+            ChannelSpace::of(self.0.blocks(channel).states(), geometry.block_bytes(), segment_bytes)
+        };
+        let raw = self.device().raw_bytes();
+        let channels = (0..geometry.channels).map(of).collect();
+        RawSpace { raw, leftover: raw - geometry.capacity_bytes(), channels }
+    }
+
+    /// Bytes of memory that the mapping and the wear tables take.
+    pub fn memory_bytes(&self) -> usize {
+        let tables = (0..self.geometry().channels).map(|channel| self.0.blocks(channel).memory_bytes());
+        self.0.map().memory_bytes() + tables.sum::<usize>()
+    }
+
+    /// Writes a segment; durable when this returns, with the tag that the request bore. Whoever drops the future may find
+    /// the segment written or not.
     ///
     /// # Errors
     /// [`RawError::Exists`], [`RawError::Length`], [`RawError::Full`]; [`RawError::Flash`] when the device fails in a way
     /// that another block does not mend. The id names nothing then.
     pub async fn write(&self, client: &Client, id: u128, place: Place, data: Bytes) -> Result<Tag, RawError> {
-        let inner = &self.0;
-        let segment_bytes = self.segment_bytes();
+        let (segment_bytes, channels) = (self.segment_bytes(), self.geometry().channels);
         if data.len() != segment_bytes as usize {
             return Err(RawError::Length { id, len_bytes: data.len(), segment_bytes });
         }
@@ -218,21 +246,27 @@ impl RawFlash {
             Place::ById => self.channel_of(id),
             Place::Channel(channel) => channel,
         };
-        if channel >= inner.geometry.channels {
-            return Err(RawError::NoChannel { channel, channels: inner.geometry.channels });
+        if channel >= channels {
+            return Err(RawError::NoChannel { channel, channels });
         }
         let ticket = client.tag().await;
-        let claim = Claim::new(inner, id)?;
-        let block = inner.write(channel, data).await?;
-        claim.settle(block);
-        self.erase_ahead(channel);
-        Ok(ticket.tag)
+        let under_way = UnderWay::new(&self.0)?;
+        let claim = Claim::new(&self.0, id).await?;
+        let this = self.clone();
+        let written = spawn(async move {
+            let written = this.0.write(channel, id, data).await.map(|block| claim.settle(block));
+            drop(under_way);
+            this.erase_ahead(channel);
+            written.map(|()| ticket.tag)
+        });
+        joined(written).await
     }
 
     /// Fills `buf` from `offset_bytes` of a segment on, whole read granules.
     ///
     /// # Errors
-    /// [`RawError::NotFound`]; [`RawError::Flash`] with [`FlashError::Uncorrectable`] when a copy has to heal the page.
+    /// [`RawError::NotFound`]; [`RawError::Flash`] with [`pumice_flash::FlashError::Uncorrectable`] when a copy has to
+    /// heal the page.
     pub async fn read(
         &self,
         client: &Client,
@@ -243,88 +277,16 @@ impl RawFlash {
         let ticket = client.tag().await;
         let Some(block) = self.place_of(id) else { return (Err(RawError::NotFound { id }), buf) };
         let grant = self.0.channel(block.channel).scheduler.turn(Class::Read).await;
-        let (result, buf) = self.0.read(block, offset_bytes, buf).await;
+        let (result, buf) = self.0.media.read_segment(block, offset_bytes, buf).await;
         drop(grant);
         if self.place_of(id) != Some(block) {
-            // Erased meanwhile: whatever was read is not the segment's.
+            // Erased or moved meanwhile: whatever was read may not be the segment's.
             return (Err(RawError::NotFound { id }), buf);
         }
         if let Ok(true) = result {
-            self.0.weak().insert(id);
+            self.0.blocks(block.channel).set_weak(block.block);
         }
         (result.map(|_| ticket.tag).map_err(RawError::from), buf)
-    }
-
-    /// Moves a segment to another block of its channel, bit errors mended.
-    ///
-    /// # Errors
-    /// [`RawError::NotFound`]; [`RawError::Full`] when no block is free; [`RawError::Flash`] when a page is lost already. The
-    /// segment stays where it is then.
-    pub async fn refresh(&self, client: &Client, id: u128) -> Result<Tag, RawError> {
-        let ticket = client.tag().await;
-        let Some(old) = self.place_of(id) else { return Err(RawError::NotFound { id }) };
-        let grant = self.0.channel(old.channel).scheduler.turn(Class::Read).await;
-        let (result, buf) = self.0.read(old, 0, IoBuf::for_read(self.segment_bytes() as usize)).await;
-        drop(grant);
-        result?;
-        let new = self.0.write(old.channel, buf.freeze()).await?;
-        // Erased, or refreshed by somebody else, meanwhile: the copy is not wanted.
-        let is_current = {
-            let mut map = self.0.map();
-            let is_current = map.get(&id) == Some(&Some(old));
-            if is_current {
-                map.insert(id, Some(new));
-            }
-            is_current
-        };
-        self.0.blocks(old.channel).release(if is_current { old.block } else { new.block });
-        self.erase_ahead(old.channel);
-        if !is_current {
-            return Err(RawError::NotFound { id });
-        }
-        self.0.weak().remove(&id);
-        Ok(ticket.tag)
-    }
-
-    /// Forgets a segment. Its block is erased in the background, or before it is written again.
-    ///
-    /// # Errors
-    /// [`RawError::NotFound`].
-    pub fn erase(&self, id: u128) -> Result<(), RawError> {
-        let block = {
-            let mut map = self.0.map();
-            let Some(&Some(block)) = map.get(&id) else { return Err(RawError::NotFound { id }) };
-            map.remove(&id);
-            block
-        };
-        self.0.weak().remove(&id);
-        self.0.blocks(block.channel).release(block.block);
-        self.erase_ahead(block.channel);
-        Ok(())
-    }
-
-    /// Erases blocks of the channel in the background until enough are ready.
-    fn erase_ahead(&self, channel: u16) {
-        let block = {
-            let mut blocks = self.0.blocks(channel);
-            if blocks.erased_soon() >= self.0.options.erased_ahead {
-                return;
-            }
-            blocks.take_dirty()
-        };
-        let Some(block) = block else { return };
-        let this = self.clone();
-        drop(pumice_reactor::spawn(async move {
-            let grant = this.0.channel(channel).scheduler.turn(Class::Erase).await;
-            let result = this.0.device.erase(BlockAddr { channel, block }).await;
-            drop(grant);
-            match result {
-                Ok(()) => this.0.blocks(channel).has_erased(block, false),
-                Err(_) => this.0.blocks(channel).retire(block),
-            }
-            this.0.channel(channel).erase_ended.notify_one();
-            this.erase_ahead(channel);
-        }));
     }
 }
 
@@ -333,135 +295,30 @@ impl Inner {
         &self.channels[usize::from(channel)]
     }
 
+    fn number(&self, channel: u16, block: u32) -> u32 {
+        self.media.geometry().number(BlockAddr { channel, block })
+    }
+
     fn blocks(&self, channel: u16) -> MutexGuard<'_, Blocks> {
-        self.channel(channel).blocks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.channel(channel).blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<u128, Option<BlockAddr>>> {
-        self.map.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn weak(&self) -> MutexGuard<'_, BTreeSet<u128>> {
-        self.weak.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
-    /// Reads, and mends what raw media flipped; answers whether a page is weak.
-    async fn read(
-        &self,
-        block: BlockAddr,
-        offset_bytes: u32,
-        buf: IoBuf,
-    ) -> (Result<bool, FlashError>, IoBuf) {
-        match &self.ecc {
-            Some(ecc) => ecc.read(&self.device, block, offset_bytes, buf).await,
-            None => {
-                let (result, buf) = self.device.read(block, offset_bytes, buf).await;
-                (result.map(|()| false), buf)
-            }
-        }
-    }
-
-    /// An erased block of the channel, now in use.
-    async fn take(&self, channel: u16) -> Result<u32, RawError> {
-        let mut has_waited = false;
-        let taken = loop {
-            let dirty = {
-                let mut blocks = self.blocks(channel);
-                if let Some(block) = blocks.take_erased() {
-                    break Ok(block);
-                }
-                match blocks.take_dirty() {
-                    Some(block) => Some(block),
-                    None if blocks.is_erasing() => None,
-                    None => break Err(RawError::Full { channel, counts: blocks.counts() }),
-                }
-            };
-            match dirty {
-                Some(dirty) => match self.erase_now(channel, dirty).await {
-                    Err(FlashError::EraseFailed { .. }) => {}
-                    done => break done.map(|()| dirty).map_err(RawError::from),
-                },
-                None => {
-                    self.channel(channel).erase_ended.notified().await;
-                    has_waited = true;
-                }
-            }
-        };
-        if has_waited {
-            // One end of an erase wakes one writer; whoever else waits looks for itself.
-            self.channel(channel).erase_ended.notify_one();
-        }
-        taken
-    }
-
-    /// Erases a block that was taken dirty, for use at once.
-    async fn erase_now(&self, channel: u16, block: u32) -> Result<(), FlashError> {
-        let grant = self.channel(channel).scheduler.turn(Class::UrgentErase).await;
-        let result = self.device.erase(BlockAddr { channel, block }).await;
-        drop(grant);
-        let mut blocks = self.blocks(channel);
-        match result {
-            Ok(()) => blocks.has_erased(block, true),
-            Err(_) => blocks.retire(block),
-        }
-        drop(blocks);
-        // Somebody may wait for this very erase.
-        self.channel(channel).erase_ended.notify_one();
-        result
-    }
-
-    async fn write(self: &Arc<Self>, channel: u16, data: Bytes) -> Result<BlockAddr, RawError> {
-        let mut tried = 0;
-        loop {
-            let block = BlockAddr { channel, block: self.take(channel).await? };
-            tried += 1;
-            match self.program(block, &data).await {
-                Ok(()) => return Ok(block),
-                Err(error) => {
-                    self.blocks(channel).retire(block.block);
-                    if tried == BLOCKS_TRIED || !matches!(error, FlashError::ProgramFailed { .. }) {
-                        return Err(error.into());
-                    }
-                }
-            }
-        }
-    }
-
-    /// Programs a whole block, two chunks at a time.
-    async fn program(self: &Arc<Self>, block: BlockAddr, data: &Bytes) -> Result<(), FlashError> {
-        let geometry = self.geometry;
-        let row = u32::from(geometry.planes_per_die) * u32::from(geometry.dies_per_block);
-        let chunk_pages = (CHUNK_GROUPS * row).min(geometry.pages_per_block);
-        let mut before: Option<JoinHandle<Result<(), FlashError>>> = None;
-        let mut page = 0;
-        let mut result = Ok(());
-        while page < geometry.pages_per_block && result.is_ok() {
-            let end = (page + chunk_pages).min(geometry.pages_per_block);
-            let at = |page: u32| page as usize * geometry.page_bytes as usize;
-            let chunk = data.slice(at(page)..at(end));
-            let grant = self.channel(block.channel).scheduler.turn(Class::Program).await;
-            let (this, first) = (Arc::clone(self), page);
-            let next = pumice_reactor::spawn(async move {
-                let result = match &this.ecc {
-                    Some(ecc) => ecc.program(&this.device, block, first, chunk).await,
-                    None => this.device.program(block, first, chunk, WriteSync::Durable).await,
-                };
-                drop(grant);
-                result
-            });
-            if let Some(before) = before.replace(next) {
-                result = joined(before).await;
-            }
-            page = end;
-        }
-        if let Some(last) = before {
-            result = result.and(joined(last).await);
-        }
-        result
+    /// Waits for a block or a segment to change its role, or a little.
+    async fn until_changed(&self) {
+        // Woken or not, whoever waits looks for itself.
+        let _ = pumice_reactor::timeout(RECHECK, self.changed.notified()).await;
     }
 }
 
-async fn joined(handle: JoinHandle<Result<(), FlashError>>) -> Result<(), FlashError> {
+async fn joined<T>(handle: JoinHandle<T>) -> T {
     match handle.await {
         Ok(result) => result,
         Err(_) => unreachable!("nobody aborts it"),
@@ -469,32 +326,31 @@ async fn joined(handle: JoinHandle<Result<(), FlashError>>) -> Result<(), FlashE
 }
 
 /// An id that is being written; free again unless it is settled.
-struct Claim<'a> {
-    inner: &'a Inner,
+struct Claim {
+    inner: Arc<Inner>,
     id: u128,
-    settled: bool,
 }
 
-impl<'a> Claim<'a> {
-    fn new(inner: &'a Inner, id: u128) -> Result<Self, RawError> {
-        let mut map = inner.map();
-        if map.contains_key(&id) {
-            return Err(RawError::Exists { id });
+impl Claim {
+    async fn new(inner: &Arc<Inner>, id: u128) -> Result<Self, RawError> {
+        loop {
+            let claimed = inner.map().claim(id);
+            match claimed {
+                Claimed::Yes => return Ok(Self { inner: Arc::clone(inner), id }),
+                Claimed::Taken => return Err(RawError::Exists { id }),
+                Claimed::Moving => inner.until_changed().await,
+            }
         }
-        map.insert(id, None);
-        Ok(Self { inner, id, settled: false })
     }
 
-    fn settle(mut self, block: BlockAddr) {
-        self.settled = true;
-        self.inner.map().insert(self.id, Some(block));
+    fn settle(self, block: BlockAddr) {
+        let number = self.inner.media.geometry().number(block);
+        self.inner.map().insert(number, self.id, true);
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for Claim {
     fn drop(&mut self) {
-        if !self.settled {
-            self.inner.map().remove(&self.id);
-        }
+        self.inner.map().unclaim(self.id);
     }
 }

@@ -6,6 +6,8 @@
 //!    never idle between chunks. When [`PASSED_MAX`] reads have gone before one, it goes before the next.
 //! 4. An erase is granted while nothing else waits or runs, one at a time. When [`PASSED_BY_MAX`] grants have gone
 //!    before it, or it is urgent (somebody waits for the block), it goes like a program.
+//! 5. The patrol's reads wait as an erase does, and give way to one: they are granted while nothing else waits or runs, or
+//!    when [`PASSED_BY_MAX`] grants have gone before one.
 //!
 //! Every queue is as long as the tags of its clients allow (`client.rs`). Nobody starves: 3 and 4 are bounds.
 
@@ -34,6 +36,8 @@ pub enum Class {
     Erase,
     /// An erase that a write waits for.
     UrgentErase,
+    /// A read of the patrol scrub.
+    Patrol,
 }
 
 impl Class {
@@ -43,17 +47,19 @@ impl Class {
             Self::Program => 1,
             Self::Erase => 2,
             Self::UrgentErase => 3,
+            Self::Patrol => 4,
         }
     }
 }
 
 #[derive(Default)]
 struct State {
-    waiting: [VecDeque<oneshot::Sender<Grant>>; 4],
-    running: [u32; 4],
+    waiting: [VecDeque<oneshot::Sender<Grant>>; 5],
+    running: [u32; 5],
     /// Reads granted while a program waited, and anything granted while an erase waited.
     passed_program: u32,
     passed_erase: u32,
+    passed_patrol: u32,
 }
 
 impl State {
@@ -83,7 +89,12 @@ impl State {
         }
         let programs = self.waits(Class::Program) || self.runs(Class::Program) > 0;
         let due = self.passed_erase >= PASSED_BY_MAX;
-        (self.waits(Class::Erase) && erases == 0 && ((!reads && !programs) || due)).then_some(Class::Erase)
+        if self.waits(Class::Erase) && erases == 0 && ((!reads && !programs) || due) {
+            return Some(Class::Erase);
+        }
+        let idle = !reads && !programs && erases == 0 && !self.waits(Class::Erase);
+        let due = self.passed_patrol >= PASSED_BY_MAX;
+        (self.waits(Class::Patrol) && self.runs(Class::Patrol) == 0 && (idle || due)).then_some(Class::Patrol)
     }
 
     fn count(&mut self, granted: Class) {
@@ -95,6 +106,10 @@ impl State {
             Class::Read => {}
             Class::Program | Class::UrgentErase => self.passed_program = 0,
             Class::Erase => self.passed_erase = 0,
+            Class::Patrol => self.passed_patrol = 0,
+        }
+        if granted != Class::Patrol && self.waits(Class::Patrol) {
+            self.passed_patrol += 1;
         }
         if granted != Class::Erase && self.waits(Class::Erase) {
             self.passed_erase += 1;
@@ -129,8 +144,8 @@ impl Scheduler {
     /// Requests that wait: reads, programs, erases.
     pub fn waiting(&self) -> [usize; 3] {
         let state = self.state();
-        let [reads, programs, erases, urgent] = state.waiting.each_ref().map(VecDeque::len);
-        [reads, programs, erases + urgent]
+        let [reads, programs, erases, urgent, patrol] = state.waiting.each_ref().map(VecDeque::len);
+        [reads + patrol, programs, erases + urgent]
     }
 
     fn hand_out(self: &Arc<Self>) {

@@ -8,7 +8,7 @@
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device};
 use pumice_reactor::{IoBuf, yield_now};
-use pumice_segment::ftl::{Place, RawFlash, RawOptions};
+use pumice_segment::ftl::{Place, RawFlash, RawFormat, RawOptions};
 
 use super::Run;
 use super::plot::{Figure, Series};
@@ -45,8 +45,9 @@ impl Seen {
 async fn wear_out(seed: u64, spare: u32) -> Result<Seen, String> {
     let spec = format!("{CARD},seed={seed}").parse().map_err(|error| format!("{error}"))?;
     let device = Device::open(&spec, Access::ReadWrite).await.map_err(|error| error.to_string())?;
-    let raw =
-        RawFlash::new(device.clone(), RawOptions { erased_ahead: 0 }).map_err(|error| error.to_string())?;
+    let format = RawFormat { drive_id: *b"sdf figures wear", force: false };
+    let formatted = RawFlash::format(device.clone(), format, RawOptions { erased_ahead: 0 }).await;
+    let raw = formatted.map_err(|error| error.to_string())?;
     let (geometry, client) = (raw.geometry(), raw.client());
     let data = IoBuf::zeroed(raw.segment_bytes() as usize).freeze();
     // Until every channel is full.
@@ -70,7 +71,7 @@ async fn wear_out(seed: u64, spare: u32) -> Result<Seen, String> {
             else {
                 return Err(format!("channel {channel} holds nothing"));
             };
-            raw.erase(written.swap_remove(at)).map_err(|error| error.to_string())?;
+            raw.discard(written.swap_remove(at)).map_err(|error| error.to_string())?;
         }
     }
     let mut rng = Rng::from_seed(seed).split("rewrites");
@@ -82,7 +83,7 @@ async fn wear_out(seed: u64, spare: u32) -> Result<Seen, String> {
         id += u128::from(geometry.channels);
         let failed = |error| format!("rewrite {step}: {error}");
         raw.write(&client, new, Place::ById, data.clone()).await.map_err(failed)?;
-        raw.erase(old).map_err(|error| error.to_string())?;
+        raw.discard(old).map_err(|error| error.to_string())?;
         written[at] = new;
         yield_now().await;
     }

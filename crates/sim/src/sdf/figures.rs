@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device};
 use pumice_reactor::{IoBuf, JoinHandle, now, sleep, spawn};
-use pumice_segment::ftl::{Client, Place, RawFlash, RawOptions};
+use pumice_segment::ftl::{Client, Place, RawFlash, RawFormat, RawOptions};
 
 use super::plot::{Figure, Series};
 use super::{Run, conventional};
@@ -53,7 +53,9 @@ impl Spread {
 pub(super) async fn card(spec: &str, erased_ahead: u32) -> Result<RawFlash, String> {
     let spec = spec.parse().map_err(|error| format!("{error}"))?;
     let device = Device::open(&spec, Access::ReadWrite).await.map_err(|error| error.to_string())?;
-    RawFlash::new(device, RawOptions { erased_ahead }).map_err(|error| error.to_string())
+    let format = RawFormat { drive_id: *b"sdf figures card", force: false };
+    let formatted = RawFlash::format(device, format, RawOptions { erased_ahead }).await;
+    formatted.map_err(|error| error.to_string())
 }
 
 /// One segment's contents; nobody keeps them.
@@ -148,7 +150,7 @@ async fn rewrite(raw: &RawFlash, each: u32, seen: impl Fn(f64) + Clone + 'static
                 write(&raw, &client, id(index), &data).await?;
                 seen(start.elapsed().as_secs_f64() * 1e3);
                 if index >= 3 {
-                    raw.erase(id(index - 3)).map_err(|error| error.to_string())?;
+                    raw.discard(id(index - 3)).map_err(|error| error.to_string())?;
                 }
             }
             Ok(())
@@ -366,7 +368,7 @@ pub(super) fn read_latency(
                     let mut id = channel + 8000;
                     while !stop.get() {
                         write(&raw, &client, id, &data).await?;
-                        raw.erase(id).map_err(|error| error.to_string())?;
+                        raw.discard(id).map_err(|error| error.to_string())?;
                         id += 8;
                     }
                     Ok(())

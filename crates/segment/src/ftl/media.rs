@@ -1,0 +1,225 @@
+//! A device's blocks as segments with tags: where on the media a segment's bytes and its two tags lie.
+//!
+//! Pages with room in their out-of-band bytes bear the tags there, and a segment is a whole block (SDF's 8 MiB). Files,
+//! whose pages have none, and raw media, which need them for parity, give the block's first and last page to the tags.
+//!
+//! On files an erase leaves the bytes as they were. There an erased block's first page is overwritten with a tag that says
+//! so, and a block counts only if both its tags agree.
+
+use bytes::Bytes;
+use pumice_flash::{BlockAddr, Device, FlashError, Geometry};
+use pumice_reactor::{IoBuf, WriteSync};
+
+use super::RawError;
+use super::ecc::{EccCounts, PageEcc, weak_limit};
+use super::tag::{BlockTag, TAG_BYTES, TagDecoded};
+
+/// See the module's text.
+pub(crate) struct Media {
+    device: Device,
+    geometry: Geometry,
+    /// For media that do not correct themselves.
+    ecc: Option<PageEcc>,
+    /// Tags take pages of their own.
+    in_band: bool,
+}
+
+/// Which of a block's tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    First,
+    Last,
+}
+
+/// What a tag's page answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Tag(BlockTag),
+    /// Not written, or something else.
+    Nothing,
+    /// The page does not read: torn, or lost.
+    Unreadable,
+}
+
+impl Media {
+    pub(crate) fn new(device: Device) -> Result<Self, RawError> {
+        let geometry = device.geometry();
+        let ecc = device.ecc().map(|ecc| PageEcc::new(geometry, ecc)).transpose()?;
+        let in_band = ecc.is_some() || (geometry.oob_bytes as usize) < TAG_BYTES;
+        if geometry.pages_per_block < 4 {
+            let why = "a block of raw flash has at least 4 pages";
+            return Err(FlashError::Geometry(format!("{geometry}: {why}")).into());
+        }
+        if geometry.block_count() > super::map::BLOCKS_MAX {
+            let why = format!("raw flash takes {} blocks at most", super::map::BLOCKS_MAX);
+            return Err(FlashError::Geometry(format!("{geometry}: {why}")).into());
+        }
+        Ok(Self { device, geometry, ecc, in_band })
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    pub(crate) fn in_band(&self) -> bool {
+        self.in_band
+    }
+
+    pub(crate) fn ecc_counts(&self) -> EccCounts {
+        self.ecc.as_ref().map(PageEcc::counts).unwrap_or_default()
+    }
+
+    /// Pages of a block that its tags take.
+    pub(crate) fn tag_pages(&self) -> u32 {
+        if self.in_band { 2 } else { 0 }
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u32 {
+        (self.geometry.pages_per_block - self.tag_pages()) * self.geometry.page_bytes
+    }
+
+    /// Pages of a segment's data by page of the block: `pages` without the tags' own.
+    pub(crate) fn data_of(&self, data: &Bytes, first_page: u32, end_page: u32) -> Bytes {
+        let shift = self.tag_pages() / 2;
+        let at = |page: u32| (page - shift) as usize * self.geometry.page_bytes as usize;
+        data.slice(at(first_page)..at(end_page))
+    }
+
+    /// Programs pages; durable when this returns.
+    pub(crate) async fn program(&self, block: BlockAddr, page: u32, data: Bytes) -> Result<(), FlashError> {
+        match &self.ecc {
+            Some(ecc) => ecc.program(&self.device, block, page, data).await,
+            None => self.device.program(block, page, data, WriteSync::Durable).await,
+        }
+    }
+
+    /// Programs pages of which the first bears `tag`: in its out-of-band bytes, or as a page of its own before `data`,
+    /// which is not programmed with it then.
+    pub(crate) async fn program_tagged(
+        &self,
+        block: BlockAddr,
+        page: u32,
+        data: Bytes,
+        tag: &BlockTag,
+    ) -> Result<(), FlashError> {
+        let tag = tag.encode(self.geometry.number(block));
+        if self.in_band {
+            let mut buf = IoBuf::zeroed(self.geometry.page_bytes as usize);
+            buf[..TAG_BYTES].copy_from_slice(&tag);
+            return self.program(block, page, buf.freeze()).await;
+        }
+        let pages = data.len() / self.geometry.page_bytes as usize;
+        let mut oob = IoBuf::zeroed(pages * self.geometry.oob_bytes as usize);
+        oob[..TAG_BYTES].copy_from_slice(&tag);
+        self.device.program_with_oob(block, page, data, oob.freeze(), WriteSync::Durable).await
+    }
+
+    /// Reads bytes of a block, corrected; answers whether a page that was read is weak.
+    pub(crate) async fn read_block(
+        &self,
+        block: BlockAddr,
+        offset_bytes: u32,
+        buf: IoBuf,
+    ) -> (Result<bool, FlashError>, IoBuf) {
+        match &self.ecc {
+            Some(ecc) => {
+                let (result, buf) = ecc.read(&self.device, block, offset_bytes, buf).await;
+                (result.map(|most| most > weak_limit(ecc.correctable_bits())), buf)
+            }
+            None => {
+                let (result, buf) = self.device.read(block, offset_bytes, buf).await;
+                (result.map(|()| false), buf)
+            }
+        }
+    }
+
+    /// [`Media::read_block`] by offset in the segment.
+    pub(crate) async fn read_segment(
+        &self,
+        block: BlockAddr,
+        offset_bytes: u32,
+        buf: IoBuf,
+    ) -> (Result<bool, FlashError>, IoBuf) {
+        let len = buf.len() as u64;
+        if u64::from(offset_bytes) + len > u64::from(self.segment_bytes()) {
+            let operation = pumice_flash::Operation::Read;
+            let error = FlashError::Oversize { operation, block, offset_bytes, len_bytes: len };
+            return (Err(error), buf);
+        }
+        let shift = self.tag_pages() / 2 * self.geometry.page_bytes;
+        self.read_block(block, offset_bytes + shift, buf).await
+    }
+
+    /// Reads a block's tag.
+    ///
+    /// # Errors
+    /// A tag of a newer version; whatever says nothing of the page (device gone, timed out).
+    pub(crate) async fn read_tag(&self, block: BlockAddr, which: Which) -> Result<Found, RawError> {
+        let page = match which {
+            Which::First => 0,
+            Which::Last => self.geometry.pages_per_block - 1,
+        };
+        let page_bytes = self.geometry.page_bytes;
+        let (result, bytes) = if self.in_band {
+            let (result, buf) =
+                self.read_block(block, page * page_bytes, IoBuf::for_read(page_bytes as usize)).await;
+            (result.map(drop), buf)
+        } else {
+            let (buf, oob) =
+                (IoBuf::for_read(page_bytes as usize), IoBuf::for_read(self.geometry.oob_bytes as usize));
+            let (result, _, oob) = self.device.read_with_oob(block, page, buf, oob).await;
+            (result, oob)
+        };
+        match result {
+            Ok(()) => match BlockTag::decode(self.geometry.number(block), &bytes) {
+                TagDecoded::Tag(tag) => Ok(Found::Tag(tag)),
+                TagDecoded::Nothing => Ok(Found::Nothing),
+                TagDecoded::Newer(version) => Err(RawError::Version { block, version }),
+            },
+            Err(FlashError::ReadPastWritePointer { .. }) => Ok(Found::Nothing),
+            Err(FlashError::Uncorrectable { .. }) => Ok(Found::Unreadable),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a block that was just written is too worn to keep it: its last page needs more than half of what its code
+    /// corrects, with all the years to come. False where nobody tells.
+    ///
+    /// One page stands for the block, whose worst codeword lies well above a page's: hence half, not three quarters.
+    pub(crate) async fn is_worn(&self, block: BlockAddr) -> Result<bool, FlashError> {
+        let page_bytes = self.geometry.page_bytes;
+        let at = (self.geometry.pages_per_block - 1) * page_bytes;
+        let buf = IoBuf::for_read(page_bytes as usize);
+        let needed = match &self.ecc {
+            Some(ecc) => {
+                let (result, _) = ecc.read(&self.device, block, at, buf).await;
+                result.map(|most| Some((most, ecc.correctable_bits())))
+            }
+            None if self.device.corrected_bits_max(block).is_none() => return Ok(false),
+            None => {
+                let (result, _) = self.device.read(block, at, buf).await;
+                result.map(|()| self.device.corrected_bits_max(block))
+            }
+        };
+        match needed {
+            Ok(needed) => Ok(needed.is_some_and(|(most, of)| most > of / 2)),
+            Err(FlashError::Uncorrectable { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Erases a block so that no restart finds its tags: durable when this returns. `tag` says that it is erased.
+    pub(crate) async fn erase(&self, block: BlockAddr, tag: &BlockTag) -> Result<(), FlashError> {
+        self.device.erase(block).await?;
+        if self.device.erase_keeps_bytes() {
+            self.program_tagged(block, 0, Bytes::new(), tag).await?;
+            // Costs nothing there, and the first page takes a segment's tag again.
+            self.device.erase(block).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! Making drives and opening them.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+use pumice_flash::{Device, FlashError};
+use pumice_reactor::sync::{Notify, Semaphore};
+
+use super::area::{self, Loaded};
+use super::blocks::{BlockState, Blocks, Role};
+use super::durable::{Counters, Newest};
+use super::map::Map;
+use super::media::Media;
+use super::recover::{self, Recovered};
+use super::{Channel, Inner, RawDamage, RawError, RawFlash, RawOptions, ScrubStats};
+
+/// How a drive is made.
+#[derive(Clone, Copy, Debug)]
+pub struct RawFormat {
+    /// Its identity, unlike that of any other drive, the one that is formatted over included: its tags are still there.
+    pub drive_id: [u8; 16],
+    /// Formats over a drive that is there.
+    pub force: bool,
+}
+
+/// An open drive, and what its opening found.
+pub struct RawOpened {
+    /// The drive.
+    pub raw: RawFlash,
+    /// It was closed, and nothing but its checkpoint was read.
+    pub clean: bool,
+    /// What may have been more.
+    pub damage: Vec<RawDamage>,
+}
+
+impl RawFlash {
+    /// Makes the whole device an empty drive. Erase counts and bad blocks of a drive that was there are kept.
+    ///
+    /// # Errors
+    /// [`RawError::AlreadyFormatted`] without `force`, or when it has this very identity; [`RawError::Shape`] without `force`; [`FlashError::Geometry`] for shapes that raw
+    /// flash cannot use, or media without room for their parity.
+    pub async fn format(device: Device, format: RawFormat, options: RawOptions) -> Result<Self, RawError> {
+        let media = Arc::new(Media::new(device)?);
+        let area = area::blocks(&media)?;
+        let before = match area::load(&media).await {
+            Ok(Some(found)) if !format.force || found.header.drive_id == format.drive_id => {
+                return Err(RawError::AlreadyFormatted { drive_id: found.header.drive_id });
+            }
+            Ok(found) => found,
+            Err(RawError::Shape { .. } | RawError::Version { .. }) if format.force => None,
+            Err(error) => return Err(error),
+        };
+        let generation = area::newest_generation(&media).await?;
+        let states = recover::known_states(&media, &area, before.as_ref());
+        let map = Map::new(states.len() as u32);
+        let sequence = before.as_ref().map_or(1, |found| found.header.sequence);
+        let found = Recovered { states, map, sequence, damage: Vec::new() };
+        let newest = Newest { generation, ..Newest::default() };
+        let raw = Self::assemble(media, area, found, newest, format.drive_id, options, ScrubStats::default());
+        // A file's length has to outlive a crash, too.
+        raw.0.media.device().sync().await?;
+        raw.0.write_checkpoint(false, || true).await?;
+        Ok(raw)
+    }
+
+    /// Opens a drive. With media that are opened read-only nothing is written, and writes are refused by them. `progress`
+    /// gets blocks looked at and blocks in all; a drive that was closed answers without.
+    ///
+    /// # Errors
+    /// [`RawError::NotFormatted`], [`RawError::Shape`], [`RawError::Version`], [`FlashError::Geometry`]; the device's errors.
+    pub async fn open(
+        device: Device,
+        options: RawOptions,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<RawOpened, RawError> {
+        let media = Arc::new(Media::new(device)?);
+        let Some(loaded) = area::load(&media).await? else { return Err(RawError::NotFormatted) };
+        // As it was formatted: where a block turned bad in the media's own eyes since, those behind it hold segments.
+        let kept = (0..).zip(&loaded.states).filter(|(_, state)| state.role() == Role::System);
+        let area: Vec<u32> = kept.map(|(block, _)| block).collect();
+        let clean = loaded.is_current;
+        let mut found = match clean {
+            true => recover::from_checkpoint(&loaded),
+            false => recover::scan(&media, &loaded, &area, progress).await?,
+        };
+        let damage = std::mem::take(&mut found.damage);
+        let Loaded { header, place, .. } = loaded;
+        let newest = Newest { place: place.clone(), generation: header.generation };
+        let scrub = ScrubStats {
+            next_block: header.scrub_block,
+            passes: header.scrub_passes,
+            ..ScrubStats::default()
+        };
+        let is_read_only = media.device().is_read_only();
+        let raw = Self::assemble(media, area, found, newest, header.drive_id, options, scrub);
+        if clean && !is_read_only {
+            match raw.0.write_mark(&place, header.generation).await {
+                Ok(()) => {}
+                Err(FlashError::ProgramFailed { .. }) => raw.0.write_checkpoint(false, || true).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(RawOpened { raw, clean, damage })
+    }
+
+    fn assemble(
+        media: Arc<Media>,
+        area: Vec<u32>,
+        found: Recovered,
+        newest: Newest,
+        drive_id: [u8; 16],
+        options: RawOptions,
+        scrub: ScrubStats,
+    ) -> Self {
+        let geometry = media.geometry();
+        let channels = (0..geometry.channels).map(|channel| {
+            let own = found.states.iter().skip(usize::from(channel));
+            let states: Vec<BlockState> = own.step_by(usize::from(geometry.channels)).copied().collect();
+            Channel {
+                scheduler: Arc::default(),
+                blocks: Mutex::new(Blocks::new(states)),
+                erase_ended: Notify::new(),
+            }
+        });
+        let channels = channels.collect();
+        Self(Arc::new(Inner {
+            media,
+            options,
+            drive_id,
+            area,
+            channels,
+            map: Mutex::new(found.map),
+            numbers: Arc::new(AtomicU64::new(1)),
+            sequence: AtomicU64::new(found.sequence.max(1)),
+            closing: AtomicBool::new(false),
+            under_way: AtomicU32::new(0),
+            changed: Notify::new(),
+            writing_checkpoint: Arc::new(Semaphore::new(1)),
+            checkpoint: Mutex::new(newest),
+            bad_found: AtomicU32::new(0),
+            bad_saved: AtomicU32::new(0),
+            erases_since_checkpoint: AtomicU32::new(0),
+            counters: Counters::default(),
+            scrub: Mutex::new(scrub),
+        }))
+    }
+}

@@ -1,0 +1,102 @@
+//! The tag that a block's first and last page bear: whose segment it is. Layout in `docs/format/raw-flash.md`.
+
+use pumice_base::checksum::crc32c_seeded;
+
+use crate::layout::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+
+/// Bytes of a tag.
+pub const TAG_BYTES: usize = 64;
+/// Newest version of raw flash's layouts that this build reads, and the one it writes.
+pub const RAW_VERSION: u16 = 1;
+const MAGIC: &[u8; 8] = b"PUMFTLTG";
+
+/// What a tag says of its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagKind {
+    /// The block holds a segment, if its first and last page say so.
+    Segment,
+    /// The block was erased; for media on which an erase leaves the bytes as they were.
+    Erased,
+}
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockTag {
+    /// What it says.
+    pub kind: TagKind,
+    /// Whose tag it is.
+    pub drive_id: [u8; 16],
+    /// The segment; 0 for erased blocks.
+    pub id: u128,
+    /// Rises with every write of the drive: of two blocks that bear an id the later holds the segment.
+    pub sequence: u64,
+    /// Erases of the block so far.
+    pub erases: u32,
+    /// Bytes of the segment.
+    pub len_bytes: u32,
+}
+
+/// What was found where a tag may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagDecoded {
+    /// A tag.
+    Tag(BlockTag),
+    /// No tag, or not a whole one.
+    Nothing,
+    /// A tag of a newer version, which this build does not read.
+    Newer(u16),
+}
+
+impl BlockTag {
+    /// The tag as it lies on block number `block`.
+    pub fn encode(&self, block: u32) -> [u8; TAG_BYTES] {
+        let mut out = [0; TAG_BYTES];
+        out[..8].copy_from_slice(MAGIC);
+        put_u16(&mut out, 8, RAW_VERSION);
+        out[10] = match self.kind {
+            TagKind::Segment => 0,
+            TagKind::Erased => 1,
+        };
+        out[16..32].copy_from_slice(&self.drive_id);
+        out[32..48].copy_from_slice(&self.id.to_le_bytes());
+        put_u64(&mut out, 48, self.sequence);
+        put_u32(&mut out, 56, self.erases);
+        put_u32(&mut out, 60, self.len_bytes);
+        let crc = checksum(block, &out);
+        put_u32(&mut out, 12, crc);
+        out
+    }
+
+    /// Reads what lies at a tag's place on block number `block`.
+    pub fn decode(block: u32, bytes: &[u8]) -> TagDecoded {
+        let Some(bytes) = bytes.get(..TAG_BYTES) else { return TagDecoded::Nothing };
+        if &bytes[..8] != MAGIC || checksum(block, bytes) != u32_at(bytes, 12) {
+            return TagDecoded::Nothing;
+        }
+        let version = u16_at(bytes, 8);
+        if version > RAW_VERSION {
+            return TagDecoded::Newer(version);
+        }
+        let kind = match bytes[10] {
+            0 => TagKind::Segment,
+            1 => TagKind::Erased,
+            _ => return TagDecoded::Nothing,
+        };
+        let (mut drive_id, mut id) = ([0; 16], [0; 16]);
+        drive_id.copy_from_slice(&bytes[16..32]);
+        id.copy_from_slice(&bytes[32..48]);
+        TagDecoded::Tag(Self {
+            kind,
+            drive_id,
+            id: u128::from_le_bytes(id),
+            sequence: u64_at(bytes, 48),
+            erases: u32_at(bytes, 56),
+            len_bytes: u32_at(bytes, 60),
+        })
+    }
+}
+
+/// Over the block's number, which the bytes do not hold: a tag counts where it was written only.
+fn checksum(block: u32, bytes: &[u8]) -> u32 {
+    crc32c_seeded(u64::from(block), &[&bytes[..12], &bytes[16..]])
+}

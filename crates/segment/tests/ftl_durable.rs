@@ -1,0 +1,288 @@
+//! What raw flash keeps over a restart: segments, erases, bad blocks, erase counts; with a close and without.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_base::rng::Rng;
+use pumice_flash::{Access, BlockAddr, Device, DeviceSpec, Emulated, Geometry};
+use pumice_reactor::IoBuf;
+use pumice_reactor::sim::{HostOptions, World};
+use pumice_segment::ftl::{Place, RawDamage, RawError, RawFlash, RawFormat, RawOpened, RawOptions};
+
+/// Tags beside the pages; tags in pages of their own, corrected in software; both without time.
+const MEDIA: [&str; 2] = [
+    "emu:tiny,channels=4,blocks=16,pages=8,dies=2,stripe=2,oob=64",
+    "emu:tiny,channels=4,blocks=16,pages=8,oob=128,ecc=off",
+];
+const FORMAT: RawFormat = RawFormat { drive_id: [7; 16], force: false };
+
+fn in_virtual_time<F: Future<Output = ()> + 'static>(run: impl FnOnce() -> F + 'static) {
+    let world = World::new(1);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    world.block_on(host, async move { run().await }).expect("the world goes on");
+}
+
+async fn nand(spec: &str) -> (Device, Arc<Emulated>) {
+    let device = Device::open(&spec.parse().expect("spec"), Access::ReadWrite).await.expect("device");
+    let Device::Emulated(nand) = &device else { panic!("not emulated") };
+    let nand = Arc::clone(nand);
+    (device, nand)
+}
+
+async fn file() -> Device {
+    let spec = DeviceSpec::Path(Path::new("/drive").into());
+    let shape = Geometry {
+        channels: 4,
+        dies_per_channel: 1,
+        planes_per_die: 1,
+        dies_per_block: 1,
+        blocks_per_channel: 16,
+        pages_per_block: 8,
+        page_bytes: 4096,
+        read_bytes: 4096,
+        oob_bytes: 0,
+    };
+    let device = Device::create(&spec, shape.capacity_bytes()).await.expect("file");
+    device.with_geometry(shape).expect("shape")
+}
+
+async fn open(device: &Device) -> RawOpened {
+    let opened = RawFlash::open(device.clone(), RawOptions::default(), &|_, _| ()).await;
+    opened.unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn segment(raw: &RawFlash, seed: u64) -> Bytes {
+    let mut buf = IoBuf::zeroed(raw.segment_bytes() as usize);
+    Rng::from_seed(seed).fill(&mut buf);
+    buf.freeze()
+}
+
+async fn write(raw: &RawFlash, id: u128) {
+    let written = raw.write(&raw.client(), id, Place::ById, segment(raw, id as u64)).await;
+    written.unwrap_or_else(|error| panic!("write {id}: {error}"));
+}
+
+#[track_caller]
+fn same(found: &[u8], raw: &RawFlash, id: u128) {
+    assert!(found == &segment(raw, id as u64)[..], "segment {id}");
+}
+
+async fn check(raw: &RawFlash, there: &[u128], gone: &[u128]) {
+    for &id in there {
+        let (result, buf) = raw.read(&raw.client(), id, 0, IoBuf::zeroed(raw.segment_bytes() as usize)).await;
+        result.unwrap_or_else(|error| panic!("read {id}: {error}"));
+        same(&buf, raw, id);
+    }
+    for &id in gone {
+        let result = raw.read(&raw.client(), id, 0, IoBuf::zeroed(4096)).await.0;
+        assert!(matches!(result, Err(RawError::NotFound { .. })), "{id}: {result:?}");
+    }
+    assert_eq!(raw.segment_count() as usize, there.len());
+    let space = raw.space();
+    assert_eq!(space.accounted(), space.raw, "{space:?}");
+}
+
+async fn survives(device: Device) {
+    let raw = RawFlash::format(device.clone(), FORMAT, RawOptions::default()).await.expect("format");
+    for id in 0..20 {
+        write(&raw, id).await;
+    }
+    raw.erase(&raw.client(), 3).await.expect("erase");
+    raw.refresh(&raw.client(), 4).await.expect("refresh");
+    raw.erase(&raw.client(), 4).await.expect("erase what was refreshed");
+    write(&raw, 3 << 64).await;
+    drop(raw);
+    // As after a crash.
+    let there: Vec<u128> = (0..20).filter(|id| ![3, 4].contains(id)).chain([3 << 64]).collect();
+    for _ in 0..2 {
+        let RawOpened { raw, clean, damage } = open(&device).await;
+        assert!(!clean && damage.is_empty(), "{damage:?}");
+        check(&raw, &there, &[3, 4]).await;
+    }
+    let raw = open(&device).await.raw;
+    write(&raw, 3).await;
+    raw.close().await.expect("close");
+    assert!(matches!(raw.erase(&raw.client(), 3).await, Err(RawError::Closed)));
+    assert!(matches!(raw.close().await, Err(RawError::Closed)));
+    let there: Vec<u128> = there.into_iter().chain([3]).collect();
+    // Closed: once; then it is in use, and closed by nobody.
+    let RawOpened { raw, clean, .. } = open(&device).await;
+    assert!(clean);
+    check(&raw, &there, &[4]).await;
+    drop(raw);
+    let RawOpened { raw, clean, .. } = open(&device).await;
+    assert!(!clean, "it was not closed since");
+    check(&raw, &there, &[4]).await;
+    drop(raw);
+    let again = RawFlash::format(device.clone(), FORMAT, RawOptions::default()).await;
+    assert!(matches!(again.err(), Some(RawError::AlreadyFormatted { drive_id }) if drive_id == [7; 16]));
+    let same = RawFormat { force: true, ..FORMAT };
+    let again = RawFlash::format(device.clone(), same, RawOptions::default()).await;
+    assert!(again.is_err(), "what is there would be taken for its own");
+    let format = RawFormat { drive_id: [8; 16], force: true };
+    drop(RawFlash::format(device.clone(), format, RawOptions::default()).await.expect("forced"));
+    let RawOpened { raw, damage, .. } = open(&device).await;
+    assert!(damage.is_empty(), "{damage:?}");
+    assert_eq!(raw.drive_id(), [8; 16]);
+    check(&raw, &[], &[0, 1]).await;
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    in_virtual_time(async || {
+        for spec in MEDIA.into_iter().chain(["emu:bluedbm,blocks=64,timing=off"]) {
+            survives(nand(spec).await.0).await;
+        }
+        survives(file().await).await;
+    });
+}
+
+#[test]
+fn a_closed_drive_is_opened_without_looking_at_its_blocks() {
+    in_virtual_time(async || {
+        for spec in MEDIA {
+            let (device, nand) = nand(spec).await;
+            let raw = RawFlash::format(device.clone(), FORMAT, RawOptions::default()).await.expect("format");
+            for id in 0..30 {
+                write(&raw, id).await;
+            }
+            raw.close().await.expect("close");
+            let before = nand.counts();
+            assert!(open(&device).await.clean);
+            let after = nand.counts();
+            // Two pages of each block that is kept for checkpoints at most, and the mark.
+            assert!(after.reads - before.reads <= 9, "{} reads", after.reads - before.reads);
+            assert_eq!(after.programs - before.programs, 1, "the mark");
+            let raw = open(&device).await.raw;
+            assert!(nand.counts().reads - after.reads >= 30, "a drive in use is looked at, block by block");
+            drop(raw);
+        }
+    });
+}
+
+#[test]
+fn media_that_hold_no_drive_and_other_shapes_are_refused() {
+    in_virtual_time(async || {
+        let device = file().await;
+        let none = RawFlash::open(device.clone(), RawOptions::default(), &|_, _| ()).await;
+        assert!(matches!(none.err(), Some(RawError::NotFormatted)));
+        drop(RawFlash::format(device.clone(), FORMAT, RawOptions::default()).await.expect("format"));
+        let other = Geometry { channels: 2, blocks_per_channel: 32, ..device.geometry() };
+        let other = device.with_geometry(other).expect("shape");
+        let refused = RawFlash::open(other.clone(), RawOptions::default(), &|_, _| ()).await.err();
+        let refused = refused.expect("refused").to_string();
+        assert!(refused.contains("formatted as 4 channels × 16 blocks"), "{refused}");
+        let format = RawFormat { drive_id: [9; 16], force: true };
+        drop(RawFlash::format(other.clone(), format, RawOptions::default()).await.expect("forced"));
+        assert_eq!(open(&other).await.raw.drive_id(), [9; 16]);
+    });
+}
+
+#[test]
+fn bad_blocks_stay_bad_and_erases_are_counted_over_restarts() {
+    in_virtual_time(async || {
+        for spec in MEDIA {
+            let (device, nand) = nand(spec).await;
+            let raw = RawFlash::format(device.clone(), FORMAT, RawOptions { erased_ahead: 1 });
+            let raw = raw.await.expect("format");
+            for id in 0..8 {
+                write(&raw, id).await;
+            }
+            nand.fail_program_at(2);
+            write(&raw, 8).await;
+            nand.fail_erase_at(1);
+            raw.erase(&raw.client(), 8).await.expect("erased, or bad");
+            assert_eq!(raw.counts(0).bad, 2);
+            let stats = raw.stats();
+            assert_eq!((stats.retired, stats.unsaved_bad), (2, 0));
+            drop(raw);
+            for _ in 0..2 {
+                let raw = open(&device).await.raw;
+                assert_eq!(raw.counts(0).bad, 2, "after a crash");
+                check(&raw, &[0, 1, 2, 3, 4, 5, 6, 7], &[8]).await;
+                raw.close().await.expect("close");
+                let raw = open(&device).await.raw;
+                assert_eq!(raw.counts(0).bad, 2, "after a close");
+                drop(raw);
+            }
+            // A new drive on the same media knows of them.
+            let format = RawFormat { drive_id: [8; 16], force: true };
+            let raw = RawFlash::format(device.clone(), format, RawOptions::default()).await.expect("forced");
+            assert_eq!(raw.counts(0).bad, 2);
+        }
+        // Files do not count: what is known is what the layer keeps.
+        let device = file().await;
+        let raw = RawFlash::format(device.clone(), FORMAT, RawOptions { erased_ahead: 1 });
+        let raw = raw.await.expect("format");
+        for step in 0..200u128 {
+            write(&raw, step).await;
+            raw.erase(&raw.client(), step).await.expect("erase");
+        }
+        let ranges: Vec<_> = (0..4).map(|channel| raw.erase_range(channel)).collect();
+        assert!(ranges.iter().all(|range| range.expect("blocks").1 > 2), "{ranges:?}");
+        drop(raw);
+        // On files an erased block says so itself.
+        let raw = open(&device).await.raw;
+        assert_eq!((0..4).map(|channel| raw.erase_range(channel)).collect::<Vec<_>>(), ranges);
+        raw.close().await.expect("close");
+        let raw = open(&device).await.raw;
+        assert_eq!((0..4).map(|channel| raw.erase_range(channel)).collect::<Vec<_>>(), ranges);
+    });
+}
+
+#[test]
+fn a_lost_tag_is_told_and_a_segment_that_was_whole_is_served_without_it() {
+    in_virtual_time(async || {
+        let (device, nand) = nand(MEDIA[0]).await;
+        let raw = RawFlash::format(device.clone(), FORMAT, RawOptions::default()).await.expect("format");
+        write(&raw, 1).await;
+        raw.close().await.expect("close");
+        let raw = open(&device).await.raw;
+        write(&raw, 2).await;
+        let places: Vec<BlockAddr> = [1, 2].iter().map(|&id| raw.place_of(id).expect("there")).collect();
+        drop(raw);
+        places.iter().for_each(|&place| nand.tear_page(place, 7));
+        let RawOpened { raw, damage, .. } = open(&device).await;
+        let mut expected = vec![
+            RawDamage::LostPage { block: places[0], id: 1 },
+            RawDamage::Unfinished { block: places[1], id: 2 },
+        ];
+        expected.sort_by_key(ToString::to_string);
+        let mut damage = damage;
+        damage.sort_by_key(ToString::to_string);
+        assert_eq!(damage, expected);
+        let (result, buf) = raw.read(&raw.client(), 1, 0, IoBuf::zeroed(7 * 4096)).await;
+        result.expect("all but the last page");
+        assert!(buf[..] == segment(&raw, 1)[..7 * 4096]);
+        assert!(matches!(
+            raw.read(&raw.client(), 1, 7 * 4096, IoBuf::zeroed(4096)).await.0,
+            Err(RawError::Flash(_))
+        ));
+        assert!(raw.place_of(2).is_none());
+    });
+}
+
+#[test]
+fn a_checkpoint_that_is_lost_is_stood_in_for_by_the_one_before() {
+    in_virtual_time(async || {
+        let (device, nand) = nand(MEDIA[0]).await;
+        let raw = RawFlash::format(device.clone(), FORMAT, RawOptions::default()).await.expect("format");
+        for id in 0..6 {
+            write(&raw, id).await;
+        }
+        raw.close().await.expect("close");
+        // The one of the format lies on one of the first four blocks, the one of the close on another.
+        let torn = |number: u32| nand.write_pointer(device.geometry().block(number)) == Some(1);
+        let written: Vec<u32> = (0..4).filter(|&number| torn(number)).collect();
+        assert_eq!(written, [0, 1], "a page each");
+        nand.tear_page(device.geometry().block(1), 0);
+        let RawOpened { raw, clean, .. } = open(&device).await;
+        assert!(!clean);
+        check(&raw, &[0, 1, 2, 3, 4, 5], &[6]).await;
+        drop(raw);
+        nand.tear_page(device.geometry().block(0), 0);
+        let none = RawFlash::open(device, RawOptions::default(), &|_, _| ()).await;
+        assert!(matches!(none.err(), Some(RawError::NotFormatted)));
+    });
+}
