@@ -68,7 +68,15 @@ async fn merge_task(store: Arc<Inner>) {
             let Some(job) = &*slot else { continue };
             idle = false;
             let started = now();
-            match store.merge_step(job).await {
+            // What a job merges is free when it ends: where space is short, it is not shared among several.
+            let mut step = store.merge_step(job).await;
+            while matches!(step, Ok(false))
+                && store.merge_eagerly.load(Ordering::Relaxed)
+                && !store.is_closing()
+            {
+                step = store.merge_step(job).await;
+            }
+            match step {
                 Ok(true) => *slot = None,
                 Ok(false) => {}
                 Err(error) => {

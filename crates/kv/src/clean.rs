@@ -52,6 +52,9 @@ const MOVE_BYTES: usize = 512 * 1024;
 /// Victims cleaned in a row without a segment coming free or a user's write getting through, after which cleaning
 /// is called futile: each promised at least a sixty-fourth of a segment.
 const BARREN_MAX: u32 = 96;
+/// Of such victims, those that are not counted because a merge went on meanwhile, at most: cleaning gives merges their
+/// work, so they may go on for ever.
+const SPARED_MAX: u32 = 2 * BARREN_MAX;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 2;
 /// Windows of a victim that wait in memory for their few live values to make a batch.
@@ -81,7 +84,7 @@ enum Outcome {
 
 pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
-    let (mut barren, mut most_free, mut accepted) = (0u32, 0, 0);
+    let (mut barren, mut spared, mut most_free, mut accepted, mut merges) = (0u32, 0u32, 0, 0, 0);
     // Victims in use or beyond cleaning, kept claimed so that others come next.
     let mut aside = Vec::new();
     while !store.is_closing() {
@@ -124,8 +127,12 @@ pub async fn clean_task(store: Arc<Inner>) {
             }
         }
         let (free, now_accepted) = (store.free_of_all_kinds(), store.accepted.load(Ordering::Relaxed));
+        let merged = store.counters.merges.get();
         if free > most_free || now_accepted != accepted {
-            (barren, most_free, accepted) = (0, free, now_accepted);
+            (barren, spared, most_free, accepted) = (0, 0, free, now_accepted);
+        } else if merged != merges && spared < SPARED_MAX {
+            // What a merge finds dead is still to come.
+            spared += 1;
         } else {
             barren += 1;
             if barren.is_multiple_of(BARREN_MAX / 4)
@@ -134,9 +141,10 @@ pub async fn clean_task(store: Arc<Inner>) {
                 tracing::warn!(%error, "a flush for cleaning's sake failed");
             }
         }
+        merges = merged;
         if barren >= BARREN_MAX {
             tracing::info!("cleaning wins nothing more: the drive is full");
-            (barren, most_free) = (0, 0);
+            (barren, spared, most_free) = (0, 0, 0);
             store.heap.cleaning_won_nothing();
         }
         if released >= RELEASED_MAX || store.heap.free_segments() <= target / 4 {

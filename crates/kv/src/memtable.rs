@@ -150,7 +150,9 @@ impl Memtable {
     fn store(&mut self, bytes: &[u8]) -> u64 {
         let fits = self.arena.last().is_some_and(|chunk| chunk.capacity() - chunk.len() >= bytes.len());
         if !fits {
-            let capacity = if self.arena.is_empty() { 4096 } else { CHUNK_BYTES }.max(bytes.len());
+            // As much again as there is, so that a small memtable is not called full for its second chunk.
+            let held: usize = self.arena.iter().map(Vec::capacity).sum();
+            let capacity = held.clamp(512, CHUNK_BYTES).max(bytes.len());
             self.arena.push(Vec::with_capacity(capacity));
             self.arena_bytes += capacity;
         }

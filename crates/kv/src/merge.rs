@@ -202,7 +202,14 @@ impl Inner {
         let space = self.heap.space();
         let step_bytes = ((space.free + space.reserved) / 4).min(STEP_BYTES);
         while let Some(first) = next_source(sources) {
-            if !alone && sources.iter().all(|source| source.key.is_none() || source.order == place.target) {
+            // Never inside of a table of the target: its rest would keep the whole table's space, for ever where no newer
+            // key lies in it.
+            let may_end =
+                sources.iter().all(|source| source.order != place.target || source.is_between_tables());
+            let is_long = step.new.bytes >= step_bytes.max(1) || step.dropped.len() >= 200_000;
+            let is_rest =
+                !alone && sources.iter().all(|source| source.key.is_none() || source.order == place.target);
+            if may_end && (is_long || is_rest) {
                 break;
             }
             let (key, entry) = sources[first].take();
@@ -232,9 +239,6 @@ impl Inner {
             if since_yield >= 256 {
                 since_yield = 0;
                 yield_now().await;
-            }
-            if step.new.bytes >= step_bytes.max(1) || step.dropped.len() >= 200_000 {
-                break;
             }
         }
         writer.finish(&mut step.new).await?;
@@ -365,6 +369,14 @@ impl RunReader {
             entries: Vec::new().into_iter(),
             key: None,
             entry: None,
+        }
+    }
+
+    /// Whether the next key is the first of a table, or there is none.
+    fn is_between_tables(&self) -> bool {
+        match (&self.key, &self.current) {
+            (Some(key), Some((table, ..))) => *key == table.meta.min_key,
+            _ => true,
         }
     }
 

@@ -258,12 +258,18 @@ impl Inner {
     /// Refuses user data while much of the reserve is in use, also where an open segment would take it: deletes or
     /// cleaning have opened that.
     pub(crate) fn check_reserve(&self, class: AppendClass) -> Result<(), AppendError> {
+        let least = match class {
+            AppendClass::User => self.reserve,
+            // The last segment of all was opened by cleaning, which needs what is left of it to empty its victim.
+            AppendClass::Upkeep => 1,
+            AppendClass::Delete | AppendClass::System => return Ok(()),
+        };
         let free = self.free.load(Ordering::Relaxed);
-        if class != AppendClass::User || free >= self.reserve {
+        if free >= least {
             return Ok(());
         }
         let mut table = self.table();
-        if free >= table.least_free_for_users() {
+        if class == AppendClass::User && free >= table.least_free_for_users() {
             return Ok(());
         }
         let why = table.refuse(class, 1);

@@ -284,7 +284,7 @@ impl Table {
         if class == AppendClass::Delete {
             self.reconsider();
         }
-        if self.is_full() { NoSegment::Full } else { NoSegment::Later }
+        if self.is_full(class) { NoSegment::Full } else { NoSegment::Later }
     }
 
     fn floor(&self, class: AppendClass) -> u32 {
@@ -667,19 +667,14 @@ impl Table {
         i64::from(self.geometry.block_bytes() / 64 + self.overhead_bytes)
     }
 
-    /// True when cleaning would not leave room for user data: the drive is packed, or nothing is worth cleaning.
-    fn is_full(&self) -> bool {
+    /// True when cleaning would not leave room for `class`: the drive is packed, or nothing is worth cleaning.
+    fn is_full(&self, class: AppendClass) -> bool {
         if self.is_futile() {
             return true;
         }
-        let report = self.space();
         let segment_bytes = u64::from(self.geometry.block_bytes());
-        let reserve = u64::from(self.reserve) * segment_bytes;
-        let usable = (report.raw - report.meta - report.leftover - report.bad).saturating_sub(reserve);
-        // Each segment loses its header and some padding, and cleaning for the last thirty-second costs more than
-        // it wins.
-        let overhead = usable / segment_bytes * u64::from(self.overhead_bytes);
-        if report.live > (usable - overhead) / 32 * 31 {
+        // What is live in the middle of a merge is partly dead at its end: deletes wait for it.
+        if class == AppendClass::User && self.is_packed(segment_bytes) {
             return true;
         }
         let worth = self.worth_bytes();
@@ -688,6 +683,16 @@ impl Table {
                 && (entry.claimed || segment_bytes as i64 - entry.live.max(0) >= worth)
         };
         self.freeing == 0 && !self.entries.iter().any(hopeful)
+    }
+
+    fn is_packed(&self, segment_bytes: u64) -> bool {
+        let report = self.space();
+        let reserve = u64::from(self.reserve) * segment_bytes;
+        let usable = (report.raw - report.meta - report.leftover - report.bad).saturating_sub(reserve);
+        // Each segment loses its header and some padding, and cleaning for the last thirty-second costs more than
+        // it wins.
+        let overhead = usable / segment_bytes * u64::from(self.overhead_bytes);
+        report.live > (usable - overhead) / 32 * 31
     }
 }
 

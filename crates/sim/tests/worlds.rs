@@ -20,7 +20,7 @@ fn a_drive_survives_power_cuts_kills_and_clean_closes() {
 
 #[test]
 fn power_may_be_cut_at_every_operation() {
-    let report = passes("kv-cut", &RunOptions { ops: Some(12), ..RunOptions::default() });
+    let report = passes("kv-cut", &RunOptions { ops: Some(20), ..RunOptions::default() });
     assert!(report.counters["cuts"] > 100, "{report}");
 }
 
@@ -42,11 +42,11 @@ fn flipped_bits_never_give_wrong_data() {
     passes("kv-flip", &RunOptions { ops: Some(20), ..RunOptions::default() });
 }
 
-/// Key tables that a merge has written and not yet named must survive cleaning, and a merge must not take all that is
-/// free: these seeds fill drives with values that lie in key tables.
+/// Key tables that a merge has written and not yet named must survive cleaning, a merge must not take all that is free,
+/// and deletes must not be refused while merges go on: these seeds fill drives with values that lie in key tables.
 #[test]
-fn a_full_drive_says_so_and_half_fits_again() {
-    passes("kv-full", &RunOptions { seed: 8, seeds: 2, ..RunOptions::default() });
+fn a_full_drive_says_so_takes_deletes_and_half_fits_again() {
+    passes("kv-full", &RunOptions { seed: 8, seeds: 3, ..RunOptions::default() });
 }
 
 #[test]
