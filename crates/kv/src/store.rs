@@ -192,7 +192,12 @@ impl Store {
     pub async fn ready(&self) {
         let inner = &*self.inner;
         // A flush that finds no segment will not end: the writer tries again and is told that the drive is full.
-        while inner.memtables_full() && !inner.closing.load(Ordering::Relaxed) && !inner.heap.is_futile() {
+        let may_end = || {
+            !inner.closing.load(Ordering::Relaxed)
+                && !inner.heap.is_futile()
+                && inner.heap.read_only().is_none()
+        };
+        while inner.memtables_full() && may_end() {
             inner.flush_wanted.notify_one();
             let _ =
                 pumice_reactor::timeout(std::time::Duration::from_millis(20), inner.flushed.notified()).await;
@@ -280,6 +285,10 @@ impl Inner {
             return Ok(self.heap.durable().current());
         }
         if class != AppendClass::System && self.memtables_full() {
+            // Nor would a flush end on a drive that takes no writes.
+            if let Some(reason) = self.heap.read_only() {
+                return Err(WriteError::ReadOnly(reason.to_string()));
+            }
             self.flush_wanted.notify_one();
             if class == AppendClass::Delete {
                 self.heap.reconsider();

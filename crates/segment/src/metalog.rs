@@ -192,8 +192,8 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 inner.room.notify_all();
                 return Ok(());
             }
-            // The half's end is spoilt: start afresh in the other one, after another erase if that fails too.
-            Err(FlashError::ProgramFailed { .. }) if tries > 0 => {
+            // The half's end is spoilt, or the other one's erase failed: start afresh in the other one, after another erase.
+            Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) if tries > 0 => {
                 tries -= 1;
                 snapshot = true;
             }
