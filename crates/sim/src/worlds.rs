@@ -56,6 +56,20 @@ const WORLDS: &[World] = &[
         info: WorldInfo { name: "kv-cut", about: "power cut at every operation of a small workload" },
         run: kv::run_cut,
     },
+    World {
+        info: WorldInfo {
+            name: "kv-each",
+            about: "power cut at every operation inside of each kind of change: set, delete, flush, merge, cleaning, …",
+        },
+        run: kv::run_each,
+    },
+    World {
+        info: WorldInfo {
+            name: "kv-fault",
+            about: "programs, erases and syncs fail, on a file and on emulated NAND",
+        },
+        run: kv::run_fault,
+    },
     World { info: WorldInfo { name: "kv-flip", about: "bits flip anywhere on a drive" }, run: kv::run_flip },
     World {
         info: WorldInfo { name: "kv-full", about: "a drive is filled, half emptied, filled again" },

@@ -25,6 +25,23 @@ fn power_may_be_cut_at_every_operation() {
 }
 
 #[test]
+fn each_kind_of_change_survives_a_power_cut_at_each_of_its_operations() {
+    let report = passes("kv-each", &RunOptions::default());
+    println!("{report}");
+    assert!(report.counters["cuts"] > 1000, "{report}");
+    assert!(report.rows.iter().all(|kind| kind.measured > 0.0), "a kind was cut nowhere: {report}");
+}
+
+/// Odd seeds are files, even ones emulated NAND.
+#[test]
+fn failed_programs_erases_and_syncs_lose_nothing_that_was_acknowledged() {
+    let report = passes("kv-fault", &RunOptions { seeds: 6, ..RunOptions::default() });
+    for what in ["segments retired", "drives that went on", "drives that stopped"] {
+        assert!(report.counters[what] > 0, "{what}: {report}");
+    }
+}
+
+#[test]
 fn large_collections_are_whole_after_a_power_cut_inside_of_a_command() {
     let report = passes("redis-cut", &RunOptions::default());
     assert!(report.counters["undone"] > 5 && report.counters["done"] > 0, "{report}");

@@ -4,7 +4,7 @@ use crate::oracle::{Key, Oracle, Seen, show};
 use bytes::Bytes;
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
-use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_flash::{Access, Device, DeviceSpec, Emulated};
 use pumice_kv::{
     Direction, Durability, Entry, SliceId, SliceSet, Store, StoreError, StoreFormat, StoreOptions, Want,
 };
@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) const PATH: &str = "/drive0";
@@ -59,7 +60,7 @@ impl Setup {
             segments: 48,
             channels: 1 + rng.below(2) as u16,
             slices: 1 + rng.below(3) as u16,
-            memtable_bytes: 8 << 10,
+            memtable_bytes: 2 << 10,
             log_max_bytes: 64 << 10,
             inline_max: 64,
             keys: 12,
@@ -97,6 +98,8 @@ pub(crate) struct Model {
     pub keys: u64,
     pub slices: u16,
     pub counts: RefCell<BTreeMap<&'static str, u64>>,
+    /// The drive may stop taking writes.
+    pub may_fail: Cell<bool>,
 }
 
 impl Model {
@@ -199,6 +202,8 @@ pub(crate) struct Bench {
     pub host: HostId,
     pub setup: Setup,
     pub model: Rc<Model>,
+    /// The drive when it is no file.
+    nand: Option<Arc<Emulated>>,
 }
 
 /// Cores for clients; one more does background work.
@@ -220,20 +225,61 @@ impl Bench {
             keys: setup.keys,
             slices: setup.slices,
             counts: RefCell::default(),
+            may_fail: Cell::new(false),
         });
         for _ in 0..setup.spaces {
             model.new_space();
         }
-        Self { world, host, setup, model }
+        Self { world, host, setup, model, nand: None }
+    }
+
+    /// The drive is emulated NAND, which outlives the host's crashes.
+    pub(crate) fn on_nand(seed: u64, setup: Setup, faults_seed: u64) -> Self {
+        let bench = Self::new(seed, setup, HostOptions::default());
+        let setup = &bench.setup;
+        let blocks = setup.segments.div_ceil(u64::from(setup.channels));
+        let spec = format!(
+            "emu:tiny,channels={},blocks={blocks},page=4096,pages={},seed={faults_seed}",
+            setup.channels,
+            setup.segment_bytes / 4096
+        );
+        let made = bench.world.block_on(bench.host, async move {
+            let spec: DeviceSpec = spec.parse().map_err(|error| format!("{error}"))?;
+            Device::open(&spec, Access::ReadWrite).await.map_err(|error| error.to_string())
+        });
+        match made {
+            Ok(Ok(Device::Emulated(nand))) => Self { nand: Some(nand), ..bench },
+            other => panic!("no emulated device: {:?}", other.map(|made| made.map(|_| "a file"))),
+        }
+    }
+
+    pub(crate) fn nand(&self) -> Option<&Emulated> {
+        self.nand.as_deref()
+    }
+
+    pub(crate) fn is_nand(&self) -> bool {
+        self.nand.is_some()
+    }
+
+    /// Power fails for the host and its drive.
+    pub(crate) fn crash(&self) {
+        self.world.crash(self.host);
+        if let Some(nand) = &self.nand {
+            nand.cut_power();
+            nand.power_on();
+        }
     }
 
     /// Makes the drive.
     pub(crate) fn format(&self) -> Result<(), String> {
-        let setup = self.setup.clone();
+        let (setup, nand) = (self.setup.clone(), self.nand.clone());
         let made = self.world.block_on(self.host, async move {
             let spec = DeviceSpec::Path(PATH.into());
             let bytes = setup.segments * u64::from(setup.segment_bytes);
-            let device = Device::create(&spec, bytes).await.map_err(|error| format!("create: {error}"))?;
+            let device = match nand {
+                Some(nand) => Device::Emulated(nand),
+                None => Device::create(&spec, bytes).await.map_err(|error| format!("create: {error}"))?,
+            };
             let format = StoreFormat {
                 slices: setup.slices,
                 drive_id: [7; 16],
@@ -249,9 +295,12 @@ impl Bench {
 
     /// Opens the store, with its background work on the last core; `Ok(None)` when power was cut meanwhile.
     pub(crate) fn open(&self, background: bool) -> Result<Option<Store>, String> {
-        let options = self.setup.options();
+        let (options, nand) = (self.setup.options(), self.nand.clone());
         let opened = self.world.block_on(self.host, async move {
-            let device = Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await;
+            let device = match nand {
+                Some(nand) => Ok(Device::Emulated(nand)),
+                None => Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await,
+            };
             let device = device.map_err(|error| format!("open: {error}"))?;
             let opened = Store::open(device, options, &|_, _| {}).await;
             let opened = opened.map_err(|error| format!("open: {error}"))?;

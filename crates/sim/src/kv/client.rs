@@ -51,7 +51,7 @@ impl Mix {
     }
 }
 
-/// A write that was refused because the drive is full.
+/// A write that was refused: the drive is full, or failed where it may.
 #[derive(Debug)]
 pub(crate) struct Full;
 
@@ -176,7 +176,7 @@ impl Client {
         self.write_batch(&batch, changes).await
     }
 
-    async fn write_batch(&mut self, batch: &Batch, changes: &[Change]) -> Result<(), Full> {
+    pub(crate) async fn write_batch(&mut self, batch: &Batch, changes: &[Change]) -> Result<(), Full> {
         let (mut began, mut refusals) = (now(), 0u32);
         let seq = loop {
             match self.store.write(batch) {
@@ -199,6 +199,10 @@ impl Client {
                 }
                 // It waited for room while the store was closed.
                 Err(WriteError::ReadOnly(_)) if self.store.is_closing() => return Err(Full),
+                Err(WriteError::ReadOnly(_)) if self.model.may_fail.get() => {
+                    self.model.count("writes refused by a failed drive", 1);
+                    return Err(Full);
+                }
                 Err(error) => panic!("a write was refused: {error}"),
             }
         };
@@ -206,6 +210,10 @@ impl Client {
         self.model.count("writes", 1);
         if self.rng.below(100) < self.mix.waits {
             if let Err(error) = self.store.wait_durable(seq).await {
+                if self.model.may_fail.get() {
+                    self.model.count("writes that a failed drive did not acknowledge", 1);
+                    return Err(Full);
+                }
                 panic!("a write never became durable: {error}");
             }
             assert!(self.store.is_durable(seq));
@@ -215,7 +223,8 @@ impl Client {
         Ok(())
     }
 
-    async fn large(&mut self, space: u32) -> Result<(), Full> {
+    /// Writes a value in pieces.
+    pub(crate) async fn large(&mut self, space: u32) -> Result<(), Full> {
         let key = self.model.random_key(space, &mut self.rng);
         let len = VALUE_BYTES_MAX as u64 + 1 + self.rng.below(1 << 20);
         let value = self.value(len);
@@ -234,6 +243,7 @@ impl Client {
                 self.model.count("writes refused as full", 1);
                 None
             }
+            WriteError::ReadOnly(_) if self.model.may_fail.get() => None,
             other => panic!("a large value was refused: {other}"),
         };
         while !rest.is_empty() {

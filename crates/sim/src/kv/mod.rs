@@ -7,10 +7,14 @@ mod bench;
 mod client;
 mod crash;
 mod cut;
+mod each;
+mod fault;
 mod flip;
 mod full;
 
 pub(crate) use crash::run as run_crash;
 pub(crate) use cut::run as run_cut;
+pub(crate) use each::run as run_each;
+pub(crate) use fault::run as run_fault;
 pub(crate) use flip::run as run_flip;
 pub(crate) use full::run as run_full;

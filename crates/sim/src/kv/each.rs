@@ -1,0 +1,290 @@
+//! World `kv-each`: for each kind of change of the media, power is cut at every operation inside of it: before, in the
+//! middle of and after it. Each time the store is opened again and compared with the model: what was acknowledged is
+//! there, what was not is whole or absent, what was deleted stays deleted, a batch is all or nothing, the check is clean.
+//!
+//! One run of a kind prepares a small drive, counts the operations that the kind makes, and stops; a run with a cut does
+//! the same up to there. `--cut` names the kind and the cut in one number.
+
+use super::bench::{Bench, Setup};
+use super::client::{Client, Mix};
+use crate::oracle::{Change, Key, Value};
+use crate::report::{Report, Row, RunOptions};
+use crate::worlds::{Broken, Outcome, caught};
+use pumice_base::hash::stable_hash64;
+use pumice_base::rng::Rng;
+use pumice_kv::{Batch, SliceId, Store};
+use pumice_reactor::sim::{CutMode, Halt, HostOptions, PowerCut};
+use pumice_reactor::{sleep, wall_ms};
+use std::rc::Rc;
+use std::time::Duration;
+
+const MODES: [CutMode; 3] = [CutMode::Before, CutMode::Torn, CutMode::After];
+/// In `--cut`: the kind's number times this, and the cut.
+const KIND: u64 = 1_000_000;
+/// Steps after which what a kind waits for should long have happened.
+const STEPS_MAX: u32 = 4000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    SetInline,
+    SetRecord,
+    SetLarge,
+    Delete,
+    Batch,
+    Expiry,
+    Flush,
+    Merge,
+    MetaSwitch,
+    Clean,
+    Reuse,
+    Retire,
+    Close,
+    Recovery,
+}
+
+const KINDS: [(Kind, &str); 14] = [
+    (Kind::SetInline, "SET, value in its key's row"),
+    (Kind::SetRecord, "SET, value in a record"),
+    (Kind::SetLarge, "SET, value in pieces"),
+    (Kind::Delete, "DEL"),
+    (Kind::Batch, "batch over all slices"),
+    (Kind::Expiry, "expired keys removed"),
+    (Kind::Flush, "memtable to key tables"),
+    (Kind::Merge, "key tables merged"),
+    (Kind::MetaSwitch, "metadata log's other half"),
+    (Kind::Clean, "victim cleaned and released"),
+    (Kind::Reuse, "released segments used again"),
+    (Kind::Retire, "space retired (FLUSHALL)"),
+    (Kind::Close, "clean close"),
+    (Kind::Recovery, "recovery"),
+];
+
+pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outcome {
+    if let Some(cut) = options.cut {
+        let (kind, _) = KINDS[(cut / KIND) as usize % KINDS.len()];
+        return Ok(once(seed, kind, Some(cut % KIND)).map(|(_, hash)| hash)?);
+    }
+    let mut hash = 0;
+    for (number, (kind, name)) in KINDS.iter().enumerate() {
+        let (operations, _) = once(seed, *kind, None).map_err(|what| format!("{name}: {what}"))?;
+        // `ops` leaves cuts out where a kind makes many operations.
+        let stride = options.ops.map_or(1, |most| (operations * 3).div_ceil(most.max(1))).max(1);
+        let (mut cuts, mut passed) = (0u64, 0u64);
+        for cut in (0..operations * 3).step_by(stride as usize) {
+            let ran = caught(|| once(seed, *kind, Some(cut)));
+            let (_, one) = ran.map_err(|what: String| Broken {
+                what: format!(
+                    "{name}: power cut {:?} operation {} of {operations}: {what}",
+                    MODES[(cut % 3) as usize],
+                    cut / 3
+                ),
+                replay_args: format!(" --cut {}", number as u64 * KIND + cut),
+            })?;
+            hash = stable_hash64(hash, &one.to_le_bytes());
+            (cuts, passed) = (cuts + 1, passed + 1);
+        }
+        report.count("cuts", cuts);
+        report.rows.push(Row::within(name, "cuts passed", passed as f64, None, cuts as f64, cuts as f64));
+    }
+    Ok(hash)
+}
+
+/// One run of a kind. `cut` strikes at an operation counted from its beginning; answers how many there were.
+fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
+    let mut rng = Rng::from_seed(seed).split("kv-each");
+    let setup = Setup { slices: 3, ..Setup::tiny(&mut rng) };
+    let bench = Bench::new(seed, setup, HostOptions { quirks: false, ..HostOptions::default() });
+    bench.format()?;
+    let background = matches!(kind, Kind::Merge | Kind::Clean | Kind::Reuse | Kind::Retire);
+    let mut store = bench.open(background)?.ok_or("the host went down while opening")?;
+    let client = |store: &Store| Client {
+        store: store.clone(),
+        model: Rc::clone(&bench.model),
+        rng: rng.split("client"),
+        mix: Mix { waits: 100, value_max: 3000, pause_us: 0, ..Mix::draw(&mut rng.clone()) },
+    };
+    let prepared = bench.world.block_on(bench.host, prepare(client(&store), kind));
+    prepared.map_err(|halt| format!("preparing: {halt}"))?;
+    if kind == Kind::Recovery {
+        bench.world.crash(bench.host);
+        bench.model.after_clients();
+        bench.world.restart(bench.host);
+    }
+    let start = bench.world.counters(bench.host).mutations;
+    if let Some(cut) = cut {
+        let mode = MODES[(cut % 3) as usize];
+        bench.world.cut_power(bench.host, PowerCut { at: start + cut / 3, mode, fate: None });
+    }
+    let done = if kind == Kind::Recovery {
+        match bench.open(true)? {
+            Some(opened) => {
+                store = opened;
+                bench.world.block_on(bench.host, sleep(Duration::from_millis(300)))
+            }
+            None => Err(Halt::HostDown),
+        }
+    } else {
+        bench.world.block_on(bench.host, act(client(&store), kind))
+    };
+    match done {
+        Ok(()) if kind == Kind::Close => {
+            let newest = bench.model.oracle.borrow().newest();
+            bench.model.oracle.borrow_mut().acknowledge(newest);
+        }
+        Ok(()) => {}
+        Err(Halt::HostDown) if cut.is_some() => {}
+        Err(halt) => return Err(format!("{kind:?}: {halt}")),
+    }
+    let operations = bench.world.counters(bench.host).mutations - start;
+    if cut.is_none() && operations == 0 {
+        return Err(format!("{kind:?} changes nothing on the media"));
+    }
+    bench.world.spare_power(bench.host);
+    if bench.world.is_up(bench.host) {
+        bench.world.crash(bench.host);
+    }
+    drop(store);
+    bench.model.after_clients();
+    bench.recover(None)?;
+    Ok((operations, bench.world.event_hash()))
+}
+
+/// A space that every run begins with.
+const SPACE: u32 = 1;
+
+fn key(client: &Client, number: u64) -> Key {
+    client.model.key(SPACE, number)
+}
+
+fn value(client: &Client, len: u64) -> Value {
+    let stamp = client.model.oracle.borrow_mut().stamp();
+    Value { stamp, len, tag: 3, expire_ms: 0 }
+}
+
+async fn put(client: &mut Client, number: u64, len: u64) {
+    let change = Change::Put(key(client, number), value(client, len));
+    client.write(&[change]).await.expect("the drive is not full");
+}
+
+/// What must be there before the kind begins.
+async fn prepare(mut client: Client, kind: Kind) {
+    for number in 0..8 {
+        put(&mut client, number, [20, 2500][number as usize % 2]).await;
+    }
+    client.store.checkpoint().await.expect("checkpoint");
+    for number in 4..12 {
+        put(&mut client, number, [30, 2000][number as usize % 2]).await;
+    }
+    let heap = client.store.heap().clone();
+    if matches!(kind, Kind::Clean | Kind::Reuse) {
+        // Until few segments are left: cleaning begins soon.
+        let mut number = 0;
+        while heap.free_segments() > 8 {
+            put(&mut client, number % 12, 3000).await;
+            number += 1;
+        }
+    }
+    if kind == Kind::Expiry {
+        for number in 0..6 {
+            let value =
+                Value { expire_ms: wall_ms() + 1000, ..value(&client, [20, 2500][number as usize % 2]) };
+            let change = Change::Put(key(&client, number), value);
+            client.write(&[change]).await.expect("the drive is not full");
+        }
+        sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// The change itself, waited for.
+async fn act(mut client: Client, kind: Kind) {
+    let store = client.store.clone();
+    match kind {
+        Kind::SetInline => put(&mut client, 3, 40).await,
+        Kind::SetRecord => put(&mut client, 3, 2900).await,
+        Kind::SetLarge => client.large(SPACE).await.expect("the drive is not full"),
+        Kind::Delete => {
+            let gone = [Change::Delete(key(&client, 1)), Change::Delete(key(&client, 6))];
+            for delete in gone {
+                client.write(&[delete]).await.expect("deletes fit");
+            }
+        }
+        Kind::Batch => {
+            let mut changes: Vec<Change> = (0..9)
+                .map(|number| Change::Put(key(&client, number), value(&client, 10 + 900 * (number % 3))))
+                .collect();
+            changes.push(Change::Delete(key(&client, 9)));
+            changes.push(Change::Tally(SPACE, 5));
+            client.write(&changes).await.expect("the drive is not full");
+        }
+        Kind::Expiry => {
+            let expired = store.expired(wall_ms(), 100).await.expect("expired");
+            assert_eq!(expired.len(), 6, "six keys have expired");
+            for (slice, key) in expired {
+                client.write(&[Change::Delete((slice.0, key.to_vec()))]).await.expect("deletes fit");
+            }
+        }
+        Kind::Flush => store.checkpoint().await.expect("checkpoint"),
+        Kind::Merge => {
+            let merges = store.stats().counters.merges;
+            until("a merge", &mut client, async |client, step| {
+                put(client, u64::from(step) % 12, 100).await;
+                client.store.checkpoint().await.expect("checkpoint");
+                sleep(Duration::from_millis(5)).await;
+                client.store.stats().counters.merges > merges
+            })
+            .await;
+        }
+        Kind::MetaSwitch => {
+            let mut snapshots = false;
+            until("a snapshot", &mut client, async |client, step| {
+                let wanted = client.store.heap().wants_snapshot();
+                put(client, u64::from(step) % 12, 50).await;
+                client.store.checkpoint().await.expect("checkpoint");
+                snapshots |= wanted;
+                snapshots && !client.store.heap().wants_snapshot()
+            })
+            .await;
+        }
+        Kind::Clean => {
+            let released = store.heap().stats().segments_released;
+            until("a victim", &mut client, async |client, step| {
+                put(client, u64::from(step) % 12, 3000).await;
+                client.store.heap().stats().segments_released > released
+            })
+            .await;
+        }
+        Kind::Reuse => {
+            // More than were ever free must be opened: so some of them were released before.
+            let opened = store.heap().stats().segments_opened;
+            let free = u64::from(store.heap().free_segments());
+            until("a reuse", &mut client, async |client, step| {
+                put(client, u64::from(step) % 12, 3000).await;
+                client.store.heap().stats().segments_opened > opened + free + 2
+            })
+            .await;
+        }
+        Kind::Retire => {
+            client.model.spaces.borrow_mut().remove(&SPACE);
+            let mut batch = Batch::new();
+            for slice in 0..client.model.slices {
+                batch.retire(SliceId(slice), &SPACE.to_be_bytes());
+            }
+            client.model.oracle.borrow_mut().forget(|key| key.1.starts_with(&SPACE.to_be_bytes()));
+            client.write_batch(&batch, &[]).await.expect("it makes room");
+            store.checkpoint().await.expect("checkpoint");
+            sleep(Duration::from_millis(50)).await;
+        }
+        Kind::Close => store.close().await.expect("close"),
+        Kind::Recovery => unreachable!("it is not an act of a client"),
+    }
+}
+
+/// Steps until `done` says so.
+async fn until(what: &str, client: &mut Client, mut done: impl AsyncFnMut(&mut Client, u32) -> bool) {
+    for step in 0..STEPS_MAX {
+        if done(client, step).await {
+            return;
+        }
+    }
+    panic!("{what} does not happen in {STEPS_MAX} steps: {}", client.store.space());
+}
