@@ -10,6 +10,7 @@ use crate::cli::CheckArgs;
 use crate::drives;
 use crate::exit::{Outcome, Stop};
 use crate::progress::Progress;
+use crate::raw;
 
 /// Problems printed before the rest is only counted (all of them are in `--json`).
 const PROBLEMS_SHOWN: usize = 50;
@@ -24,6 +25,14 @@ pub fn run(args: CheckArgs) -> Outcome {
         let device = drives::open_unserved(&spec).await?;
         let shown =
             |done, total| if is_open.get() { checking.set(done, total) } else { opening.set(done, total) };
+        if let Some(opened) = raw::open(&device, &shown).await? {
+            is_open.set(true);
+            opening.finish();
+            let checked = raw::check(&opened, &shown).await;
+            let (segments, value_bytes, problems) =
+                checked.map_err(|e| Stop::doing(format!("checking {}", args.device), e))?;
+            return Ok(CheckReport { segments, value_bytes, problems, ..CheckReport::default() });
+        }
         let opened = Store::open(device, StoreOptions::default(), &shown).await;
         let Opened { store, damage, .. } = match opened {
             Ok(opened) => opened,

@@ -14,7 +14,7 @@ use crate::cli::InfoArgs;
 use crate::exit::{Outcome, Stop};
 use crate::format::hex;
 use crate::progress::Progress;
-use crate::{control, drives, wire};
+use crate::{control, drives, raw, wire};
 
 /// Runs the command.
 pub fn run(args: InfoArgs) -> Outcome {
@@ -69,6 +69,9 @@ fn drive(target: &str) -> Result<Value, Stop> {
     let bar = Progress::new("opening", true);
     let value = pumice_reactor::block_on(async {
         let device = drives::open_unserved(&spec).await?;
+        if let Some(opened) = raw::open(&device, &|done, total| bar.set(done, total)).await? {
+            return Ok(raw::info(target, &opened, geometry));
+        }
         let failed = |e: &dyn std::fmt::Display| Stop::because(format!("drive {target}: {e}"));
         let opened = Store::open(device, StoreOptions::default(), &|done, total| bar.set(done, total)).await;
         let Opened { store, clean, replayed, damage } = opened.map_err(|e| {

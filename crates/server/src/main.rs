@@ -16,6 +16,7 @@ mod logging;
 mod metrics;
 mod process;
 mod progress;
+mod raw;
 mod serve;
 mod sim;
 mod wire;

@@ -1,0 +1,72 @@
+//! `pumice info` and `pumice check` on raw-flash drives.
+
+mod common;
+
+use common::{check_exit, run, stdout};
+use pumice_flash::{Device, DeviceSpec, Geometry};
+use pumice_reactor::IoBuf;
+use pumice_segment::ftl::{Place, RawFlash, RawFormat, RawOptions, ScrubOptions};
+use serde_json::Value;
+
+/// Makes a drive with six segments on what `spec` names; answers where one of them lies.
+fn make(spec: &str, close: bool) -> u64 {
+    pumice_reactor::block_on(async {
+        let parsed: DeviceSpec = spec.parse().expect("spec");
+        let mut device = Device::create(&parsed, 8 << 20).await.expect("device");
+        if matches!(parsed, DeviceSpec::Path(_)) {
+            let shape =
+                Geometry { channels: 2, pages_per_block: 32, blocks_per_channel: 32, ..device.geometry() };
+            device = device.with_geometry(shape).expect("shape");
+        }
+        let format = RawFormat { drive_id: [7; 16], force: false };
+        let raw = RawFlash::format(device, format, RawOptions::default()).await.expect("format");
+        let client = raw.client();
+        let mut data = IoBuf::zeroed(raw.segment_bytes() as usize);
+        data.fill(9);
+        let data = data.freeze();
+        for id in 0..7u128 {
+            raw.write(&client, id, Place::ById, data.clone()).await.expect("write");
+        }
+        raw.erase(&client, 6).await.expect("erase");
+        raw.scrub_pass(ScrubOptions { bytes_per_second: u64::MAX, refresh: true }).await.expect("patrol");
+        if close {
+            raw.close().await.expect("close");
+        }
+        let place = raw.place_of(3).expect("there");
+        u64::from(raw.geometry().number(place)) * u64::from(raw.geometry().block_bytes())
+    })
+}
+
+#[track_caller]
+fn adds_up(space: &Value) {
+    let of = |kind: &str| space[kind].as_u64().unwrap_or_else(|| panic!("{kind} of {space}"));
+    let kinds = ["live", "dead", "writing", "free_erased", "free_unerased", "reserved", "tags", "bad"];
+    let leftover = space["leftover"].as_u64().unwrap_or(0);
+    assert_eq!(kinds.iter().map(|kind| of(kind)).sum::<u64>() + leftover, of("raw"), "{space}");
+}
+
+#[test]
+fn info_tells_where_a_raw_drives_bytes_are_and_check_reads_them() {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let nand = format!("emu:tiny,channels=2,blocks=32,oob=64,path={}", path("nand"));
+    for (spec, close) in [(nand, true), (path("file"), false)] {
+        make(&spec, close);
+        let output = run(&["info", &spec, "--json"]);
+        check_exit(&output, 0, "");
+        let info: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+        assert_eq!(info["kind"], "raw flash");
+        assert_eq!((&info["segments"], &info["closed_cleanly"]), (&6.into(), &close.into()), "{info}");
+        adds_up(&info["space"]);
+        let channels = info["channel_space_bytes"].as_array().expect("channels");
+        assert_eq!(channels.len(), 2);
+        channels.iter().for_each(adds_up);
+        // What a crash forgets is how far the patrol came on so small a drive.
+        assert_eq!(info["patrol"]["passes"], u64::from(close), "{info}");
+        let people = stdout(&run(&["info", &spec]));
+        assert!(people.contains("free_unerased") && people.contains("MiB"), "{people}");
+        let output = run(&["check", &spec]);
+        check_exit(&output, 0, "");
+        assert!(stdout(&output).contains("6 segments"), "{}", stdout(&output));
+    }
+}
