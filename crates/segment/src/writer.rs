@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use pumice_flash::FlashError;
+use pumice_flash::{Device, FlashError};
 use pumice_reactor::sync::{Permit, Semaphore};
 use pumice_reactor::{IoBuf, WriteSync};
 
@@ -80,7 +80,11 @@ impl Writer {
 /// The lanes of a stream: who comes takes the first that is free.
 pub(crate) fn lanes(inner: &Inner, stream: Stream) -> &'static [usize] {
     match stream {
-        Stream::Large if inner.superblock.segment_count >= SEGMENTS_FOR_TWO_LANES => {
+        // A zoned drive counts the segments that are partly written.
+        Stream::Large
+            if inner.superblock.segment_count >= SEGMENTS_FOR_TWO_LANES
+                && matches!(inner.device, Device::File(_)) =>
+        {
             &[Stream::Large as usize, SECOND_LARGE_LANE]
         }
         Stream::Commit => &[Stream::Commit as usize],
