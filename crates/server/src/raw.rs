@@ -14,7 +14,12 @@ const READ_BYTES: u32 = 1 << 20;
 /// Opens the raw-flash drive that the device holds, if it holds one. Nothing is written to media that are opened read-only.
 pub async fn open(device: &Device, progress: &dyn Fn(u64, u64)) -> Result<Option<RawOpened>, Stop> {
     let failed = |error: RawError| Stop::because(format!("raw flash: {error}"));
-    let Some(device) = RawFlash::probe(device).await.map_err(failed)? else { return Ok(None) };
+    let device = match RawFlash::probe(device).await {
+        Ok(Some(device)) => device,
+        // Too short for a first page: whoever looks for other kinds of drives says what it is.
+        Ok(None) | Err(RawError::Flash(FlashError::Truncated { .. })) => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
     match RawFlash::open(device, RawOptions::default(), progress).await {
         Ok(opened) => Ok(Some(opened)),
         Err(RawError::NotFormatted) => Ok(None),
