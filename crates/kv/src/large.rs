@@ -24,16 +24,14 @@ use crate::slice::lock;
 use crate::store::{Inner, Store, show_key, write_error};
 use crate::types::SliceId;
 
-/// Bytes of a value in one piece, but for the last: with its headers, a segment's among them, it is written in one
-/// transfer of 1 MiB, and read in one.
+/// Bytes of a value in one piece, at most: with its headers, a segment's among them, it is written in one transfer of
+/// 1 MiB, and read in one.
 pub const PIECE_BYTES_MAX: usize = 1024 * 1024 - 8192;
 
 const ENTRY_BYTES: usize = 16;
 const HEAD_BYTES: usize = 16;
 /// A rest of a segment shorter than this is left over rather than filled with a piece.
 const PIECE_BYTES_MIN: usize = 64 * 1024;
-/// A value's last piece may be longer by this part: a value of just 1 MiB is one piece, not one and a crumb.
-const LAST_PIECE_MORE: usize = 16;
 /// Pieces written or read at a time: enough for a disk's bandwidth, 4 MiB of memory.
 const PIECES_AT_ONCE: usize = 4;
 
@@ -193,7 +191,7 @@ impl LargeWriter {
         self.len += data.len() as u64;
         self.pending_bytes += data.len();
         self.pending.push_back(data);
-        while self.pending_bytes >= self.last_piece_max() {
+        while self.pending_bytes >= self.store.piece_bytes {
             self.write_piece().await?;
         }
         Ok(())
@@ -219,20 +217,13 @@ impl LargeWriter {
         })
     }
 
-    fn last_piece_max(&self) -> usize {
-        self.store.piece_bytes + self.store.piece_bytes / LAST_PIECE_MORE
-    }
-
     async fn write_piece(&mut self) -> Result<(), WriteError> {
         if self.writing.len() >= PIECES_AT_ONCE {
             self.wait_for_one().await?;
         }
         let head_bytes = record::piece_head_bytes(&self.key);
         let room = (self.store.heap.object_room(Stream::Large) as usize).saturating_sub(head_bytes);
-        let mut whole = self.store.piece_bytes;
-        if self.pending_bytes < self.last_piece_max() {
-            whole = self.pending_bytes;
-        }
+        let whole = self.store.piece_bytes;
         let most = if room < PIECE_BYTES_MIN { whole } else { room.min(whole) };
         let mut left = most.min(self.pending_bytes);
         let len = left as u32;
