@@ -141,15 +141,8 @@ impl FileDevice {
         sync: WriteSync,
     ) -> Result<(), FlashError> {
         self.writable(Operation::Program)?;
-        let page_bytes = self.geometry.page_bytes;
-        let offset_bytes = first_page.checked_mul(page_bytes).ok_or(FlashError::Oversize {
-            operation: Operation::Program,
-            block,
-            offset_bytes: u32::MAX,
-            len_bytes: data.len() as u64,
-        })?;
-        self.check(Operation::Program, block, offset_bytes, data.len() as u64, page_bytes)?;
-        let pages = (data.len() / page_bytes as usize) as u32;
+        let offset_bytes = check_program(self.geometry, block, first_page, data.len() as u64)?;
+        let pages = (data.len() / self.geometry.page_bytes as usize) as u32;
         let number = self.geometry.number(block);
         {
             let mut pointers = self.pointers();
@@ -263,6 +256,24 @@ pub(crate) async fn open(path: &Path, access: Access, create: bool) -> Result<Fi
             FlashError::from_io(Operation::Open, None, io::Error::new(error.kind(), text))
         }
     })
+}
+
+/// Refuses a program that is not of whole pages inside its block; answers where in the block it begins, in bytes.
+pub(crate) fn check_program(
+    geometry: Geometry,
+    block: BlockAddr,
+    first_page: u32,
+    len_bytes: u64,
+) -> Result<u32, FlashError> {
+    let (operation, page_bytes) = (Operation::Program, geometry.page_bytes);
+    let offset_bytes = first_page.checked_mul(page_bytes).ok_or(FlashError::Oversize {
+        operation,
+        block,
+        offset_bytes: u32::MAX,
+        len_bytes,
+    })?;
+    check_request(geometry, operation, block, offset_bytes, len_bytes, page_bytes)?;
+    Ok(offset_bytes)
 }
 
 /// Refuses requests that leave the block or are not whole units.

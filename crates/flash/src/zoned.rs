@@ -27,7 +27,7 @@ use pumice_reactor::zones::{Zone, ZoneAction, ZonedInfo};
 use pumice_reactor::{File, IoBuf, WriteSync, timeout};
 
 use crate::error::Operation;
-use crate::file::check_request;
+use crate::file::{check_program, check_request};
 use crate::{Access, BlockAddr, FlashError, Geometry};
 
 /// Zones asked for at once when the drive is opened.
@@ -285,14 +285,7 @@ impl ZonedDevice {
     ) -> Result<(), FlashError> {
         self.writable(Operation::Program)?;
         let page_bytes = self.geometry.page_bytes;
-        let len_bytes = data.len() as u64;
-        let offset_bytes = first_page.checked_mul(page_bytes).ok_or(FlashError::Oversize {
-            operation: Operation::Program,
-            block,
-            offset_bytes: u32::MAX,
-            len_bytes,
-        })?;
-        check_request(self.geometry, Operation::Program, block, offset_bytes, len_bytes, page_bytes)?;
+        let offset_bytes = check_program(self.geometry, block, first_page, data.len() as u64)?;
         let pages = (data.len() / page_bytes as usize) as u32;
         let (drive, zone) = (&*self.drive, self.geometry.number(block));
         drive.ordered(zone, |found| {

@@ -53,6 +53,19 @@ pub struct NewVersion<'a> {
     pub body: NewBody<'a>,
 }
 
+impl NewVersion<'_> {
+    /// The version with a copy of its value.
+    pub fn to_entry(&self) -> KeyEntry {
+        let body = match self.body {
+            NewBody::Tombstone => Body::Tombstone,
+            NewBody::Inline(value) => Body::Inline(Bytes::copy_from_slice(value)),
+            NewBody::Record(ptr) => Body::Record(ptr),
+        };
+        let Self { seq, expire_ms, tag, large, value_len, counted, .. } = *self;
+        KeyEntry { seq, expire_ms, tag, large, value_len, counted, body }
+    }
+}
+
 /// What an insert did to the version that was there.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Replaced {
@@ -261,13 +274,16 @@ impl Memtable {
     /// The newest version of `key`, its value where it lies.
     pub fn view(&self, hash: u64, key: &[u8]) -> Option<NewVersion<'_>> {
         let row = self.find(hash as u32, key)?;
-        let version = &self.rows[row as usize].version;
+        Some(self.version_view(&self.rows[row as usize].version))
+    }
+
+    fn version_view(&self, version: &Version) -> NewVersion<'_> {
         let body = match version.place {
             Place::Tombstone => NewBody::Tombstone,
             Place::Inline => NewBody::Inline(self.bytes_at(version.at, version.len)),
             Place::Record => NewBody::Record(RecordPtr { addr: Addr(version.at), len: version.len }),
         };
-        Some(NewVersion {
+        NewVersion {
             seq: version.seq,
             expire_ms: version.expire_ms,
             tag: version.tag,
@@ -275,7 +291,7 @@ impl Memtable {
             value_len: version.value_len,
             counted: version.counted,
             body,
-        })
+        }
     }
 
     /// Notes that the heap knows that what a row shadows elsewhere is dead.
@@ -307,20 +323,7 @@ impl Memtable {
     }
 
     fn entry(&self, version: &Version) -> KeyEntry {
-        let body = match version.place {
-            Place::Tombstone => Body::Tombstone,
-            Place::Inline => Body::Inline(Bytes::copy_from_slice(self.bytes_at(version.at, version.len))),
-            Place::Record => Body::Record(RecordPtr { addr: Addr(version.at), len: version.len }),
-        };
-        KeyEntry {
-            seq: version.seq,
-            expire_ms: version.expire_ms,
-            tag: version.tag,
-            large: version.large,
-            value_len: version.value_len,
-            counted: version.counted,
-            body,
-        }
+        self.version_view(version).to_entry()
     }
 
     /// Puts every row that is not yet there into the sorted list.

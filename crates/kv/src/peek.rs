@@ -113,26 +113,18 @@ impl Store {
 
 /// Shows a memtable's version, if its value is there.
 fn seen<R>(found: &NewVersion<'_>, look: &mut Option<impl FnOnce(EntryView<'_>) -> R>) -> InMemtables<R> {
-    let (seq, expire_ms, tag) = (found.seq, found.expire_ms, found.tag);
     match found.body {
         NewBody::Tombstone => InMemtables::Answered(Peek::Absent),
         _ if found.large => InMemtables::Answered(Peek::NeedsFlash),
         NewBody::Inline(value) => match look.take() {
             Some(look) => {
+                let NewVersion { seq, expire_ms, tag, .. } = *found;
                 let view = EntryView { tag, expire_ms, seq, value: ValueView::Inline(value) };
                 InMemtables::Answered(Peek::Found(look(view)))
             }
             None => InMemtables::Answered(Peek::NeedsFlash),
         },
-        NewBody::Record(ptr) => InMemtables::Record(KeyEntry {
-            seq,
-            expire_ms,
-            tag,
-            large: false,
-            value_len: found.value_len,
-            counted: found.counted,
-            body: Body::Record(ptr),
-        }),
+        NewBody::Record(_) => InMemtables::Record(found.to_entry()),
     }
 }
 

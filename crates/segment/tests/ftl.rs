@@ -1,5 +1,7 @@
 //! Raw flash: places, tags, turns on a channel, wear levelling, bad blocks; in virtual time over the emulated card.
 
+mod raw;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -7,9 +9,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, Emulated, Fault, FlashError, Operation};
-use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::{IoBuf, now, spawn, yield_now};
 use pumice_segment::ftl::{Place, RawError, RawFlash, RawFormat, RawOptions, TAGS_PER_CLIENT};
+use raw::{in_virtual_time, nand, segment};
 
 /// 4 channels of 2 dies of 2 planes, a block over all of a channel: 16 rows of 4 pages of 4 KiB.
 const CARD: &str = "emu:tiny,channels=4,blocks=16,pages=64,dies=2,planes=2,stripe=2,oob=64";
@@ -21,24 +23,10 @@ struct Bench {
 }
 
 async fn bench(spec: &str, erased_ahead: u32) -> Bench {
-    let device = Device::open(&spec.parse().expect("spec"), Access::ReadWrite).await.expect("device");
-    let Device::Emulated(nand) = &device else { panic!("not emulated") };
-    let nand = nand.clone();
+    let (device, nand) = nand(spec).await;
     let format = RawFormat { drive_id: [7; 16], force: false };
     let raw = RawFlash::format(device, format, RawOptions { erased_ahead }).await.expect("format");
     Bench { raw, nand }
-}
-
-fn in_virtual_time<F: Future<Output = ()> + 'static>(run: impl FnOnce() -> F + 'static) {
-    let world = World::new(1);
-    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
-    world.block_on(host, async move { run().await }).expect("the world goes on");
-}
-
-fn segment(raw: &RawFlash, seed: u64) -> Bytes {
-    let mut buf = IoBuf::zeroed(raw.segment_bytes() as usize);
-    Rng::from_seed(seed).fill(&mut buf);
-    buf.freeze()
 }
 
 #[test]

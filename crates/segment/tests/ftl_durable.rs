@@ -1,14 +1,13 @@
 //! What raw flash keeps over a restart: segments, erases, bad blocks, erase counts; with a close and without.
 
-use std::path::Path;
-use std::sync::Arc;
+mod raw;
 
-use bytes::Bytes;
-use pumice_base::rng::Rng;
-use pumice_flash::{Access, BlockAddr, Device, DeviceSpec, Emulated, Geometry};
+use std::path::Path;
+
+use pumice_flash::{BlockAddr, Device, DeviceSpec, Geometry};
 use pumice_reactor::IoBuf;
-use pumice_reactor::sim::{HostOptions, World};
 use pumice_segment::ftl::{Place, RawDamage, RawError, RawFlash, RawFormat, RawOpened, RawOptions};
+use raw::{in_virtual_time, nand, segment};
 
 /// Tags beside the pages; tags in pages of their own, corrected in software; both without time.
 const MEDIA: [&str; 2] = [
@@ -16,19 +15,6 @@ const MEDIA: [&str; 2] = [
     "emu:tiny,channels=4,blocks=16,pages=8,oob=128,ecc=off",
 ];
 const FORMAT: RawFormat = RawFormat { drive_id: [7; 16], force: false };
-
-fn in_virtual_time<F: Future<Output = ()> + 'static>(run: impl FnOnce() -> F + 'static) {
-    let world = World::new(1);
-    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
-    world.block_on(host, async move { run().await }).expect("the world goes on");
-}
-
-async fn nand(spec: &str) -> (Device, Arc<Emulated>) {
-    let device = Device::open(&spec.parse().expect("spec"), Access::ReadWrite).await.expect("device");
-    let Device::Emulated(nand) = &device else { panic!("not emulated") };
-    let nand = Arc::clone(nand);
-    (device, nand)
-}
 
 async fn file() -> Device {
     let spec = DeviceSpec::Path(Path::new("/drive").into());
@@ -50,12 +36,6 @@ async fn file() -> Device {
 async fn open(device: &Device) -> RawOpened {
     let opened = RawFlash::open(device.clone(), RawOptions::default(), &|_, _| ()).await;
     opened.unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn segment(raw: &RawFlash, seed: u64) -> Bytes {
-    let mut buf = IoBuf::zeroed(raw.segment_bytes() as usize);
-    Rng::from_seed(seed).fill(&mut buf);
-    buf.freeze()
 }
 
 async fn write(raw: &RawFlash, id: u128) {

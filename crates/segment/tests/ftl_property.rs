@@ -1,5 +1,7 @@
 //! The mapping against a plain model: any ids, any order, restarts with and without a close; and what its tables cost.
 
+mod raw;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -7,16 +9,10 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec, Geometry};
 use pumice_reactor::IoBuf;
-use pumice_reactor::sim::{HostOptions, World};
 use pumice_segment::ftl::{Place, RawError, RawFlash, RawFormat, RawOptions};
+use raw::in_virtual_time;
 
 const FORMAT: RawFormat = RawFormat { drive_id: [7; 16], force: false };
-
-fn in_virtual_time<F: Future<Output = ()> + 'static>(run: impl FnOnce() -> F + 'static) {
-    let world = World::new(1);
-    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
-    world.block_on(host, async move { run().await }).expect("the world goes on");
-}
 
 /// Ids that collide in every way there is: runs, high halves, multiples of the table's sizes.
 fn draw_id(rng: &mut Rng) -> u128 {

@@ -1,43 +1,25 @@
 //! Raw flash as it wears: bit errors below, at and above what the code corrects, the patrol, and a drive used to its end.
 
+mod raw;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pumice_base::rng::Rng;
-use pumice_flash::{Access, Device, Emulated, FlashError};
-use pumice_reactor::sim::{HostOptions, World};
+use pumice_flash::{Emulated, FlashError};
 use pumice_reactor::{IoBuf, now, spawn, yield_now};
 use pumice_segment::ftl::{Place, RawError, RawFlash, RawFormat, RawOptions, ScrubOptions};
+use raw::{in_virtual_time, nand, segment};
 
 const FORMAT: RawFormat = RawFormat { drive_id: [7; 16], force: false };
 const DAY: Duration = Duration::from_secs(86_400);
 const UNPACED: ScrubOptions = ScrubOptions { bytes_per_second: u64::MAX, refresh: true };
 
-fn in_virtual_time<F: Future<Output = ()> + 'static>(run: impl FnOnce() -> F + 'static) {
-    let world = World::new(1);
-    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
-    world.block_on(host, async move { run().await }).expect("the world goes on");
-}
-
-async fn nand(spec: &str) -> (Device, Arc<Emulated>) {
-    let device = Device::open(&spec.parse().expect("spec"), Access::ReadWrite).await.expect("device");
-    let Device::Emulated(nand) = &device else { panic!("not emulated") };
-    let nand = Arc::clone(nand);
-    (device, nand)
-}
-
 async fn formatted(spec: &str) -> (RawFlash, Arc<Emulated>) {
     let (device, nand) = nand(spec).await;
     let raw = RawFlash::format(device, FORMAT, RawOptions { erased_ahead: 1 }).await;
     (raw.unwrap_or_else(|error| panic!("{error}")), nand)
-}
-
-fn segment(raw: &RawFlash, seed: u64) -> Bytes {
-    let mut buf = IoBuf::zeroed(raw.segment_bytes() as usize);
-    Rng::from_seed(seed).fill(&mut buf);
-    buf.freeze()
 }
 
 #[test]

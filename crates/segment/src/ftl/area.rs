@@ -119,7 +119,7 @@ pub(crate) async fn load(media: &Media) -> Result<Option<Loaded>, RawError> {
         }
         let bytes: Vec<u8> = group.iter().flat_map(|(.., payload)| payload.iter().copied()).collect();
         if !header.fits(geometry, media.in_band()) {
-            let (formatted, found) = (shape(&header), geometry.to_string());
+            let (formatted, found) = (header.geometry(header.page_bytes).to_string(), geometry.to_string());
             return Err(RawError::Shape { formatted, found });
         }
         let Some(payload) = decode_payload(&bytes, geometry.block_count() as usize) else { continue };
@@ -143,22 +143,6 @@ pub(crate) async fn newest_generation(media: &Media) -> Result<u64, RawError> {
         }
     }
     Ok(newest)
-}
-
-/// A formatted drive's shape, for people.
-fn shape(header: &PartHeader) -> String {
-    Geometry {
-        channels: header.channels,
-        dies_per_channel: 1,
-        planes_per_die: 1,
-        dies_per_block: 1,
-        blocks_per_channel: header.blocks_per_channel,
-        pages_per_block: header.pages_per_block,
-        page_bytes: header.page_bytes,
-        read_bytes: header.page_bytes,
-        oob_bytes: header.oob_bytes,
-    }
-    .to_string()
 }
 
 fn mark_page(geometry: Geometry, payload_bytes: usize) -> u32 {

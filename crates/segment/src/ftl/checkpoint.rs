@@ -53,6 +53,21 @@ pub struct PartHeader {
 }
 
 impl PartHeader {
+    /// The drive's shape, for media that are read by `read_bytes`.
+    pub fn geometry(&self, read_bytes: u32) -> Geometry {
+        Geometry {
+            channels: self.channels,
+            dies_per_channel: 1,
+            planes_per_die: 1,
+            dies_per_block: 1,
+            blocks_per_channel: self.blocks_per_channel,
+            pages_per_block: self.pages_per_block,
+            page_bytes: self.page_bytes,
+            read_bytes,
+            oob_bytes: self.oob_bytes,
+        }
+    }
+
     /// Whether it was written for media of this shape.
     pub(crate) fn fits(&self, geometry: Geometry, in_band: bool) -> bool {
         (self.channels, self.blocks_per_channel) == (geometry.channels, geometry.blocks_per_channel)

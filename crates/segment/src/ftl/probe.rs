@@ -1,6 +1,6 @@
 //! Whether media hold a raw-flash drive, and how it was cut: files do not know their shape.
 
-use pumice_flash::{BlockAddr, Device, FlashError, Geometry};
+use pumice_flash::{BlockAddr, Device, FlashError};
 use pumice_reactor::IoBuf;
 
 use super::checkpoint::{PART_HEADER_BYTES, PartHeader};
@@ -31,18 +31,7 @@ impl RawFlash {
         let places = std::iter::once(0).chain(BLOCK_BITS.map(|bits| 1 << bits));
         for at_bytes in places {
             let Some(header) = header_at(device, at_bytes).await? else { continue };
-            let found = device.geometry();
-            let shape = Geometry {
-                channels: header.channels,
-                dies_per_channel: 1,
-                planes_per_die: 1,
-                dies_per_block: 1,
-                blocks_per_channel: header.blocks_per_channel,
-                pages_per_block: header.pages_per_block,
-                page_bytes: header.page_bytes,
-                read_bytes: found.read_bytes.min(header.page_bytes),
-                oob_bytes: header.oob_bytes,
-            };
+            let shape = header.geometry(device.geometry().read_bytes.min(header.page_bytes));
             if let Ok(cut) = device.with_geometry(shape) {
                 return Ok(Some(cut));
             }
