@@ -80,6 +80,7 @@ impl Emulated {
                 cut_at: None,
                 faults: Vec::new(),
                 aged_ms: 0,
+                weak_news: false,
                 rng: Rng::from_seed(spec.seed).split("emulated flash"),
             }),
             calendar: Mutex::new(Calendar::new(spec.geometry, &spec.timing)),
@@ -127,6 +128,12 @@ impl Emulated {
     /// tells that its data should move before it is lost.
     pub fn corrected_bits_max(&self, block: BlockAddr) -> u32 {
         self.block(block, |block| block.corrected_bits_max)
+    }
+
+    /// Whether media that correct themselves had to correct nearly all that they can somewhere since this was last asked.
+    pub(crate) fn take_weak_news(&self) -> bool {
+        // Nothing flips on media that do not wear: nobody should wait for the lock then.
+        self.spec.wears && std::mem::take(&mut self.state().weak_news)
     }
 
     /// What was done so far.

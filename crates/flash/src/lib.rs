@@ -10,6 +10,8 @@
 //! and changes nothing.
 
 pub mod bch;
+mod corrected;
+mod ecc;
 pub mod emulated;
 mod error;
 pub mod file;
@@ -21,6 +23,8 @@ pub mod zoned;
 use std::sync::Arc;
 
 use bytes::Bytes;
+pub use corrected::Corrected;
+pub use ecc::{EccCounts, weak_limit};
 pub use emulated::wear::Wear;
 pub use emulated::{Emulated, Fault, OperationCounts};
 pub use error::{FlashError, Operation};
@@ -49,6 +53,8 @@ pub enum Device {
     Zoned(Arc<ZonedDevice>),
     /// Emulated NAND in memory or in a sparse file.
     Emulated(Arc<Emulated>),
+    /// Raw NAND, corrected in software: see [`Device::corrected`].
+    Corrected(Arc<Corrected>),
 }
 
 impl Device {
@@ -113,11 +119,34 @@ impl Device {
         match self {
             Self::File(device) => Ok(Self::File(Arc::new(device.reshaped(geometry)?))),
             Self::Zoned(device) => Ok(Self::Zoned(Arc::new(device.reshaped(geometry)?))),
-            Self::Emulated(device) if device.geometry() == geometry => Ok(self.clone()),
-            Self::Emulated(device) => Err(FlashError::Geometry(format!(
+            Self::Emulated(_) | Self::Corrected(_) if self.geometry() == geometry => Ok(self.clone()),
+            Self::Emulated(_) | Self::Corrected(_) => Err(FlashError::Geometry(format!(
                 "emulated media have {} and cannot be used as {geometry}",
-                device.geometry()
+                self.geometry()
             ))),
+        }
+    }
+
+    /// The same media as media that correct themselves: raw ones get parity in their out-of-band bytes, which are not to be
+    /// had beside it then; others are what they were.
+    ///
+    /// # Errors
+    /// [`FlashError::Geometry`] when the parity does not fit beside a page.
+    pub fn corrected(&self) -> Result<Self, FlashError> {
+        match self {
+            Self::Emulated(device) if device.spec().is_raw => {
+                Ok(Self::Corrected(Arc::new(Corrected::over(Arc::clone(device))?)))
+            }
+            _ => Ok(self.clone()),
+        }
+    }
+
+    /// Emulated media, corrected or not.
+    pub fn emulated(&self) -> Option<&Arc<Emulated>> {
+        match self {
+            Self::Emulated(device) => Some(device),
+            Self::Corrected(device) => Some(device.nand()),
+            Self::File(_) | Self::Zoned(_) => None,
         }
     }
 
@@ -127,6 +156,7 @@ impl Device {
             Self::File(device) => device.geometry(),
             Self::Zoned(device) => device.geometry(),
             Self::Emulated(device) => device.geometry(),
+            Self::Corrected(device) => device.nand().geometry(),
         }
     }
 
@@ -135,7 +165,7 @@ impl Device {
         match self {
             Self::File(device) => device.raw_bytes(),
             Self::Zoned(device) => device.raw_bytes(),
-            Self::Emulated(device) => device.geometry().capacity_bytes(),
+            Self::Emulated(_) | Self::Corrected(_) => self.geometry().capacity_bytes(),
         }
     }
 
@@ -145,6 +175,7 @@ impl Device {
             Self::File(device) => device.is_read_only(),
             Self::Zoned(device) => device.is_read_only(),
             Self::Emulated(device) => device.is_read_only(),
+            Self::Corrected(device) => device.nand().is_read_only(),
         }
     }
 
@@ -167,6 +198,7 @@ impl Device {
             Self::File(device) => device.write_pointer(block),
             Self::Zoned(device) => device.write_pointer(block),
             Self::Emulated(device) => device.write_pointer(block),
+            Self::Corrected(device) => device.nand().write_pointer(block),
         }
     }
 
@@ -175,6 +207,7 @@ impl Device {
         match self {
             Self::File(_) | Self::Zoned(_) => None,
             Self::Emulated(device) => Some(device.erase_count(block)),
+            Self::Corrected(device) => Some(device.nand().erase_count(block)),
         }
     }
 
@@ -189,7 +222,26 @@ impl Device {
             Self::File(device) => device.read(block, offset_bytes, buf).await,
             Self::Zoned(device) => device.read(block, offset_bytes, buf).await,
             Self::Emulated(device) => device.read(block, offset_bytes, buf).await,
+            Self::Corrected(device) => {
+                let (result, buf) = device.read(block, offset_bytes, buf).await;
+                (result.map(drop), buf)
+            }
         }
+    }
+
+    /// [`Device::read`] that answers the most bits that software had to correct in one codeword: none but on
+    /// [corrected](Device::corrected) raw media.
+    pub async fn read_counting(
+        &self,
+        block: BlockAddr,
+        offset_bytes: u32,
+        buf: IoBuf,
+    ) -> (Result<u32, FlashError>, IoBuf) {
+        if let Self::Corrected(device) = self {
+            return device.read(block, offset_bytes, buf).await;
+        }
+        let (result, buf) = self.read(block, offset_bytes, buf).await;
+        (result.map(|()| 0), buf)
     }
 
     /// Fills `buf` with whole pages from `first_page` on and `oob` with their out-of-band bytes, page after page.
@@ -204,7 +256,9 @@ impl Device {
         oob: IoBuf,
     ) -> (Result<(), FlashError>, IoBuf, IoBuf) {
         match self {
-            Self::File(_) | Self::Zoned(_) => (Err(no_oob(Operation::Read, block, oob.len())), buf, oob),
+            Self::File(_) | Self::Zoned(_) | Self::Corrected(_) => {
+                (Err(no_oob(Operation::Read, block, oob.len())), buf, oob)
+            }
             Self::Emulated(device) => device.read_with_oob(block, first_page, buf, oob).await,
         }
     }
@@ -232,15 +286,34 @@ impl Device {
     /// What correction the media expect of software; `None` when they correct themselves.
     pub fn ecc(&self) -> Option<EccSpec> {
         match self {
-            Self::File(_) | Self::Zoned(_) => None,
+            Self::File(_) | Self::Zoned(_) | Self::Corrected(_) => None,
             Self::Emulated(device) => device.spec().is_raw.then_some(device.spec().ecc),
         }
     }
 
-    /// Most bits that media which correct themselves had to correct in one codeword of `block` since its erase, and how many
-    /// they can; `None` where they do not say.
+    /// What software has corrected so far; nothing but on [corrected](Device::corrected) raw media.
+    pub fn ecc_counts(&self) -> EccCounts {
+        match self {
+            Self::Corrected(device) => device.counts(),
+            _ => EccCounts::default(),
+        }
+    }
+
+    /// Whether since the last such question a page of some block needed nearly all that its code corrects
+    /// ([`weak_limit`]); [`Device::corrected_bits_max`] tells of which.
+    pub fn take_weak_news(&self) -> bool {
+        match self {
+            Self::File(_) | Self::Zoned(_) => false,
+            Self::Emulated(device) => device.take_weak_news(),
+            Self::Corrected(device) => device.take_weak_news(),
+        }
+    }
+
+    /// Most bits that media which correct themselves, or are [corrected](Device::corrected), had to correct in one codeword of
+    /// `block` since its erase, and how many they can; `None` where they do not say.
     pub fn corrected_bits_max(&self, block: BlockAddr) -> Option<(u32, u32)> {
         match self {
+            Self::Corrected(device) => Some(device.corrected_bits_max(block)),
             Self::Emulated(device) if !device.spec().is_raw => {
                 Some((device.corrected_bits_max(block), device.spec().ecc.correctable_bits))
             }
@@ -254,6 +327,7 @@ impl Device {
             Self::File(_) => false,
             Self::Zoned(device) => device.is_bad(block),
             Self::Emulated(device) => device.is_factory_bad(block),
+            Self::Corrected(device) => device.nand().is_factory_bad(block),
         }
     }
 
@@ -275,6 +349,7 @@ impl Device {
             Self::File(device) => device.program(block, first_page, data, sync).await,
             Self::Zoned(device) => device.program(block, first_page, data, sync).await,
             Self::Emulated(device) => device.program(block, first_page, data, Bytes::new(), sync).await,
+            Self::Corrected(device) => device.program(block, first_page, data, sync).await,
         }
     }
 
@@ -285,6 +360,7 @@ impl Device {
             Self::File(device) => device.erase(block),
             Self::Zoned(device) => device.erase(block).await,
             Self::Emulated(device) => device.erase(block).await,
+            Self::Corrected(device) => device.erase(block).await,
         }
     }
 
@@ -301,7 +377,7 @@ impl Device {
     pub fn active_max(&self) -> Option<u32> {
         match self {
             Self::Zoned(device) => Some(device.shape().active_max).filter(|&max| max > 0),
-            Self::File(_) | Self::Emulated(_) => None,
+            Self::File(_) | Self::Emulated(_) | Self::Corrected(_) => None,
         }
     }
 
@@ -315,7 +391,7 @@ impl Device {
     pub async fn give_back(&self, block: BlockAddr) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.give_back(block).await,
-            Self::Zoned(_) | Self::Emulated(_) => Ok(()),
+            Self::Zoned(_) | Self::Emulated(_) | Self::Corrected(_) => Ok(()),
         }
     }
 
@@ -324,7 +400,7 @@ impl Device {
     pub async fn prewrite(&self, block: BlockAddr) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.prewrite(block).await,
-            Self::Zoned(_) | Self::Emulated(_) => Ok(()),
+            Self::Zoned(_) | Self::Emulated(_) | Self::Corrected(_) => Ok(()),
         }
     }
 
@@ -334,6 +410,7 @@ impl Device {
             Self::File(device) => device.sync().await,
             Self::Zoned(device) => device.sync().await,
             Self::Emulated(device) => device.sync().await,
+            Self::Corrected(device) => device.nand().sync().await,
         }
     }
 }

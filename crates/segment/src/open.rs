@@ -27,6 +27,7 @@ const DATA_SEGMENTS_MIN: u32 = 10;
 const PLACES_MIN: u32 = 7;
 
 pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
+    let device = &device.corrected()?;
     if !options.force
         && let Some(found) = find_superblock(device).await?
     {
@@ -255,6 +256,7 @@ pub(crate) async fn open(
     options: HeapOptions,
     progress: Progress<'_>,
 ) -> Result<Opened, HeapError> {
+    let device = device.corrected()?;
     let superblock = find_superblock(&device).await?.ok_or(HeapError::NotFormatted)?;
     let geometry = Geometry {
         channels: superblock.channels,

@@ -20,8 +20,9 @@ fn small() -> HeapOptions {
     HeapOptions { commit_max_bytes: 16 << 10, reserve_segments: Some(4), ..options() }
 }
 
-async fn fresh(seed: u64) -> (Device, Arc<Emulated>) {
-    let (device, emulated) = emulated(&format!("{SPEC},seed={seed}")).await;
+async fn fresh(seed: u64, faults: Faults) -> (Device, Arc<Emulated>) {
+    let raw = if faults.is_raw { ",oob=128,ecc=off" } else { "" };
+    let (device, emulated) = emulated(&format!("{SPEC},seed={seed}{raw}")).await;
     Heap::format(&device, &format_options()).await.expect("format");
     (device, emulated)
 }
@@ -32,7 +33,11 @@ struct Faults {
     /// One program in this many fails; 0: none.
     failing_programs: u64,
     durability: Durability,
+    /// Torn pages are handed out partly flipped, and parity is software's.
+    is_raw: bool,
 }
+
+const NONE: Faults = Faults { failing_programs: 0, durability: Durability::Always, is_raw: false };
 
 /// Runs the workload until `steps` are done or the power is cut.
 async fn run(
@@ -60,7 +65,7 @@ async fn run(
 }
 
 async fn cut_at(seed: u64, first_cut: u64, steps: u32, faults: Faults) -> Result<bool, String> {
-    let (device, emulated) = fresh(seed).await;
+    let (device, emulated) = fresh(seed, faults).await;
     let options = HeapOptions { durability: faults.durability, ..small() };
     let mut history = History::default();
     let mut rng = Rng::from_seed(seed);
@@ -123,17 +128,23 @@ fn cut_everywhere(steps: u32, every: u64, faults: Faults) -> u64 {
 
 #[test]
 fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
-    let cuts = cut_everywhere(150, 1, Faults { failing_programs: 0, durability: Durability::Always });
+    let cuts = cut_everywhere(150, 1, NONE);
     assert!(cuts > 100 || std::env::var("PUMICE_CUT").is_ok(), "only {cuts} operations were cut");
 }
 
 #[test]
 fn a_power_cut_among_failing_programs_loses_nothing_that_was_acknowledged() {
-    cut_everywhere(100, 2, Faults { failing_programs: 40, durability: Durability::Always });
+    cut_everywhere(100, 2, Faults { failing_programs: 40, ..NONE });
+}
+
+#[test]
+fn a_power_cut_on_raw_media_loses_nothing_that_was_acknowledged() {
+    cut_everywhere(60, 2, Faults { is_raw: true, ..NONE });
+    cut_everywhere(60, 5, Faults { failing_programs: 40, is_raw: true, ..NONE });
 }
 
 #[test]
 fn in_the_relaxed_modes_a_power_cut_leaves_a_prefix_that_holds_all_that_was_flushed() {
-    cut_everywhere(100, 2, Faults { failing_programs: 0, durability: Durability::EverySecond });
-    cut_everywhere(100, 5, Faults { failing_programs: 40, durability: Durability::None });
+    cut_everywhere(100, 2, Faults { durability: Durability::EverySecond, ..NONE });
+    cut_everywhere(100, 5, Faults { failing_programs: 40, durability: Durability::None, ..NONE });
 }

@@ -9,6 +9,7 @@ use super::Emulated;
 use super::state::Block;
 use super::timing::Kind;
 use super::wear::flipped_bits;
+use crate::ecc::weak_limit;
 use crate::error::Operation;
 use crate::file::check_request;
 use crate::{Access, BlockAddr, FlashError};
@@ -175,7 +176,9 @@ impl Emulated {
         state.counts.corrected_bits += corrected;
         state.counts.uncorrectable_codewords += uncorrectable;
         let block = &mut state.blocks[number as usize];
-        block.corrected_bits_max = block.corrected_bits_max.max(most);
+        let (limit, before) = (weak_limit(ecc.correctable_bits), block.corrected_bits_max);
+        block.corrected_bits_max = before.max(most);
+        state.weak_news |= before <= limit && most > limit;
         uncorrectable == 0
     }
 

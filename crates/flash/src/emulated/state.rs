@@ -85,6 +85,8 @@ pub(super) struct State {
     pub faults: Vec<(Operation, u64, Fault)>,
     /// Added to the wall clock when data's age is asked for, in ms.
     pub aged_ms: u64,
+    /// A codeword came near what is corrected since somebody asked.
+    pub weak_news: bool,
     pub rng: Rng,
 }
 

@@ -37,6 +37,8 @@ pub fn on_all(check: impl AsyncFn(&'static str, Device) + Copy + 'static) {
         }
         check("memory", open("emu:tiny,blocks=8,pages=16").await).await;
         check("striped over dies and planes", open(STRIPED).await).await;
+        let raw = open("emu:tiny,blocks=8,pages=16,oob=128,ecc=off").await;
+        check("raw, corrected", raw.corrected().expect("room for parity")).await;
         check("sparse file", open(&sparse(&dir.path().join("nand"))).await).await;
         check("timed", open(TIMED).await).await;
     });

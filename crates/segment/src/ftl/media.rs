@@ -7,19 +7,16 @@
 //! so, and a block counts only if both its tags agree.
 
 use bytes::Bytes;
-use pumice_flash::{BlockAddr, Device, FlashError, Geometry};
+use pumice_flash::{BlockAddr, Device, EccCounts, FlashError, Geometry, weak_limit};
 use pumice_reactor::{IoBuf, WriteSync};
 
 use super::RawError;
-use super::ecc::{EccCounts, PageEcc, weak_limit};
 use super::tag::{BlockTag, TAG_BYTES, TagDecoded};
 
 /// See the module's text.
 pub(crate) struct Media {
     device: Device,
     geometry: Geometry,
-    /// For media that do not correct themselves.
-    ecc: Option<PageEcc>,
     /// Tags take pages of their own.
     in_band: bool,
 }
@@ -44,8 +41,8 @@ pub(crate) enum Found {
 impl Media {
     pub(crate) fn new(device: Device) -> Result<Self, RawError> {
         let geometry = device.geometry();
-        let ecc = device.ecc().map(|ecc| PageEcc::new(geometry, ecc)).transpose()?;
-        let in_band = ecc.is_some() || (geometry.oob_bytes as usize) < TAG_BYTES;
+        let device = device.corrected()?;
+        let in_band = matches!(device, Device::Corrected(_)) || (geometry.oob_bytes as usize) < TAG_BYTES;
         if geometry.pages_per_block < 4 {
             let why = "a block of raw flash has at least 4 pages";
             return Err(FlashError::Geometry(format!("{geometry}: {why}")).into());
@@ -54,7 +51,7 @@ impl Media {
             let why = format!("raw flash takes {} blocks at most", super::map::BLOCKS_MAX);
             return Err(FlashError::Geometry(format!("{geometry}: {why}")).into());
         }
-        Ok(Self { device, geometry, ecc, in_band })
+        Ok(Self { device, geometry, in_band })
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -70,7 +67,7 @@ impl Media {
     }
 
     pub(crate) fn ecc_counts(&self) -> EccCounts {
-        self.ecc.as_ref().map(PageEcc::counts).unwrap_or_default()
+        self.device.ecc_counts()
     }
 
     /// Pages of a block that its tags take.
@@ -91,10 +88,7 @@ impl Media {
 
     /// Programs pages; durable when this returns.
     pub(crate) async fn program(&self, block: BlockAddr, page: u32, data: Bytes) -> Result<(), FlashError> {
-        match &self.ecc {
-            Some(ecc) => ecc.program(&self.device, block, page, data).await,
-            None => self.device.program(block, page, data, WriteSync::Durable).await,
-        }
+        self.device.program(block, page, data, WriteSync::Durable).await
     }
 
     /// Programs pages of which the first bears `tag`: in its out-of-band bytes, or as a page of its own before `data`,
@@ -125,16 +119,12 @@ impl Media {
         offset_bytes: u32,
         buf: IoBuf,
     ) -> (Result<bool, FlashError>, IoBuf) {
-        match &self.ecc {
-            Some(ecc) => {
-                let (result, buf) = ecc.read(&self.device, block, offset_bytes, buf).await;
-                (result.map(|most| most > weak_limit(ecc.correctable_bits())), buf)
-            }
-            None => {
-                let (result, buf) = self.device.read(block, offset_bytes, buf).await;
-                (result.map(|()| false), buf)
-            }
-        }
+        let (result, buf) = self.device.read_counting(block, offset_bytes, buf).await;
+        // Most reads find nothing to correct, and need not ask for the limit.
+        let is_weak = |most: u32| {
+            most > 0 && self.device.corrected_bits_max(block).is_some_and(|(_, of)| most > weak_limit(of))
+        };
+        (result.map(is_weak), buf)
     }
 
     /// [`Media::read_block`] by offset in the segment.
@@ -194,17 +184,11 @@ impl Media {
         let page_bytes = self.geometry.page_bytes;
         let at = (self.geometry.pages_per_block - 1) * page_bytes;
         let buf = IoBuf::for_read(page_bytes as usize);
-        let needed = match &self.ecc {
-            Some(ecc) => {
-                let (result, _) = ecc.read(&self.device, block, at, buf).await;
-                result.map(|most| Some((most, ecc.correctable_bits())))
-            }
-            None if self.device.corrected_bits_max(block).is_none() => return Ok(false),
-            None => {
-                let (result, _) = self.device.read(block, at, buf).await;
-                result.map(|()| self.device.corrected_bits_max(block))
-            }
-        };
+        if self.device.corrected_bits_max(block).is_none() {
+            return Ok(false);
+        }
+        let (result, _) = self.device.read(block, at, buf).await;
+        let needed = result.map(|()| self.device.corrected_bits_max(block));
         match needed {
             Ok(needed) => Ok(needed.is_some_and(|(most, of)| most > of / 2)),
             Err(FlashError::Uncorrectable { .. }) => Ok(true),

@@ -12,11 +12,12 @@
 //!    until the floor of erased blocks is met.
 //! 3. A block that fails to program or erase is retired at once and the write goes to another; a checkpoint (`durable.rs`,
 //!    `area.rs`) keeps it retired. The checkpoint on [`RawFlash::close`] lets the next open read nothing else.
-//! 4. Raw media get BCH parity in their out-of-band bytes (`ecc.rs`): what can be mended is mended and counted, what cannot
+//! 4. Raw media get BCH parity in their out-of-band bytes ([`pumice_flash::Corrected`]): what can be mended is mended and counted, what cannot
 //!    names its page. A segment with a page near the limit is named weak until it is [refreshed](RawFlash::refresh); a
 //!    patrol finds and refreshes those that nobody reads (`scrub.rs`).
 //!
-//! Layouts are in `docs/format/raw-flash.md`. The record heap (`heap.rs`) does not lie on this layer yet.
+//! Layouts are in `docs/format/raw-flash.md`. The record heap lies beside this layer, on the same
+//! corrected device.
 //!
 //! Locks, leaves all: a channel's blocks, the map, the checkpoint's place. None is held while another is taken, or across an
 //! await.
@@ -26,7 +27,6 @@ mod blocks;
 mod checkpoint;
 mod client;
 mod durable;
-mod ecc;
 mod erase;
 mod error;
 mod map;
@@ -51,11 +51,11 @@ pub use checkpoint::{MARK_BYTES, PART_HEADER_BYTES, PartHeader, encode_mark, is_
 pub use client::{Client, TAGS_PER_CLIENT, Tag, Ticket};
 pub use durable::RawStats;
 use durable::UnderWay;
-pub use ecc::EccCounts;
 pub use error::{RawDamage, RawError};
 use map::{Claimed, Map};
 use media::Media;
 pub use open::{RawFormat, RawOpened};
+pub use pumice_flash::EccCounts;
 use pumice_flash::{BlockAddr, Device, Geometry};
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_reactor::{IoBuf, JoinHandle, spawn};

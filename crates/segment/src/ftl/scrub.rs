@@ -153,7 +153,7 @@ impl RawFlash {
 
     /// Whether media that correct themselves say that a page of the block needs nearly all they can.
     fn is_near_limit(&self, block: BlockAddr) -> bool {
-        let limit = super::ecc::weak_limit;
+        let limit = pumice_flash::weak_limit;
         self.device().corrected_bits_max(block).is_some_and(|(most, of)| most > limit(of))
     }
 }

@@ -15,6 +15,8 @@ use super::{ChannelSpace, Class, Client, Inner, RawError, RawFlash, Tag, joined}
 
 /// Plane groups per die in one chunk of a program: what a read may have to wait for, twice.
 const CHUNK_GROUPS: u32 = 4;
+/// The same on files and block devices, which have no dies to keep busy, and make each write durable by itself.
+const FILE_CHUNK_BYTES: u32 = 2 << 20;
 /// Blocks that one write tries before it gives up.
 const BLOCKS_TRIED: u32 = 8;
 
@@ -193,7 +195,11 @@ impl Inner {
     fn chunk_pages(&self) -> u32 {
         let geometry = self.media.geometry();
         let row = u32::from(geometry.planes_per_die) * u32::from(geometry.dies_per_block);
-        (CHUNK_GROUPS * row).min(geometry.pages_per_block)
+        let pages = match self.media.device().has_own_blocks() {
+            true => CHUNK_GROUPS * row,
+            false => FILE_CHUNK_BYTES / geometry.page_bytes,
+        };
+        pages.min(geometry.pages_per_block)
     }
 
     /// Programs a whole block, two chunks at a time, the last page last. A block that is too worn to keep what was written

@@ -1,22 +1,22 @@
 //! Correction for raw media: each page's codewords have their parity in its out-of-band bytes.
 //!
 //! A page of n codewords has n parities, one after the other from the first out-of-band byte on; what is left of them is
-//! zero and free for later use. The code is the device's ([`pumice_flash::EccSpec`]): 8 codewords of 1 KiB with t = 30 take
+//! zero and free for later use. The code is the device's ([`EccSpec`]): 8 codewords of 1 KiB with t = 30 take
 //! 424 of SDF's 448 bytes. Media that correct themselves get none of this.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-use pumice_flash::bch::Bch;
-use pumice_flash::{BlockAddr, Device, EccSpec, FlashError, Geometry};
-use pumice_reactor::{IoBuf, WriteSync};
+use pumice_reactor::IoBuf;
+
+use crate::bch::Bch;
+use crate::{EccSpec, FlashError, Geometry};
 
 /// A page is weak when one of its codewords needed more than this share of what the code corrects.
 const WEAK_NUMERATOR: u32 = 3;
 const WEAK_DENOMINATOR: u32 = 4;
 
 /// Most flipped bits in a codeword that corrects `correctable` of them before its page is weak.
-pub(super) fn weak_limit(correctable: u32) -> u32 {
+pub fn weak_limit(correctable: u32) -> u32 {
     correctable * WEAK_NUMERATOR / WEAK_DENOMINATOR
 }
 
@@ -70,7 +70,7 @@ impl PageEcc {
     }
 
     /// The out-of-band bytes of whole pages.
-    fn encode(&self, data: &[u8]) -> IoBuf {
+    pub(crate) fn encode(&self, data: &[u8]) -> IoBuf {
         let (page_bytes, oob_bytes) = (self.geometry.page_bytes as usize, self.geometry.oob_bytes as usize);
         let mut oob = IoBuf::zeroed(data.len() / page_bytes * oob_bytes);
         for (page, out) in data.chunks_exact(page_bytes).zip(oob.chunks_exact_mut(oob_bytes)) {
@@ -88,7 +88,7 @@ impl PageEcc {
     }
 
     /// Mends whole pages; answers the most bits that one codeword needed, or the first page that is lost.
-    fn decode(&self, data: &mut [u8], oob: &mut [u8]) -> Result<u32, usize> {
+    pub(crate) fn decode(&self, data: &mut [u8], oob: &mut [u8]) -> Result<u32, usize> {
         let (page_bytes, oob_bytes) = (self.geometry.page_bytes as usize, self.geometry.oob_bytes as usize);
         let mut most = 0;
         for (at, page) in data.chunks_exact_mut(page_bytes).enumerate() {
@@ -110,60 +110,5 @@ impl PageEcc {
             }
         }
         Ok(most)
-    }
-
-    /// [`Device::program`] with parity beside each page.
-    pub(crate) async fn program(
-        &self,
-        device: &Device,
-        block: BlockAddr,
-        first_page: u32,
-        data: Bytes,
-    ) -> Result<(), FlashError> {
-        let oob = self.encode(&data).freeze();
-        device.program_with_oob(block, first_page, data, oob, WriteSync::Durable).await
-    }
-
-    /// [`Device::read`], corrected; answers the most bits that one codeword needed.
-    ///
-    /// # Errors
-    /// [`FlashError::Uncorrectable`] names the page that is lost.
-    pub(crate) async fn read(
-        &self,
-        device: &Device,
-        block: BlockAddr,
-        offset_bytes: u32,
-        mut buf: IoBuf,
-    ) -> (Result<u32, FlashError>, IoBuf) {
-        let page_bytes = self.geometry.page_bytes;
-        let len = buf.len();
-        let Some(end) = u32::try_from(len).ok().and_then(|len| offset_bytes.checked_add(len)) else {
-            // Let the device say what is wrong with it.
-            let (result, buf) = device.read(block, offset_bytes, buf).await;
-            return (result.map(|()| 0), buf);
-        };
-        let (first, last) = (offset_bytes / page_bytes, end.div_ceil(page_bytes));
-        let pages = (last - first) as usize;
-        let is_whole = offset_bytes.is_multiple_of(page_bytes) && end.is_multiple_of(page_bytes);
-        let oob = IoBuf::for_read(pages * self.geometry.oob_bytes as usize);
-        // Codewords are corrected whole, so that parts of pages are cut from whole ones.
-        let whole = if is_whole { None } else { Some(IoBuf::for_read(pages * page_bytes as usize)) };
-        let is_cut = whole.is_some();
-        let kept = if is_cut { Some(std::mem::replace(&mut buf, IoBuf::zeroed(0))) } else { None };
-        let (result, mut data, mut oob) = device.read_with_oob(block, first, whole.unwrap_or(buf), oob).await;
-        let result = result.and_then(|()| {
-            self.decode(&mut data, &mut oob).map_err(|page| FlashError::Uncorrectable {
-                block,
-                offset_bytes: (first + page as u32) * page_bytes,
-            })
-        });
-        match kept {
-            None => (result, data),
-            Some(mut buf) => {
-                let from = (offset_bytes - first * page_bytes) as usize;
-                buf.copy_from_slice(&data[from..from + len]);
-                (result, buf)
-            }
-        }
     }
 }
