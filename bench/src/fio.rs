@@ -38,12 +38,14 @@ pub enum Pattern {
     RandomWrite,
     /// Random, nine reads for each write (destroys the file's contents).
     RandomMixed,
+    /// Random, a read for each write (destroys the file's contents).
+    RandomHalf,
 }
 
 impl Pattern {
     /// True if running it spoils what the file holds.
     pub fn destroys(self) -> bool {
-        matches!(self, Pattern::Write | Pattern::RandomWrite | Pattern::RandomMixed)
+        matches!(self, Pattern::Write | Pattern::RandomWrite | Pattern::RandomMixed | Pattern::RandomHalf)
     }
 
     fn argument(self) -> &'static str {
@@ -52,7 +54,7 @@ impl Pattern {
             Pattern::Write => "write",
             Pattern::RandomRead => "randread",
             Pattern::RandomWrite => "randwrite",
-            Pattern::RandomMixed => "randrw",
+            Pattern::RandomMixed | Pattern::RandomHalf => "randrw",
         }
     }
 }
@@ -78,8 +80,10 @@ impl Limit {
         if self.durable {
             args.push("--sync=dsync".into());
         }
-        if self.pattern == Pattern::RandomMixed {
-            args.push("--rwmixread=90".into());
+        match self.pattern {
+            Pattern::RandomMixed => args.push("--rwmixread=90".into()),
+            Pattern::RandomHalf => args.push("--rwmixread=50".into()),
+            _ => {}
         }
         if self.span_bytes > 0 {
             args.push(format!("--size={}", self.span_bytes));

@@ -20,6 +20,8 @@ const VALUE_BYTES: usize = 8192;
 /// Live share of the drive after loading.
 const FILL: f64 = 0.70;
 const SEGMENT_BYTES: u64 = 8 << 20;
+/// What cleaning does to a drive: it reads about as much as is written.
+const MIX: &str = "1:1 mix, 512 KiB, depth 4, durable";
 /// SETs and GETs in flight.
 const DEPTH: u32 = 32;
 
@@ -74,6 +76,7 @@ fn write_limits(file: &std::path::Path, seconds: f64) -> Result<Vec<PhaseResult>
         ("durable write, 8 KiB, depth 32", durable(limit(Pattern::RandomWrite, block, DEPTH, seconds))),
         ("write, 8 MiB, depth 2", limit(Pattern::Write, SEGMENT_BYTES, 2, seconds)),
         ("9:1 mix, 8 KiB, depth 32", limit(Pattern::RandomMixed, block, DEPTH, seconds)),
+        (MIX, durable(limit(Pattern::RandomHalf, 512 << 10, 4, seconds))),
     ];
     jobs.iter().map(|(name, job)| run_limit(name, job, file)).collect()
 }
@@ -158,6 +161,8 @@ fn cleaning(result: &WorkerResult, keys: u64, data: Data, after: &[PhaseResult])
     let amplification = ratio((set.written_bytes + settle_bytes) as f64, set.user_bytes as f64);
     let ahead = set.extra.get("prewritten_bytes").copied().unwrap_or(0.0);
     let lasting = amplification - ratio(ahead, set.user_bytes as f64);
+    let mixed = after.iter().find(|p| p.name == MIX).map_or(0.0, PhaseResult::bytes_per_second);
+    let read_rate = ratio(set.extra.get("reactor_read_bytes").copied().unwrap_or(0.0), set.seconds);
     let best_write = after.iter().filter(|p| p.name.contains("write")).map(PhaseResult::bytes_per_second);
     let best_write = best_write.fold(0.0, f64::max);
     let written_rate = ratio(set.written_bytes as f64, set.seconds);
@@ -186,6 +191,9 @@ fn cleaning(result: &WorkerResult, keys: u64, data: Data, after: &[PhaseResult])
     line("user and cleaning bytes written a second", report::bytes(written_rate));
     line("fio's best write bandwidth after the run", report::bytes(best_write));
     line("share", percent(ratio(written_rate, best_write)));
+    line("the same with what cleaning read", report::bytes(written_rate + read_rate));
+    line("fio's durable 1:1 mix of reads and writes of 512 KiB, depth 4", report::bytes(mixed));
+    line("share", percent(ratio(written_rate + read_rate, mixed)));
     table.note("The bound: u = exp(-(1 - u)/fill), write amplification 1/(1 - u), uniform overwrites for ever; and the same by simulation of a perfect greedy cleaner with this run's segments, start and length (`bench/src/bound.rs`). Ours counts every byte sent to the device: records, headers, padding, key tables, metadata, cleaning, and the settling afterwards.");
     table
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pumice_reactor::{now, sleep, spawn, timeout};
 
 use crate::errors::StoreError;
-use crate::merge::{self, Job};
+use crate::plan::{self, Job};
 use crate::slice::lock;
 use crate::store::{Inner, Store};
 use crate::types::SliceId;
@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// Runs of a slice from which on merging no longer pauses.
-const RUNS_PRESSING: usize = 10;
+const RUNS_PRESSING: usize = 14;
 
 impl Store {
     /// Starts flush, merging and cleaning on the current core. They run until [`Store::close`].
@@ -54,45 +54,101 @@ async fn flush_task(store: Arc<Inner>) {
     }
 }
 
+/// What is being merged of a slice.
+#[derive(Clone, Default)]
+struct Jobs {
+    /// Into its bottom run, which may take long.
+    whole: Option<Job>,
+    /// Meanwhile, of runs that came since.
+    tier: Option<Job>,
+}
+
 async fn merge_task(store: Arc<Inner>) {
-    let mut jobs: Vec<Option<Job>> = vec![None; store.slices.len()];
+    let mut jobs = vec![Jobs::default(); store.slices.len()];
     while !store.is_closing() {
         let mut idle = true;
-        for (id, slot) in jobs.iter_mut().enumerate() {
+        for (id, jobs) in jobs.iter_mut().enumerate() {
             if store.is_closing() {
                 return;
             }
-            if slot.is_none() {
-                *slot = store.plan_merge(SliceId(id as u16));
-            }
-            let Some(job) = &*slot else { continue };
-            idle = false;
+            let slice = SliceId(id as u16);
             let started = now();
-            // What a job merges is free when it ends: where space is short, it is not shared among several.
-            let mut step = store.merge_step(job).await;
-            while matches!(step, Ok(false))
-                && store.merge_eagerly.load(Ordering::Relaxed)
-                && !store.is_closing()
-            {
-                step = store.merge_step(job).await;
+            let did_tier = store.step_tier(slice, jobs).await;
+            let did_whole = store.step_whole(slice, jobs).await;
+            if !did_tier && !did_whole {
+                continue;
             }
-            match step {
-                Ok(true) => *slot = None,
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(%error, slice = id, "merge failed");
-                    *slot = None;
-                    sleep(AFTER_FAILURE).await;
-                }
-            }
+            idle = false;
             let runs = lock(&store.manifest).versions[id].runs.len();
-            if runs < RUNS_PRESSING && !store.is_closing() {
+            if runs < RUNS_PRESSING && store.merge_first().is_none() && !store.is_closing() {
                 sleep(started.elapsed().min(TICK)).await;
             }
         }
         if idle {
             store.forget_prefixes().await;
             let _ = timeout(TICK * 5, store.merge_wanted.notified()).await;
+        }
+    }
+}
+
+impl Inner {
+    /// A step of merging upper runs. Answers whether there was anything to do.
+    async fn step_tier(self: &Arc<Self>, slice: SliceId, jobs: &mut Jobs) -> bool {
+        if jobs.tier.is_none() {
+            let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
+            let above = jobs.whole.as_ref().and_then(|whole| whole.runs.first().copied());
+            jobs.tier = plan::plan_tier(slice, &version, above.unwrap_or(0));
+        }
+        let Some(job) = &jobs.tier else { return false };
+        if self.try_step(job).await.unwrap_or(true) {
+            jobs.tier = None;
+        }
+        true
+    }
+
+    /// A step of merging into the bottom run; of the slice that goes first alone, if one does.
+    async fn step_whole(self: &Arc<Self>, slice: SliceId, jobs: &mut Jobs) -> bool {
+        let first = self.merge_first();
+        if first.is_some_and(|first| first != slice) {
+            return false;
+        }
+        if jobs.whole.is_none() {
+            jobs.whole = if first.is_some() { self.whole_merge(slice) } else { self.plan_whole(slice) };
+            if jobs.whole.is_some() {
+                // Tiers that are half merged are part of it.
+                jobs.tier = None;
+            }
+        }
+        let Some(job) = &jobs.whole else {
+            if first.is_some() {
+                self.merged_first(true);
+            }
+            return false;
+        };
+        // What a job merges is free when it ends: where space is short, it is not shared among several.
+        let mut step = self.try_step(job).await;
+        while step == Ok(false) && self.merge_eagerly.load(Ordering::Relaxed) && !self.is_closing() {
+            step = self.try_step(job).await;
+        }
+        if step != Ok(false) {
+            jobs.whole = None;
+            if first.is_some() {
+                self.merged_first(step.is_ok());
+            }
+        }
+        self.clean_wanted.notify_one();
+        true
+    }
+
+    /// A step of a job. Answers whether the job is done; a failure is logged.
+    async fn try_step(self: &Arc<Self>, job: &Job) -> Result<bool, ()> {
+        match self.merge_step(job).await {
+            Ok(done) => Ok(done),
+            Err(error) => {
+                tracing::warn!(%error, slice = job.slice.0, "merge failed");
+                sleep(AFTER_FAILURE).await;
+                Err(())
+            }
         }
     }
 }
@@ -114,10 +170,11 @@ impl Inner {
         committed >= self.options.log_max_bytes
     }
 
-    fn plan_merge(&self, slice: SliceId) -> Option<Job> {
+    fn plan_whole(&self, slice: SliceId) -> Option<Job> {
         let manifest = lock(&self.manifest);
         let version = manifest.versions[usize::from(slice.0)].clone();
-        merge::plan(slice, &version, &manifest.retired, self.merge_eagerly.load(Ordering::Relaxed))
+        let eager = self.merge_eagerly.load(Ordering::Relaxed);
+        plan::plan_whole(slice, &version, &manifest.retired, eager, self.cache.holds_all())
     }
 
     /// Writes down which retired prefixes no table speaks of any more.

@@ -217,9 +217,9 @@ impl Block {
 
     fn skip(&self, cursor: &mut Cursor<'_>) -> Option<()> {
         let head = cursor.u8()?;
-        cursor.varint()?;
+        cursor.skip_varint()?;
         if head & EXPIRES != 0 {
-            cursor.varint()?;
+            cursor.skip_varint()?;
         }
         if head & TAGGED != 0 {
             cursor.u8()?;
@@ -229,13 +229,13 @@ impl Block {
             BODY_INLINE => {
                 let len = cursor.count()?;
                 if head & LARGE != 0 {
-                    cursor.varint()?;
+                    cursor.skip_varint()?;
                 }
                 cursor.take(len)?;
             }
             _ => {
                 for _ in 0..4 {
-                    cursor.varint()?;
+                    cursor.skip_varint()?;
                 }
             }
         }

@@ -17,7 +17,7 @@ use crate::errors::StoreError;
 use crate::filter::filter_hash;
 use crate::slice::lock;
 use crate::store::Inner;
-use crate::table::Head;
+use crate::table::{Head, TableMeta};
 use crate::types::{Peek, SliceId};
 use crate::version::{Table, Version};
 
@@ -85,6 +85,20 @@ impl TableCache {
 }
 
 impl Inner {
+    /// Keeps the blocks of a table that was just written where memory holds all of them: they are asked for next.
+    pub fn keep_blocks(&self, meta: &TableMeta, head: &Head, payload: &[u8]) {
+        if !self.cache.holds_all() {
+            return;
+        }
+        for at in 0..head.index.blocks() {
+            let (offset, len) = head.index.place(at);
+            // Copies, or each would hold the whole table.
+            let bytes = Bytes::copy_from_slice(&payload[offset as usize..(offset + len) as usize]);
+            let block = Block::verify(meta.id, offset, bytes).expect("the builder's own block verifies");
+            self.cache.insert(meta.slice, meta.id, offset, block);
+        }
+    }
+
     /// Counts heads anew and lets go of cold ones when they exceed their share; gives blocks the rest. Called
     /// when tables come or go, and when heads were loaded.
     pub fn sweep_heads(&self) {

@@ -29,7 +29,7 @@ use pumice_base::hash::HashMap;
 use pumice_flash::FlashError;
 use pumice_reactor::{JoinHandle, now, sleep, spawn, timeout};
 use pumice_segment::{
-    AppendClass, AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream,
+    AppendClass, AppendError, Contents, Group, MovedRecord, RecordPtr, Replayed, SegmentId, Stream,
 };
 
 use crate::batch::Batch;
@@ -72,6 +72,18 @@ enum Knows {
     Manifest,
 }
 
+/// What cleaning did.
+enum Cleaned {
+    /// It released a segment.
+    Released,
+    /// It looked at one that cannot be released yet.
+    Kept,
+    /// A merge wins more: cleaning waits for it.
+    MergeFirst,
+    /// Nothing is to be won.
+    Nothing,
+}
+
 /// What came of looking at a victim.
 enum Outcome {
     /// It was emptied and released.
@@ -109,9 +121,16 @@ pub async fn clean_task(store: Arc<Inner>) {
         }
         let started = now();
         match store.clean_one(&mut aside).await {
-            Ok(Some(true)) => released += 1,
-            Ok(Some(false)) => {}
-            Ok(None) => {
+            Ok(Cleaned::Released) => released += 1,
+            Ok(Cleaned::Kept) => {}
+            Ok(Cleaned::MergeFirst) => {
+                if released > 0 {
+                    store.free_released(&mut released).await;
+                }
+                let _ = timeout(TICK, store.clean_wanted.notified()).await;
+                continue;
+            }
+            Ok(Cleaned::Nothing) => {
                 store.heap.pace(false);
                 if released > 0 {
                     store.free_released(&mut released).await;
@@ -171,8 +190,12 @@ impl Inner {
         self.free_target() / 2
     }
 
+    fn is_pacing_due(&self) -> bool {
+        self.heap.free_segments() <= self.paced_below()
+    }
+
     /// Free segments, the reserve included.
-    fn free_of_all_kinds(&self) -> u64 {
+    pub fn free_of_all_kinds(&self) -> u64 {
         let space = self.heap.space();
         (space.free + space.reserved) / u64::from(self.heap.segment_bytes())
     }
@@ -182,28 +205,33 @@ impl Inner {
         aside.drain(..).for_each(|victim| self.heap.unclaim(victim));
     }
 
-    /// Cleans the best victim, or puts it aside. Answers whether it was released; `None` when there was none.
-    async fn clean_one(self: &Arc<Self>, aside: &mut Vec<SegmentId>) -> Result<Option<bool>, StoreError> {
-        let Some(victim) = self.heap.victim() else {
+    /// Cleans the best victim, or puts it aside.
+    async fn clean_one(self: &Arc<Self>, aside: &mut Vec<SegmentId>) -> Result<Cleaned, StoreError> {
+        let Some(victim) = self.heap.victim(self.least_dead()) else {
+            if self.put_merge_first() {
+                self.heap.pace(self.is_pacing_due());
+                return Ok(Cleaned::MergeFirst);
+            }
             self.heap.pace(false);
             self.offer_again(aside);
             self.uncover_dead().await?;
-            return Ok(None);
+            return Ok(Cleaned::Nothing);
         };
-        self.heap.pace(self.heap.free_segments() <= self.paced_below());
+        self.heap.pace(self.is_pacing_due());
         match self.clean_segment(victim).await {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
-                Ok(Some(true))
+                self.merge_found_no_room.store(false, Ordering::Relaxed);
+                Ok(Cleaned::Released)
             }
             Ok(Outcome::NeedsCheckpoint) => {
                 self.heap.unclaim(victim);
                 self.flush().await?;
-                Ok(Some(false))
+                Ok(Cleaned::Kept)
             }
             Ok(Outcome::InUse) => {
                 aside.push(victim);
-                Ok(Some(false))
+                Ok(Cleaned::Kept)
             }
             Err(error) => {
                 aside.push(victim);
@@ -215,6 +243,7 @@ impl Inner {
     /// Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables and these are merged.
     async fn uncover_dead(self: &Arc<Self>) -> Result<(), StoreError> {
         self.merge_eagerly.store(true, Ordering::Relaxed);
+        self.heap.seal_tables();
         if self.active_bytes.load(Ordering::Relaxed) > 0 {
             self.flush().await?;
         }
@@ -278,8 +307,11 @@ impl Inner {
                 }
             }
             for table in tables {
-                let Some(moved) = self.move_table(&table).await? else { return Ok(Some(Outcome::InUse)) };
-                live += moved;
+                if self.move_table(&table).await?.is_none() {
+                    return Ok(Some(Outcome::InUse));
+                }
+                // What the merge that killed a table won was earned there.
+                live += u64::from(table.ptr.len);
             }
             if !pieces.is_empty() {
                 let Some(moved) = self.move_pieces(pieces).await? else { return Ok(Some(Outcome::InUse)) };
@@ -294,10 +326,11 @@ impl Inner {
 
     /// Cleaning has won `bytes`: where users are held to that they may write half as much when the last segment goes,
     /// half as much again where being held begins.
-    fn let_users_write(&self, bytes: u64) {
+    pub fn let_users_write(&self, bytes: u64) {
         let (free, most) = (self.heap.free_segments(), self.paced_below());
         self.heap.pace(free <= most);
-        self.heap.earn(bytes / 2 + bytes * u64::from(free.min(most)) / u64::from(most));
+        let bytes = bytes / 2 + bytes * u64::from(free.min(most)) / u64::from(most);
+        self.heap.earn(bytes.try_into().unwrap_or(i64::MAX));
     }
 
     /// Finds those of a window's values that are alive. Answers how many bytes they are.
@@ -479,7 +512,8 @@ impl Inner {
             Knows::Nobody => return Ok(Some(0)),
             Knows::ItsMaker | Knows::Manifest => {}
         }
-        let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)], true).await?;
+        let group = self.group_of(footer.slice, self.order_of(&footer));
+        let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)], group, true).await?;
         // Makers place their tables and name them in one turn.
         let _turn = self.commit_turn.acquire(1).await;
         match self.knows_table(&footer, record.ptr) {
@@ -575,7 +609,7 @@ impl Inner {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.heap.move_object(record::PIECE, Stream::Large, payload.clone(), None).await {
+            match self.heap.move_object(record::PIECE, Group::Large, payload.clone(), None).await {
                 Ok(ptr) => return Ok(ptr),
                 Err(AppendError::Busy) if tries < ROOM_TRIES => self.segment_may_come().await,
                 Err(error) => {

@@ -64,6 +64,30 @@ impl<'a> Cursor<'a> {
         if first < 0x80 {
             return Some(u64::from(first));
         }
+        if let Some((len, word)) = self.ahead() {
+            // Seven bits of each byte, put side by side.
+            let bits = word & (u64::MAX >> (64 - 8 * len)) & 0x7F7F_7F7F_7F7F_7F7F;
+            let bits = (bits & 0x007F_007F_007F_007F) | ((bits & 0x7F00_7F00_7F00_7F00) >> 1);
+            let bits = (bits & 0x0000_3FFF_0000_3FFF) | ((bits & 0x3FFF_0000_3FFF_0000) >> 2);
+            let bits = (bits & 0x0FFF_FFFF) | ((bits & 0x0FFF_FFFF_0000_0000) >> 4);
+            self.at += len - 1;
+            return Some(bits);
+        }
+        self.long_varint(first)
+    }
+
+    /// Bytes of the varint whose first byte was just read, and the eight bytes from there; `None` when it is longer or
+    /// the end is near.
+    #[inline]
+    fn ahead(&self) -> Option<(usize, u64)> {
+        let word = self.bytes.get(self.at - 1..self.at + 7)?;
+        let word = u64::from_le_bytes(word.try_into().ok()?);
+        let ends = !word & 0x8080_8080_8080_8080;
+        (ends != 0).then(|| (ends.trailing_zeros() as usize / 8 + 1, word))
+    }
+
+    #[cold]
+    fn long_varint(&mut self, first: u8) -> Option<u64> {
         let mut value = u64::from(first & 0x7F);
         let mut shift = 7;
         loop {
@@ -80,6 +104,21 @@ impl<'a> Cursor<'a> {
                 return None;
             }
         }
+    }
+
+    /// Passes over a varint.
+    #[inline]
+    pub fn skip_varint(&mut self) -> Option<()> {
+        if self.u8()? >= 0x80 {
+            match self.ahead() {
+                Some((len, _)) => self.at += len - 1,
+                None => {
+                    self.at -= 1;
+                    self.varint()?;
+                }
+            }
+        }
+        Some(())
     }
 
     /// A varint that counts bytes or things in memory.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_reactor::{sleep, yield_now};
-use pumice_segment::{AppendError, RecordPtr, Stream};
+use pumice_segment::{AppendError, Group, RecordPtr};
 
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
@@ -36,6 +36,8 @@ pub const BOTTOM_FILTER_BITS: usize = 10;
 /// How often what needs a segment asks for room before it gives up what it has done so far.
 pub const ROOM_TRIES: u32 = 50;
 const ROOM_PAUSE: Duration = Duration::from_millis(2);
+/// Between the limit of a table and its share of a segment: the last block, the frame, the page's rest.
+const TABLE_MARGIN_BYTES: usize = 12 * 1024;
 /// Rows taken from a memtable at a time, so that its lock is held for microseconds.
 const ROWS_AT_ONCE: usize = 128;
 
@@ -96,6 +98,7 @@ impl Inner {
         self.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(new.bytes);
+        self.heap.earn(-(new.bytes as i64));
         self.sweep_heads();
         self.flushed.notify_all();
         self.merge_wanted.notify_one();
@@ -267,23 +270,26 @@ pub struct TableWriter<'a> {
     order: RunOrder,
     next_id: u64,
     filter_bits: usize,
-    builder: Option<TableBuilder>,
+    group: Group,
+    builder: Option<(TableBuilder, usize)>,
 }
 
 impl<'a> TableWriter<'a> {
     /// Tables for run `order` of `slice`, numbered from `ids` on.
     pub fn new(store: &'a Arc<Inner>, slice: SliceId, order: RunOrder, ids: u64, filter_bits: usize) -> Self {
-        Self { store, slice, order, next_id: ids, filter_bits, builder: None }
+        let group = store.group_of(slice, order);
+        Self { store, slice, order, next_id: ids, filter_bits, group, builder: None }
     }
 
     /// Adds an entry, whose key is above all before it.
     pub async fn add(&mut self, key: &[u8], entry: &KeyEntry, new: &mut NewTables) -> Result<(), StoreError> {
-        let builder = self.builder.get_or_insert_with(|| {
+        let (builder, limit) = self.builder.get_or_insert_with(|| {
             self.next_id += 1;
-            TableBuilder::new(self.next_id - 1, self.slice, self.filter_bits)
+            let builder = TableBuilder::new(self.next_id - 1, self.slice, self.filter_bits);
+            (builder, self.store.table_limit(self.group))
         });
         builder.add(key, entry);
-        if builder.bytes() >= self.store.table_bytes {
+        if builder.payload_bytes() >= *limit {
             self.finish(new).await?;
         }
         Ok(())
@@ -291,15 +297,16 @@ impl<'a> TableWriter<'a> {
 
     /// Closes the table that is open.
     pub async fn finish(&mut self, new: &mut NewTables) -> Result<(), StoreError> {
-        let Some(builder) = self.builder.take() else { return Ok(()) };
+        let Some((builder, _)) = self.builder.take() else { return Ok(()) };
         let (mut meta, payload) = builder.finish();
         let head_at = meta.head_at as usize;
         let head = Head::verify(&meta, &payload[head_at..head_at + meta.head_len as usize])
             .expect("the builder's own head verifies");
         new.bytes += payload.len() as u64;
         let making = Making::begin(self.store, meta.id);
-        meta.ptr = self.store.write_table(vec![payload], false).await?;
+        meta.ptr = self.store.write_table(vec![payload.clone()], self.group, false).await?;
         making.written(meta.ptr);
+        self.store.keep_blocks(&meta, &head, &payload);
         new.making.push(making);
         new.heads.insert(meta.id, Arc::new(head));
         new.changes.push(Change::Add(self.order, meta));
@@ -308,6 +315,13 @@ impl<'a> TableWriter<'a> {
 }
 
 impl Inner {
+    /// Bytes at which a table for `group` ends, so that whole ones fill the segment that is open: four to a segment.
+    fn table_limit(&self, group: Group) -> usize {
+        let room = self.heap.object_room(group) as usize;
+        let tables = ((room + self.table_bytes / 2) / self.table_bytes).max(1);
+        (room / tables).saturating_sub(TABLE_MARGIN_BYTES).max(self.table_bytes / 4)
+    }
+
     /// Waits before background work asks for a segment again. There may be room for users and none for it, so it always
     /// waits a little: its tries are counted.
     pub async fn segment_may_come(&self) {
@@ -316,13 +330,18 @@ impl Inner {
     }
 
     /// Writes a key table's payload, durable on return; for cleaning when it is `moved`.
-    pub async fn write_table(&self, payload: Vec<Bytes>, moved: bool) -> Result<RecordPtr, StoreError> {
+    pub async fn write_table(
+        &self,
+        payload: Vec<Bytes>,
+        group: Group,
+        moved: bool,
+    ) -> Result<RecordPtr, StoreError> {
         for _ in 0..ROOM_TRIES {
-            let (payload, stream) = (payload.clone(), Stream::Table);
+            let payload = payload.clone();
             let written = if moved {
-                self.heap.move_object(record::TABLE, stream, payload, None).await
+                self.heap.move_object(record::TABLE, group, payload, None).await
             } else {
-                self.heap.write_object(record::TABLE, stream, payload, None).await
+                self.heap.write_object(record::TABLE, group, payload, None).await
             };
             match written {
                 Ok(ptr) => return Ok(ptr),

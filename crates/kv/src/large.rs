@@ -16,7 +16,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use pumice_reactor::{JoinHandle, LocalBoxFuture, spawn};
-use pumice_segment::{Addr, AppendError, Pin as HeapPin, RecordPtr, Stream};
+use pumice_segment::{Addr, AppendError, Group, Pin as HeapPin, RecordPtr};
 
 use crate::errors::{StoreError, WriteError};
 use crate::record::{self, PieceName};
@@ -222,7 +222,7 @@ impl LargeWriter {
             self.wait_for_one().await?;
         }
         let head_bytes = record::piece_head_bytes(&self.key);
-        let room = (self.store.heap.object_room(Stream::Large) as usize).saturating_sub(head_bytes);
+        let room = (self.store.heap.object_room(Group::Large) as usize).saturating_sub(head_bytes);
         let whole = self.store.piece_bytes;
         let most = if room < PIECE_BYTES_MIN { whole } else { room.min(whole) };
         let mut left = most.min(self.pending_bytes);
@@ -244,7 +244,7 @@ impl LargeWriter {
         let store = self.store.clone();
         self.writing.push_back(spawn(async move {
             loop {
-                match store.heap.write_object(record::PIECE, Stream::Large, parts.clone(), None).await {
+                match store.heap.write_object(record::PIECE, Group::Large, parts.clone(), None).await {
                     Ok(ptr) => return Ok(Piece { ptr, len }),
                     Err(AppendError::Busy) => store.heap.room().await,
                     Err(error) => return Err(write_error(error)),

@@ -62,6 +62,10 @@ pub(crate) struct Inner {
     pub commit_bytes_at_seal: AtomicU64,
     /// Space is wanted: merge to find out what is dead.
     pub merge_eagerly: AtomicBool,
+    /// Leaf lock; see `winning`.
+    pub merge_first: Mutex<Option<SliceId>>,
+    /// The last merge that went first found no room, and no segment was cleaned since.
+    pub merge_found_no_room: AtomicBool,
     /// Large values that are gone, whose pieces the heap was not told of yet.
     pub dead_large: Mutex<Vec<(SliceId, Bytes, KeyEntry)>>,
     /// Writes whose shadowed versions memory does not know; see `shadow`.

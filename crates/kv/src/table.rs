@@ -16,7 +16,7 @@ use crate::types::{KEY_BYTES_MAX, Seq, SliceId};
 
 /// Bytes of a block before it is closed; the entry that crosses the line still goes in.
 pub const BLOCK_BYTES: usize = 4096 - 64;
-/// Bytes of a table's blocks before it is closed.
+/// Bytes of a table, more or less; on drives with small segments a quarter of one.
 pub const TABLE_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of the footer.
 pub const FOOTER_BYTES: usize = 64;
@@ -251,9 +251,12 @@ impl TableBuilder {
         }
     }
 
-    /// Bytes of blocks so far.
-    pub fn bytes(&self) -> usize {
-        self.out.len() + self.block.bytes()
+    /// Bytes of the payload if it were finished now, give or take a block.
+    pub fn payload_bytes(&self) -> usize {
+        let head = self.hashes.len() * self.filter_bits_per_key / 8
+            + self.index.keys.len()
+            + 4 * self.index.blocks();
+        self.out.len() + self.block.bytes() + head + FOOTER_BYTES
     }
 
     /// Whether no entry was added.

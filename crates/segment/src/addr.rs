@@ -78,3 +78,26 @@ impl Stream {
         Self::ALL.get(usize::from(value)).copied()
     }
 }
+
+/// Which open segment an object goes to. Objects that die at about the same time share segments, which are then won
+/// back whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Key tables of the client's kind `0..TABLE_GROUPS`; a drive that can spare no segment for each has them in one.
+    Tables(u8),
+    /// Pieces of large values.
+    Large,
+}
+
+/// Kinds of key tables that may lie apart.
+pub const TABLE_GROUPS: usize = 5;
+
+impl Group {
+    /// The stream that the group's segments are of.
+    pub fn stream(self) -> Stream {
+        match self {
+            Self::Tables(_) => Stream::Table,
+            Self::Large => Stream::Large,
+        }
+    }
+}

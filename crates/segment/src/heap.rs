@@ -13,7 +13,7 @@ use crate::inner::Inner;
 use crate::metalog::{self, Write};
 use crate::replay::Replay;
 use crate::{
-    AppendError, CommitFailed, Damage, FormatOptions, HeapError, HeapOptions, HeapStats, ReadError,
+    AppendError, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions, HeapStats, ReadError,
     RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
 };
 use crate::{commit, read, writer};
@@ -321,12 +321,12 @@ impl Heap {
     pub async fn write_object(
         &self,
         kind: u8,
-        stream: Stream,
+        group: Group,
         parts: Vec<Bytes>,
         seq: Option<u64>,
     ) -> Result<RecordPtr, AppendError> {
-        let class = if stream == Stream::Large { AppendClass::User } else { AppendClass::Upkeep };
-        writer::write_object(&self.inner, kind, stream, class, &parts, seq).await
+        let class = if group == Group::Large { AppendClass::User } else { AppendClass::Upkeep };
+        writer::write_object(&self.inner, kind, group, class, &parts, seq).await
     }
 
     /// [`Heap::write_object`] for cleaning, which may use the reserve whatever it moves.
@@ -336,17 +336,22 @@ impl Heap {
     pub async fn move_object(
         &self,
         kind: u8,
-        stream: Stream,
+        group: Group,
         parts: Vec<Bytes>,
         seq: Option<u64>,
     ) -> Result<RecordPtr, AppendError> {
-        writer::write_object(&self.inner, kind, stream, AppendClass::System, &parts, seq).await
+        writer::write_object(&self.inner, kind, group, AppendClass::System, &parts, seq).await
     }
 
-    /// The largest payload that still fits in the open segment of `stream`, so that pieces can be cut to fit; a
+    /// The largest payload that still fits in the open segment of `group`, so that objects can be cut to fit; a
     /// whole segment's worth when a new one is due.
-    pub fn object_room(&self, stream: Stream) -> u32 {
-        writer::object_room(&self.inner, stream)
+    pub fn object_room(&self, group: Group) -> u32 {
+        writer::object_room(&self.inner, group)
+    }
+
+    /// Seals the open segments of tables, so that cleaning can win what is dead in them.
+    pub fn seal_tables(&self) {
+        writer::seal_tables(&self.inner);
     }
 
     /// Writes moved records, durable on return. They are replayed after a crash.
@@ -368,12 +373,12 @@ impl Heap {
         self.inner.table().set_live(segment, live_bytes);
     }
 
-    /// The sealed segment with the most dead bytes; `None` when cleaning would win nothing. It is not offered
-    /// again until it was released or [`Heap::unclaim`]ed. Commit segments that a recovery would still replay are
-    /// not offered: checkpoint first.
-    pub fn victim(&self) -> Option<SegmentId> {
+    /// The sealed segment with the most dead bytes; `None` when cleaning would win nothing, or less than
+    /// `least_bytes`. It is not offered again until it was released or [`Heap::unclaim`]ed. Commit segments that a
+    /// recovery would still replay are not offered: checkpoint first.
+    pub fn victim(&self, least_bytes: u32) -> Option<SegmentId> {
         let replay_from = self.inner.meta.state().replay_from;
-        self.inner.table().victim(replay_from)
+        self.inner.table().victim(replay_from, least_bytes)
     }
 
     /// Gives a victim back without having cleaned it.
@@ -451,8 +456,8 @@ impl Heap {
         }
     }
 
-    /// Cleaning has won so many bytes: user appends may take as many.
-    pub fn earn(&self, bytes: u64) {
+    /// Cleaning has won so many bytes: user appends may take as many. Less than none: other background work took them.
+    pub fn earn(&self, bytes: i64) {
         self.inner.pace.earn(bytes, self.inner.segment_bytes);
         self.inner.room.notify_all();
     }

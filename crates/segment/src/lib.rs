@@ -39,7 +39,7 @@ mod table;
 mod tail;
 mod writer;
 
-pub use addr::{Addr, RecordPtr, SegmentId, Stream};
+pub use addr::{Addr, Group, RecordPtr, SegmentId, Stream, TABLE_GROUPS};
 pub use error::{AppendError, CommitFailed, Damage, HeapError, ReadError};
 pub use heap::*;
 pub use options::{Durability, FormatOptions, HeapOptions, PrewriteProgress};

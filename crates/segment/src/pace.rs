@@ -2,7 +2,7 @@
 //!
 //! While the client paces ([`crate::Heap::pace`]), user appends spend credit that it earns with every stretch of a
 //! segment it has cleaned ([`crate::Heap::earn`]); without credit they are answered Busy. Deletes and upkeep are not
-//! paced. Credit is bounded by a segment, so that a pause is not followed by a burst.
+//! paced. Credit is bounded by a segment both ways, so that a pause is not followed by a burst, nor work by a long one.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -20,10 +20,9 @@ impl Pace {
         }
     }
 
-    pub(crate) fn earn(&self, bytes: u64, segment_bytes: u32) {
-        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let max = i64::from(segment_bytes);
-        let more = |credit: i64| Some(credit.saturating_add(bytes).min(max));
+    pub(crate) fn earn(&self, bytes: i64, segment_bytes: u32) {
+        let most = i64::from(segment_bytes);
+        let more = |credit: i64| Some(credit.saturating_add(bytes).clamp(-most, most));
         let _ = self.credit_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
     }
 

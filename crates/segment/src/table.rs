@@ -503,8 +503,9 @@ impl Table {
     /// The sealed segment to clean next: the one with most to win, of failed ones the first. Greedy is best for
     /// uniform traffic. Rejected for now: declining cost (Lomet and Luo 2020), which without a floor on the rate at which
     /// segments die took those first in which nothing dies at all, whatever they would win.
-    pub(crate) fn victim(&mut self, replay_from: u64) -> Option<SegmentId> {
+    pub(crate) fn victim(&mut self, replay_from: u64, least_bytes: u32) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.geometry.block_bytes());
+        let least = self.worth_bytes().max(i64::from(least_bytes));
         let mut best: Option<(i64, u32)> = None;
         for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
             if entry.state != SegmentState::Sealed || entry.claimed {
@@ -515,7 +516,7 @@ impl Table {
             }
             let live = entry.live.clamp(0, segment_bytes);
             let winnable = segment_bytes - live;
-            if winnable < self.worth_bytes() && entry.flags & FLAG_FAILED == 0 {
+            if winnable < least && entry.flags & FLAG_FAILED == 0 {
                 continue;
             }
             let worth = if entry.flags & FLAG_FAILED != 0 { segment_bytes } else { winnable };

@@ -16,14 +16,20 @@ use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::SegmentHeader;
 use crate::layout::record;
 use crate::table::OpenSegment;
-use crate::{Addr, AppendClass, AppendError, MovedRecord, RecordPtr, SegmentId, Stream, metalog};
+use crate::{
+    Addr, AppendClass, AppendError, Group, MovedRecord, RecordPtr, SegmentId, Stream, TABLE_GROUPS, metalog,
+};
 
 const CHUNK_BYTES: usize = 1 << 20;
-/// A lane for each stream (the commit stream's is not used), and the second one of large values.
-pub(crate) const LANES: usize = 5;
-const SECOND_LARGE_LANE: usize = 4;
-/// Segments of a drive that can spare one more that is half written.
+/// A lane for each stream (the commit stream's is not used), the second one of large values, those of further groups of
+/// tables.
+pub(crate) const LANES: usize = 4 + TABLE_GROUPS;
+const LARGE_LANES: [usize; 2] = [Stream::Large as usize, 4];
+const TABLE_LANES: [usize; TABLE_GROUPS] = [Stream::Table as usize, 5, 6, 7, 8];
+/// Segments of a drive that can spare one more that is half written, so that large values fly side by side.
 const SEGMENTS_FOR_TWO_LANES: u32 = 256;
+/// Segments of a drive that can spare some more, so that tables which die together lie together: worth more.
+const SEGMENTS_FOR_TABLE_GROUPS: u32 = 64;
 /// Segments that may fail in a row before the write is given up.
 const TRIES: usize = 8;
 
@@ -77,35 +83,62 @@ impl Writer {
     }
 }
 
-/// The lanes of a stream: who comes takes the first that is free.
-pub(crate) fn lanes(inner: &Inner, stream: Stream) -> &'static [usize] {
-    match stream {
-        // A zoned drive counts the segments that are partly written.
-        Stream::Large
-            if inner.superblock.segment_count >= SEGMENTS_FOR_TWO_LANES
-                && matches!(inner.device, Device::File(_)) =>
+/// Whether the drive can have `segments` and one more written in part; a zoned drive counts those.
+fn can_spare_lane(inner: &Inner, segments: u32) -> bool {
+    inner.superblock.segment_count >= segments && !matches!(inner.device, Device::Zoned(_))
+}
+
+/// The lanes of a group: who comes takes the first that is free.
+fn lanes(inner: &Inner, group: Group) -> &'static [usize] {
+    match group {
+        Group::Large
+            if matches!(inner.device, Device::File(_)) && can_spare_lane(inner, SEGMENTS_FOR_TWO_LANES) =>
         {
-            &[Stream::Large as usize, SECOND_LARGE_LANE]
+            &LARGE_LANES
         }
-        Stream::Commit => &[Stream::Commit as usize],
-        Stream::Moved => &[Stream::Moved as usize],
-        Stream::Table => &[Stream::Table as usize],
-        Stream::Large => &[Stream::Large as usize],
+        Group::Large => &LARGE_LANES[..1],
+        Group::Tables(kind) if can_spare_lane(inner, SEGMENTS_FOR_TABLE_GROUPS) => {
+            let at = usize::from(kind) % TABLE_GROUPS;
+            &TABLE_LANES[at..=at]
+        }
+        Group::Tables(_) => &TABLE_LANES[..1],
     }
 }
 
-/// Gives a segment that was open when the drive was closed to a lane of its stream; seals it when none is left.
+/// Gives a segment that was open when the drive was closed to a lane of its stream; seals it when none is left. Which
+/// of two groups filled it is not known: whichever goes on costs nothing but order.
 pub(crate) fn reopen(inner: &Inner, stream: Stream, open: OpenSegment) {
-    let lane = lanes(inner, stream).iter().find(|&&lane| inner.writers[lane].open().is_none());
-    match lane {
-        Some(&lane) => inner.writers[lane].set_open(open),
+    let lane = match stream {
+        Stream::Commit | Stream::Moved => Some(stream as usize),
+        Stream::Table => {
+            let groups = (0..TABLE_GROUPS as u8).map(|kind| lanes(inner, Group::Tables(kind))[0]);
+            groups.into_iter().find(|&lane| inner.writers[lane].open().is_none())
+        }
+        Stream::Large => {
+            lanes(inner, Group::Large).iter().copied().find(|&lane| inner.writers[lane].open().is_none())
+        }
+    };
+    match lane.filter(|&lane| inner.writers[lane].open().is_none()) {
+        Some(lane) => inner.writers[lane].set_open(open),
         None => inner.table().seal(open.id),
     }
 }
 
-/// Waits for the turn on a lane of the stream.
-async fn take_lane(inner: &Inner, stream: Stream) -> (usize, Permit<'_>) {
-    let lanes = lanes(inner, stream);
+/// Seals what is open of tables and not being written: where space is at its end, the rests of segments count, and a
+/// group that is used no more would keep its own for ever.
+pub(crate) fn seal_tables(inner: &Inner) {
+    for lane in TABLE_LANES {
+        if let Some(_turn) = inner.writers[lane].turn().try_acquire(1)
+            && let Some(open) = inner.writers[lane].take_open()
+        {
+            inner.table().seal(open.id);
+        }
+    }
+}
+
+/// Waits for the turn on a lane of the group.
+async fn take_lane(inner: &Inner, group: Group) -> (usize, Permit<'_>) {
+    let lanes = lanes(inner, group);
     let free = |&lane: &usize| Some((lane, inner.writers[lane].turn().try_acquire(1)?));
     if let Some(taken) = lanes.iter().find_map(free) {
         return taken;
@@ -125,11 +158,11 @@ pub(crate) fn object_max_bytes(inner: &Inner) -> u32 {
 }
 
 /// See [`crate::Heap::object_room`].
-pub(crate) fn object_room(inner: &Inner, stream: Stream) -> u32 {
+pub(crate) fn object_room(inner: &Inner, group: Group) -> u32 {
     let page = inner.page_bytes() as u32;
     let fresh = object_max_bytes(inner);
     // Of the lane that is free, if one is.
-    let lanes = lanes(inner, stream);
+    let lanes = lanes(inner, group);
     let free = lanes.iter().find(|&&lane| inner.writers[lane].turn().available() > 0);
     let Some(open) = inner.writers[*free.unwrap_or(&lanes[0])].open() else { return fresh };
     let left = inner.segment_bytes - open.offset.max(page);
@@ -375,20 +408,16 @@ async fn program(inner: &Inner, start: Addr, data: Bytes) -> Result<(), FlashErr
 pub(crate) async fn write_object(
     inner: &Arc<Inner>,
     kind: u8,
-    stream: Stream,
+    group: Group,
     class: AppendClass,
     parts: &[Bytes],
     seq: Option<u64>,
 ) -> Result<RecordPtr, AppendError> {
-    assert!(
-        matches!(stream, Stream::Table | Stream::Large),
-        "objects go to Table or Large; {stream:?} has its own way in"
-    );
     let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
     // Before the turn: others write meanwhile.
     let object = ObjectIn::new(kind, seq, &parts);
-    let (lane, _turn) = take_lane(inner, stream).await;
-    let ptrs = write_frame(inner, lane, stream, class, FrameIn { records: &[object] }, None).await?;
+    let (lane, _turn) = take_lane(inner, group).await;
+    let ptrs = write_frame(inner, lane, group.stream(), class, FrameIn { records: &[object] }, None).await?;
     Ok(ptrs[0])
 }
 

@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use pumice_flash::{Device, DeviceSpec};
-use pumice_segment::{FormatOptions, Heap, MetaEdit, MovedRecord, PrewriteProgress, Stream};
+use pumice_segment::{FormatOptions, Group, Heap, MetaEdit, MovedRecord, PrewriteProgress};
 
 async fn on_both<F: AsyncFn(Device)>(check: F) {
     let (device, _) = emulated("emu:tiny").await;
@@ -55,7 +55,7 @@ fn a_clean_close_leaves_nothing_to_replay_and_the_open_segments_go_on() {
         let heap = formatted(&device).await;
         let ptr = append_waiting(&heap, &[b"one"]).await.ptrs[0];
         let table = heap
-            .write_object(3, Stream::Table, vec![Bytes::from_static(b"a table")], None)
+            .write_object(3, Group::Tables(0), vec![Bytes::from_static(b"a table")], None)
             .await
             .expect("object");
         heap.commit_meta(MetaEdit::Edit(Bytes::from_static(b"edit")), 1).await.expect("meta");
@@ -105,7 +105,7 @@ fn the_space_report_adds_up_and_released_segments_come_back() {
             for ptr in ptrs {
                 heap.mark_dead(ptr);
             }
-            while let Some(segment) = heap.victim() {
+            while let Some(segment) = heap.victim(0) {
                 heap.release(segment);
                 check(&heap);
             }
@@ -129,10 +129,10 @@ fn every_stream_goes_on_in_its_half_full_segment_after_a_clean_close() {
                 let payload = vec![round * 16 + step; 3000];
                 written.push((append_waiting(&heap, &[&payload]).await.ptrs[0], payload.clone()));
                 heap.wait_durable(heap.last_seq()).await.expect("durable");
-                for stream in [Stream::Table, Stream::Large] {
+                for group in [Group::Tables(0), Group::Tables(4), Group::Large] {
                     let parts = vec![Bytes::from(payload.clone())];
                     written.push((
-                        heap.write_object(1, stream, parts, None).await.expect("object"),
+                        heap.write_object(1, group, parts, None).await.expect("object"),
                         payload.clone(),
                     ));
                 }
@@ -193,7 +193,7 @@ fn recovery_passes_over_large_values_by_their_frames_first_pages() {
         let mut written = Vec::new();
         for _ in 0..150 {
             let parts = vec![piece.clone()];
-            written.push(heap.write_object(3, Stream::Large, parts, None).await.expect("object"));
+            written.push(heap.write_object(3, Group::Large, parts, None).await.expect("object"));
         }
         let mut segments: Vec<_> = written.iter().map(|ptr| ptr.addr.segment()).collect();
         segments.dedup();
@@ -261,7 +261,7 @@ fn pieces_are_written_two_at_a_time() {
                 .map(|piece| {
                     let (heap, piece) = (heap.clone(), piece.clone());
                     pumice_reactor::spawn(async move {
-                        heap.write_object(5, Stream::Large, vec![piece], None).await.expect("object")
+                        heap.write_object(5, Group::Large, vec![piece], None).await.expect("object")
                     })
                 })
                 .collect();

@@ -1,0 +1,143 @@
+//! What is merged when, and in which order: pure functions of the runs there are.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_base::rng::Rng;
+use pumice_kv::SliceId;
+use pumice_kv::codec::{Cursor, put_varint};
+use pumice_kv::plan::{Prospect, alone, plan_tier, plan_whole};
+use pumice_kv::queue::SourceQueue;
+use pumice_kv::retired::Retired;
+use pumice_kv::table::TableMeta;
+use pumice_kv::version::{Run, Table, Version};
+use pumice_segment::{Addr, RecordPtr};
+
+fn table(id: u64, keys: (&str, &str), bytes: u32) -> Arc<Table> {
+    let meta = TableMeta {
+        id,
+        slice: SliceId(0),
+        ptr: RecordPtr { addr: Addr(id << 32), len: bytes },
+        min_key: Bytes::copy_from_slice(keys.0.as_bytes()),
+        max_key: Bytes::copy_from_slice(keys.1.as_bytes()),
+        entries: 1,
+        tombstones: 0,
+        max_seq: id,
+        earliest_expiry_ms: 0,
+        record_bytes: 0,
+        head_at: 0,
+        head_len: 0,
+    };
+    Arc::new(Table::new(meta, None))
+}
+
+/// Runs of the given bytes, newest first; the last is the bottom.
+fn version(bytes: &[u32]) -> Version {
+    let orders = (0..bytes.len() as u64).rev();
+    let run = |(order, bytes): (u64, &u32)| Run { order, tables: vec![table(order, ("a", "z"), *bytes)] };
+    Version { runs: orders.zip(bytes).map(run).collect() }
+}
+
+#[test]
+fn tiers_are_of_one_size_and_newer_than_the_merge_under_way() {
+    let orders = |bytes: &[u32], above| plan_tier(SliceId(0), &version(bytes), above).map(|job| job.runs);
+    assert_eq!(orders(&[1, 1, 1, 1, 1, 1, 1, 100], 0), None, "seven runs");
+    assert_eq!(orders(&[1, 2, 1, 3, 1, 4, 1, 2, 100], 0), Some((1..=8).rev().collect()));
+    assert_eq!(orders(&[1, 2, 1, 3, 1, 5, 1, 2, 100], 0), None, "one is too large");
+    assert_eq!(orders(&[1, 1, 1, 1, 1, 1, 1, 1, 9, 100], 0), Some((2..=9).rev().collect()));
+    assert_eq!(orders(&[1, 1, 1, 1, 1, 1, 1, 1, 9, 100], 2), None, "the eighth is being merged");
+    let mut odd: Vec<u32> = (0..40).map(|run| if run % 2 == 0 { 1 } else { 100 }).collect();
+    odd.push(1000);
+    assert!(orders(&odd, 0).is_some(), "too many of any size");
+}
+
+#[test]
+fn the_bottom_is_merged_when_enough_lies_above_it() {
+    let none = Retired::default();
+    let is_due = |bytes: &[u32], eager| plan_whole(SliceId(0), &version(bytes), &none, eager, true).is_some();
+    assert!(!is_due(&[100], true), "there is nothing above it");
+    assert!(!is_due(&[10, 20, 100], false));
+    assert!(is_due(&[14, 20, 100], false), "a third");
+    assert!(is_due(&[4, 100], true) && !is_due(&[3, 100], true), "a thirty-second for space's sake");
+}
+
+#[test]
+fn tables_that_touch_no_other_are_alone() {
+    let run = |order, tables| Run { order, tables };
+    let runs = [
+        run(2, vec![table(1, ("a", "b"), 1), table(2, ("m", "n"), 1), table(3, ("x", "z"), 1)]),
+        run(0, vec![table(4, ("b", "c"), 1), table(5, ("d", "l"), 1), table(6, ("o", "y"), 1)]),
+    ];
+    assert_eq!(alone(&runs), [5, 2]);
+    let covered = [run(2, vec![table(1, ("a", "z"), 1)]), run(0, vec![table(2, ("c", "d"), 1)])];
+    assert!(alone(&covered).is_empty(), "a range inside of another");
+}
+
+#[test]
+fn the_merge_that_wins_most_for_what_it_writes_sets_the_price() {
+    let prospect = |written, won| Prospect { slice: SliceId(0), written, won };
+    let (small, large) = (prospect(100, 30), prospect(1000, 200));
+    assert!(small.beats(&large) && !large.beats(&small) && !small.beats(&small));
+    // 30 won for 100 written: a segment of which 30 in 130 are dead costs the same.
+    assert_eq!(small.dead_as_cheap(1300), 300);
+    assert!(large.is_worth_its_while() && !prospect(1000, 62).is_worth_its_while());
+}
+
+/// Against sorting: whatever the sources hold, the first is always the least key, the newest of equals.
+#[test]
+fn sources_come_in_the_order_of_their_keys() {
+    let mut rng = Rng::from_seed(7);
+    for _ in 0..200 {
+        let count = 1 + rng.below(9) as usize;
+        let mut rest: Vec<Vec<u64>> = (0..count)
+            .map(|_| {
+                let mut keys: Vec<u64> = (0..rng.below(12)).map(|_| rng.below(30)).collect();
+                keys.sort_unstable();
+                keys.dedup();
+                keys.reverse();
+                keys
+            })
+            .collect();
+        let mut wanted: Vec<(u64, usize)> =
+            rest.iter().enumerate().flat_map(|(at, keys)| keys.iter().map(move |key| (*key, at))).collect();
+        wanted.sort_unstable();
+        let mut sources: Vec<Option<Bytes>> = vec![None; count];
+        let mut step = |sources: &mut [Option<Bytes>], at: usize| {
+            sources[at] = rest[at].pop().map(|key| Bytes::copy_from_slice(&key.to_be_bytes()));
+        };
+        (0..count).for_each(|at| step(&mut sources, at));
+        let mut queue = SourceQueue::new(count, |at| sources[at].as_ref());
+        let mut found = Vec::new();
+        while let Some(first) = queue.first() {
+            let key = sources[first].clone().expect("a source in the queue has a key");
+            found.push((u64::from_be_bytes(key[..].try_into().expect("eight bytes")), first));
+            step(&mut sources, first);
+            queue.update(|at| sources[at].as_ref());
+        }
+        assert_eq!(found, wanted);
+    }
+}
+
+/// Every length, at every distance from the end: the fast way and the slow one answer alike.
+#[test]
+fn varints_come_back_wherever_they_lie() {
+    let numbers = (0..64).flat_map(|bit| [1u64 << bit, (1 << bit) - 1, (1 << bit) | 1]);
+    for number in numbers.chain([u64::MAX]) {
+        for after in 0..12 {
+            let mut bytes = vec![0xFF];
+            put_varint(&mut bytes, number);
+            let end = bytes.len();
+            bytes.resize(end + after, 0x80);
+            let mut cursor = Cursor::new(&bytes, 1);
+            assert_eq!(cursor.varint(), Some(number));
+            assert_eq!(cursor.at, end, "{number} before {after} bytes");
+            let mut cursor = Cursor::new(&bytes, 1);
+            assert_eq!(cursor.skip_varint(), Some(()));
+            assert_eq!(cursor.at, end, "{number} passed over before {after} bytes");
+            assert_eq!(Cursor::new(&bytes[..end - 1], 1).varint(), None, "{number} cut off");
+        }
+    }
+    let too_long = [0xFF; 11];
+    assert_eq!(Cursor::new(&too_long, 0).varint(), None);
+    assert_eq!(Cursor::new(&too_long, 0).skip_varint(), None);
+}
