@@ -26,6 +26,8 @@ pub struct Client {
     pub last_ms: AtomicU64,
     /// Index of the last command in the table; `usize::MAX`: none yet.
     pub last_command: AtomicUsize,
+    /// 1 + the index of its subcommand; 0: none.
+    pub last_subcommand: AtomicUsize,
     /// The selected database.
     pub database: AtomicU64,
     /// Queued commands; −1 outside of MULTI.
@@ -64,6 +66,7 @@ impl Client {
             name: Mutex::default(),
             last_ms: AtomicU64::new(now_ms),
             last_command: AtomicUsize::new(usize::MAX),
+            last_subcommand: AtomicUsize::new(0),
             database: AtomicU64::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicU64::new(0),
@@ -128,7 +131,10 @@ impl Client {
     pub fn describe(&self, now_ms: u64) -> String {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let last = self.last_command.load(Ordering::Relaxed);
-        let command = crate::command::Table::get().commands().get(last).map_or("NULL", |c| c.facts.name);
+        let command = crate::command::Table::get().commands().get(last).map_or("NULL", |command| {
+            let sub = self.last_subcommand.load(Ordering::Relaxed).checked_sub(1);
+            sub.and_then(|sub| command.facts.subcommands.get(sub)).unwrap_or(command.facts).name
+        });
         let mut flags = String::new();
         if self.is_monitor() {
             flags.push('O');

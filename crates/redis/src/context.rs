@@ -168,7 +168,9 @@ impl Ctx {
             command.calls.fetch_add(std::mem::take(&mut run.calls), Ordering::Relaxed);
             command.nanos.fetch_add(std::mem::take(&mut run.nanos), Ordering::Relaxed);
             let client = &self.session.client;
-            client.last_command.store(run.command, Ordering::Relaxed);
+            if client.last_command.swap(run.command, Ordering::Relaxed) != run.command {
+                client.last_subcommand.store(0, Ordering::Relaxed);
+            }
             client.last_ms.store(self.now_ms, Ordering::Relaxed);
         }
         if run.hits > 0 {

@@ -8,6 +8,7 @@ use crate::args::{Args, OwnedArgs};
 use crate::command::{Command, Fast, Table};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
+use crate::resp::parser::KEY_BYTES_MAX;
 use crate::session::ReplyMode;
 
 /// Bytes that one client may queue between MULTI and EXEC.
@@ -33,6 +34,9 @@ pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
     let Some(command) = ctx.command(&args[0]) else { return Tried::Not };
     let session = &ctx.session;
     let Some(fast) = command.fast else { return Tried::Not };
+    if command.is_write && has_long_argument(args) {
+        return Tried::Not;
+    }
     if !command.arity_fits(args.len()) || !session.is_authenticated || !ctx.server.is_loaded() {
         return Tried::Not;
     }
@@ -58,7 +62,10 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     let mode = ctx.session.reply_mode;
     ctx.now_ms = pumice_reactor::wall_ms();
     match admit(ctx, &args) {
-        Ok(Some(command)) => run(ctx, command, args).await,
+        Ok(Some(command)) => {
+            note_command(ctx, command, &args);
+            run(ctx, command, args).await;
+        }
         Ok(None) => ctx.reply.simple("QUEUED"),
         Err(failure) => {
             if let Some(multi) = &mut ctx.session.multi {
@@ -92,6 +99,17 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     ctx.flush_counts();
 }
 
+/// Notes the command as its client's last, before it runs: CLIENT LIST tells of itself, too.
+fn note_command(ctx: &Ctx, command: &Command, args: &Args<'_>) {
+    let client = &ctx.session.client;
+    let subcommands = command.facts.subcommands;
+    let sub = args.get(1).filter(|_| !subcommands.is_empty());
+    let sub = sub.and_then(|name| crate::command::subcommand(command.facts, name));
+    let sub = sub.and_then(|found| subcommands.iter().position(|sub| std::ptr::eq(sub, found)));
+    client.last_command.store(command.index, Ordering::Relaxed);
+    client.last_subcommand.store(sub.map_or(0, |sub| sub + 1), Ordering::Relaxed);
+}
+
 /// Checks that the command may run now. `None`: it was queued.
 fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Failure> {
     let Some(command) = Table::get().find(&args[0]) else {
@@ -120,6 +138,9 @@ fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Fai
     if !ctx.server.is_loaded() && !while_loading {
         return Err("LOADING Pumice is opening its drives".into());
     }
+    if command.is_write && has_long_argument(args) {
+        refuse_long_keys(command, args)?;
+    }
     if let Some(multi) = &mut ctx.session.multi {
         let runs_at_once = matches!(facts.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset");
         if !runs_at_once {
@@ -138,6 +159,23 @@ fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Fai
         }
     }
     Ok(Some(command))
+}
+
+fn has_long_argument(args: &Args<'_>) -> bool {
+    args.iter_from(1).any(|argument| argument.len() > KEY_BYTES_MAX)
+}
+
+/// Refuses keys that the engine does not take. They can be asked for: they are not there.
+fn refuse_long_keys(command: &Command, args: &Args<'_>) -> Result<(), Failure> {
+    // A command of which no keys can be told says itself what is wrong with it.
+    let places = crate::command::key_places(command.facts_of(args), args).unwrap_or_default();
+    match places.into_iter().filter_map(|at| args.get(at)).find(|key| key.len() > KEY_BYTES_MAX) {
+        None => Ok(()),
+        Some(key) => Err(Failure::new(format!(
+            "ERR a key of {} bytes is too long: {KEY_BYTES_MAX} is the most",
+            key.len()
+        ))),
+    }
 }
 
 /// Runs a command of EXEC's queue. Boxed: EXEC is itself run by [`run`].

@@ -60,6 +60,59 @@ fn half_open_clients_and_half_commands_are_forgotten_with_their_connection() {
     assert_eq!(server.server().stats.input_waiting_bytes.load(Ordering::Relaxed), 0);
 }
 
+/// Every command that writes, `K` being its key and `F` a field, a member, or another key.
+const WRITES: &str = "SET K v|SETNX K v|SETEX K 9 v|PSETEX K 9 v|GETSET K v|APPEND K v|SETRANGE K 1 v|INCR K|DECR K|INCRBY K 2|\
+    DECRBY K 2|INCRBYFLOAT K 2|MSET a 1 K v|MSETNX K v b 1|GETDEL K|GETEX K PERSIST|DEL a K|UNLINK K|EXPIRE K 9|\
+    PEXPIREAT K 99|PERSIST K|RENAME a K|RENAME K a|RENAMENX a K|COPY a K|COPY K a|LPUSH K v|RPUSH K v|LPUSHX K v|\
+    LINSERT K BEFORE a b|LSET K 0 v|LTRIM K 0 1|LREM K 0 v|LPOP K|RPOP K 2|LMOVE list K LEFT LEFT|RPOPLPUSH list K|\
+    LMPOP 2 a K LEFT|HSET K f v|HSETNX K f v|HMSET K f v|HDEL K f|HINCRBY K f 1|HINCRBYFLOAT K f 1|SADD K m|SREM K m|\
+    SPOP K|SMOVE set K m|SINTERSTORE K set|SUNIONSTORE K set set|SDIFFSTORE K set|ZADD K 1 m|ZINCRBY K 1 m|ZREM K m|\
+    ZPOPMIN K|ZMPOP 1 K MIN|ZRANGESTORE K zset 0 -1|ZUNIONSTORE K 1 zset|ZINTERSTORE K 2 zset zset|ZDIFFSTORE K 1 zset|\
+    ZREMRANGEBYRANK K 0 1|ZREMRANGEBYSCORE K 0 1|ZREMRANGEBYLEX K - +|HSET hash F v|HSETNX hash F v|HMSET hash f v F v|\
+    HINCRBY hash F 1|HINCRBYFLOAT hash F 1|SADD set m F|ZADD zset 1 m 2 F|ZADD zset INCR 1 F|ZINCRBY zset 1 F";
+
+#[test]
+fn keys_and_members_that_are_too_long_are_refused_by_every_command_and_break_nothing() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for line in ["SET a 1", "RPUSH list 1 2 3", "SADD set m n", "ZADD zset 1 m 2 n", "HSET hash f v"] {
+        client.line(line);
+    }
+    let command = |line: &str, long: &[u8]| -> Vec<Vec<u8>> {
+        let words = line.split_whitespace();
+        words.map(|word| if ["K", "F"].contains(&word) { long.to_vec() } else { word.into() }).collect()
+    };
+    for bytes in [65_537, 66_000, 1 << 20] {
+        let long = vec![b'x'; bytes];
+        for line in WRITES.split('|') {
+            let reply = client.call(&command(line, &long)).to_string();
+            assert!(reply.contains("too long: 65536 is the most"), "{line} with {bytes} bytes: {reply}");
+        }
+        // In a run of commands, and in a transaction.
+        let set = encode(&[&b"SET"[..], &long, b"v"]);
+        client.send(&[encode(&["SET", "c", "1"]), set.clone(), encode(&["GET", "c"])].concat());
+        assert_eq!(client.read().to_string(), "OK");
+        assert!(client.read().to_string().contains("too long"));
+        assert_eq!(client.read().to_string(), "\"1\"");
+        client.line("MULTI");
+        client.send(&set);
+        assert!(client.read().to_string().contains("too long"));
+        assert!(client.line("EXEC").to_string().contains("EXECABORT"));
+        // They can be asked for.
+        assert_eq!(client.call(&[&b"GET"[..], &long]).to_string(), "nil");
+        assert_eq!(client.call(&[&b"EXISTS"[..], &long, b"a"]).to_string(), "1");
+        assert_eq!(client.call(&[&b"WATCH"[..], &long]).to_string(), "OK");
+        assert_eq!(client.line("UNWATCH").to_string(), "OK");
+    }
+    let longest = vec![b'x'; 65_536];
+    for line in ["SET K v", "DEL K", "RPUSH K v", "LPOP K", "HSET hash F v", "SADD set F", "ZADD zset 1 F"] {
+        let reply = client.call(&command(line, &longest)).to_string();
+        assert!(!reply.contains("error"), "{line}: {reply}");
+    }
+    assert_eq!(client.call(&[&b"ZSCORE"[..], b"zset", &longest]).to_string(), "\"1\"");
+    still_serves(&server);
+}
+
 #[test]
 fn a_client_that_takes_nothing_is_closed_at_the_limit() {
     let options = Options { output_bytes_max: 32 << 20, port: 0, ..Options::default() };

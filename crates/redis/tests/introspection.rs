@@ -218,12 +218,22 @@ fn clients_are_listed_and_killed_by_id_address_kind_and_never_by_mistake() {
     for part in [" name=first ", " db=5 ", " multi=1 ", " flags=x ", " resp=2", " user=default "] {
         assert!(line.contains(part), "{part} in {line}");
     }
+    let of = |id: i64| {
+        let line = list.lines().find(|line| line.starts_with(&format!("id={id} ")));
+        line.and_then(|line| line.split(" cmd=").nth(1)?.split(' ').next()).map(str::to_string)
+    };
+    assert_eq!(of(own).as_deref(), Some("client|list"), "it tells of itself: {list}");
+    assert_eq!(of(ids[1]).as_deref(), Some("client|id"), "{list}");
     let some = text(me.line(&format!("CLIENT LIST ID {} {}", ids[1], ids[2])));
     assert_eq!(some.lines().count(), 2, "{some}");
     assert!(text(me.line("CLIENT INFO")).starts_with(&format!("id={own} ")));
     check_on(
         &mut me,
         r#"
+        > SLOWLOG GET x
+        (error) ERR count should be greater than or equal to -1
+        > DEBUG ERROR "OOPS it says\r\nno more"
+        (error) OOPS it says  no more
         > CLIENT KILL ID 999999
         0
         > CLIENT KILL 1.2.3.4:5

@@ -113,12 +113,22 @@ async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 "Value at:0x0 refcount:1 encoding:{encoding} serializedlength:{length} lru:0 lru_seconds_idle:0"
             ));
         }
-        (b"jmap", _) => return Err("ERR DEBUG JMAP is not supported".into()),
+        (b"error", 3) => {
+            return Err(Failure::new(String::from_utf8_lossy(&args[2]).replace(['\r', '\n'], " ")));
+        }
+        (b"log", 3) => {
+            tracing::warn!(text = %String::from_utf8_lossy(&args[2]), "DEBUG LOG");
+            ctx.reply.ok();
+        }
         (b"change-repl-id" | b"reload" | b"loadaof" | b"quicklist-packed-threshold", _) => ctx.reply.ok(),
         (b"help", _) => super::client::help(
             ctx,
             &[
                 "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+                "ERROR <string>",
+                "    Return a Redis protocol error with <string> as message.",
+                "LOG <message>",
+                "    Write <message> to the server log.",
                 "OBJECT <key>",
                 "    Show low level info about `key`.",
                 "SET-ACTIVE-EXPIRE (0|1)",
@@ -167,9 +177,10 @@ async fn slowlog(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             ctx.reply.ok();
         }
         b"get" => {
-            let count = if args.len() == 3 { args.int(2)? } else { 10 };
+            const TOO_FEW: &str = "ERR count should be greater than or equal to -1";
+            let count = if args.len() == 3 { args.int_or(2, TOO_FEW)? } else { 10 };
             if count < -1 {
-                return Err("ERR count should be greater than or equal to -1".into());
+                return Err(TOO_FEW.into());
             }
             let entries: Vec<_> = {
                 let log = ctx.server.stats.slowlog();
