@@ -96,11 +96,14 @@ impl TestServer {
     }
 
     /// Stops it and starts it again on the same drives.
-    pub fn restart(mut self, setup: Setup) -> Self {
+    pub fn restart(self, setup: Setup) -> Self {
+        Self::in_dir(setup, self.into_dir())
+    }
+
+    /// Stops it and lets go of its drives, which stay in the directory.
+    pub fn into_dir(mut self) -> tempfile::TempDir {
         self.stop();
-        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a directory"));
-        drop(self);
-        Self::in_dir(setup, dir)
+        std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a directory"))
     }
 
     pub fn stop(&mut self) {
