@@ -36,6 +36,8 @@ const FRAME_BUFFER_MIN_BYTES: usize = 16 << 10;
 /// Bytes formed during a write that are worth a second one beside it. Two durable writes of 64 KiB side by side take
 /// as long as one here; of two small ones, one that holds both is cheaper.
 const PIPELINE_BYTES: usize = 64 << 10;
+/// The same while cleaning has to keep up: then the drive is busy anyway, and every commit's padding is cleaned later.
+const PIPELINE_PACED_BYTES: usize = 128 << 10;
 /// Writes side by side, at most.
 const FLYING_MAX: usize = 2;
 
@@ -143,7 +145,8 @@ impl Commit {
         match self.flying.back() {
             None => true,
             Some(last) => {
-                let much = self.forming.as_ref().is_some_and(|forming| forming.used >= PIPELINE_BYTES);
+                let enough = if inner.pace.is_on() { PIPELINE_PACED_BYTES } else { PIPELINE_BYTES };
+                let much = self.forming.as_ref().is_some_and(|forming| forming.used >= enough);
                 inner.is_pipelined()
                     && last.is_issued
                     && self.flying.len() < FLYING_MAX

@@ -26,13 +26,17 @@ impl Pace {
         let _ = self.credit_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
     }
 
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Acquire)
+    }
+
     /// Whether a user append may go on.
     pub(crate) fn lets_pass(&self) -> bool {
-        !self.is_on.load(Ordering::Acquire) || self.credit_bytes.load(Ordering::Acquire) > 0
+        !self.is_on() || self.credit_bytes.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn spend(&self, bytes: usize) {
-        if self.is_on.load(Ordering::Acquire) {
+        if self.is_on() {
             self.credit_bytes.fetch_sub(bytes as i64, Ordering::AcqRel);
         }
     }
