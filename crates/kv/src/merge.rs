@@ -108,6 +108,7 @@ impl Inner {
             let Some(now) = version.tables().find(|now| now.meta.id == table.meta.id) else { continue };
             changes.push(Change::Drop(slice, now.meta.id));
             changes.push(Change::Add(target.order, now.meta.clone()));
+            self.counters.sunk_tables.add(1);
             heads.extend(now.head().map(|head| (now.meta.id, head)));
         }
         self.commit(&changes, &heads).await?;

@@ -84,6 +84,8 @@ counters! {
     merges,
     /// Bytes of key tables written by merges.
     merge_bytes,
+    /// Key tables that merges took over as they are.
+    sunk_tables,
     /// Segments cleaned.
     cleaned_segments,
     /// Records that cleaning moved.

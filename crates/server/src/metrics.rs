@@ -39,6 +39,7 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("flushes", "Checkpoints", c.flushes),
             ("merges", "Merge steps of key tables", c.merges),
             ("merge_bytes", "Bytes of key tables written by merges", c.merge_bytes),
+            ("sunk_tables", "Key tables that merges took over as they are", c.sunk_tables),
             ("segments_cleaned", "Segments cleaned", c.cleaned_segments),
             ("records_moved", "Records that cleaning moved", c.moved_records),
             ("commits", "Commit writes", h.commits),

@@ -276,6 +276,7 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("flushes", sum(|d| d.counters.flushes));
     lines.add("merges", sum(|d| d.counters.merges));
     lines.add("merge_bytes", sum(|d| d.counters.merge_bytes));
+    lines.add("sunk_tables", sum(|d| d.counters.sunk_tables));
     let latency = |quantile: f64| {
         let of = |d: &pumice_kv::StoreStats| d.heap.commit_latency.quantile_ns(quantile) / 1000;
         stats.drives.iter().map(of).max().unwrap_or(0)

@@ -34,6 +34,7 @@ enum Kind {
     Expiry,
     Flush,
     Merge,
+    Sink,
     MetaSwitch,
     Clean,
     Reuse,
@@ -42,7 +43,7 @@ enum Kind {
     Recovery,
 }
 
-const KINDS: [(Kind, &str); 14] = [
+const KINDS: [(Kind, &str); 15] = [
     (Kind::SetInline, "SET, value in its key's row"),
     (Kind::SetRecord, "SET, value in a record"),
     (Kind::SetLarge, "SET, value in pieces"),
@@ -51,6 +52,7 @@ const KINDS: [(Kind, &str); 14] = [
     (Kind::Expiry, "expired keys removed"),
     (Kind::Flush, "memtable to key tables"),
     (Kind::Merge, "key tables merged"),
+    (Kind::Sink, "key tables taken over as they are"),
     (Kind::MetaSwitch, "metadata log's other half"),
     (Kind::Clean, "victim cleaned and released"),
     (Kind::Reuse, "released segments used again"),
@@ -92,10 +94,14 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
 /// One run of a kind. `cut` strikes at an operation counted from its beginning; answers how many there were.
 fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
     let mut rng = Rng::from_seed(seed).split("kv-each");
-    let setup = Setup { slices: 3, ..Setup::tiny(&mut rng) };
+    let mut setup = Setup { slices: 3, ..Setup::tiny(&mut rng) };
+    if kind == Kind::Sink {
+        // Tables of a few KiB: smaller ones are merged.
+        setup.memtable_bytes = 64 << 10;
+    }
     let bench = Bench::new(seed, setup, HostOptions { quirks: false, ..HostOptions::default() });
     bench.format()?;
-    let background = matches!(kind, Kind::Merge | Kind::Clean | Kind::Reuse | Kind::Retire);
+    let background = matches!(kind, Kind::Merge | Kind::Sink | Kind::Clean | Kind::Reuse | Kind::Retire);
     let mut store = bench.open(background)?.ok_or("the host went down while opening")?;
     let client = |store: &Store| Client {
         store: store.clone(),
@@ -231,6 +237,20 @@ async fn act(mut client: Client, kind: Kind) {
                 client.store.checkpoint().await.expect("checkpoint");
                 sleep(Duration::from_millis(5)).await;
                 client.store.stats().counters.merges > merges
+            })
+            .await;
+        }
+        Kind::Sink => {
+            let sunk = store.stats().counters.sunk_tables;
+            until("a table that is taken over", &mut client, async |client, step| {
+                // In the order of the keys, run after run; the numbers that make odd keys are left out.
+                let numbers = (u64::from(step) * 300..).filter(|number| number % 97 > 1).take(300);
+                let changes: Vec<Change> =
+                    numbers.map(|number| Change::Put(key(client, number), value(client, 60))).collect();
+                client.write(&changes).await.expect("the drive is not full");
+                client.store.checkpoint().await.expect("checkpoint");
+                sleep(Duration::from_millis(5)).await;
+                client.store.stats().counters.sunk_tables > sunk
             })
             .await;
         }
