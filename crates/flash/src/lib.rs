@@ -291,6 +291,11 @@ impl Device {
         }
     }
 
+    /// True when blocks wear: bits flip, programs and erases fail as they grow old.
+    pub fn wears(&self) -> bool {
+        self.emulated().is_some_and(|device| device.spec().wears)
+    }
+
     /// What software has corrected so far; nothing but on [corrected](Device::corrected) raw media.
     pub fn ecc_counts(&self) -> EccCounts {
         match self {

@@ -23,13 +23,14 @@ const AFTER_FAILURE: Duration = Duration::from_millis(200);
 const RUNS_PRESSING: usize = 14;
 
 impl Store {
-    /// Starts flush, merging and cleaning on the current core. They run until [`Store::close`].
+    /// Starts flush, merging, cleaning and the patrol on the current core. They run until [`Store::close`].
     pub fn start_background(&self) {
         let inner = &self.inner;
         inner.run(flush_task(inner.clone()));
         inner.run(merge_task(inner.clone()));
         inner.run(crate::clean::clean_task(inner.clone()));
         inner.run(crate::shadow::shadow_task(inner.clone()));
+        inner.run(crate::patrol::patrol_task(inner.clone()));
     }
 
     /// Puts everything written so far into key tables and moves the log's start: what SAVE is to Redis.
@@ -199,6 +200,7 @@ impl Inner {
             self.merge_wanted.notify_all();
             self.clean_wanted.notify_all();
             self.shadow_wanted.notify_all();
+            self.patrol_wanted.notify_all();
             if *lock(&self.running) == 0 {
                 return;
             }

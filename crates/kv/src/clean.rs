@@ -45,8 +45,8 @@ use crate::store::{Inner, show_key};
 use crate::table;
 use crate::types::{Seq, SliceId};
 
-const TICK: Duration = Duration::from_millis(50);
-const AFTER_FAILURE: Duration = Duration::from_millis(200);
+pub const TICK: Duration = Duration::from_millis(50);
+pub const AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// Bytes of records moved in one write, at most.
 const MOVE_BYTES: usize = 512 * 1024;
 /// Victims cleaned in a row without a segment coming free or a user's write getting through, after which cleaning
@@ -73,7 +73,7 @@ enum Knows {
 }
 
 /// What cleaning did.
-enum Cleaned {
+pub enum Cleaned {
     /// It released a segment.
     Released,
     /// It looked at one that cannot be released yet.
@@ -114,6 +114,9 @@ pub async fn clean_task(store: Arc<Inner>) {
         let target = store.free_target();
         if free >= target {
             store.heap.pace(false);
+            if store.rescue(&mut released, &mut aside).await {
+                continue;
+            }
             store.offer_again(&mut aside);
             store.merge_eagerly.store(false, Ordering::Relaxed);
             let _ = timeout(TICK, store.clean_wanted.notified()).await;
@@ -218,6 +221,15 @@ impl Inner {
             return Ok(Cleaned::Nothing);
         };
         self.heap.pace(self.is_pacing_due());
+        self.clean_victim(victim, aside).await
+    }
+
+    /// Cleans a victim, or puts it aside.
+    pub async fn clean_victim(
+        self: &Arc<Self>,
+        victim: SegmentId,
+        aside: &mut Vec<SegmentId>,
+    ) -> Result<Cleaned, StoreError> {
         match self.clean_segment(victim).await {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
@@ -252,7 +264,7 @@ impl Inner {
     }
 
     /// Writes an empty metadata record, after which released segments are free.
-    async fn free_released(&self, released: &mut u32) {
+    pub async fn free_released(&self, released: &mut u32) {
         *released = 0;
         let _turn = self.commit_turn.acquire(1).await;
         if let Err(error) = self.commit(&[], &HashMap::default()).await {

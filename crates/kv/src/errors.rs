@@ -42,7 +42,7 @@ pub enum StoreError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     /// The drive has no room.
-    #[error("the drive is full: {0}")]
+    #[error("the drive is full: {}; {}", .0.shortage(), .0)]
     Full(Box<SpaceReport>),
     /// Too much awaits flash: wait for [`crate::Store::ready`] and try again.
     #[error("busy: too much awaits flash")]

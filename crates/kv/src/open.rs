@@ -133,6 +133,7 @@ impl Store {
             merge_wanted: Notify::default(),
             clean_wanted: Notify::default(),
             shadow_wanted: Notify::default(),
+            patrol_wanted: Notify::default(),
             flushed: Notify::default(),
             closing: AtomicBool::new(false),
             running: Mutex::new(0),

@@ -52,6 +52,8 @@ pub struct StoreOptions {
     pub memtable_bytes: Option<u64>,
     /// Segments kept back by the heap; `None` takes its default.
     pub reserve_segments: Option<u32>,
+    /// The time in which the patrol reads a full drive once; `None`: there is none.
+    pub patrol_pass: Option<std::time::Duration>,
 }
 
 /// The least memory a store works in.
@@ -65,6 +67,7 @@ impl Default for StoreOptions {
             log_max_bytes: 512 << 20,
             memtable_bytes: None,
             reserve_segments: None,
+            patrol_pass: None,
         }
     }
 }

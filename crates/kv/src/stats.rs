@@ -88,6 +88,8 @@ counters! {
     sunk_tables,
     /// Segments cleaned.
     cleaned_segments,
+    /// Segments emptied because they failed, or a page of them was near its end.
+    rescued_segments,
     /// Records that cleaning moved.
     moved_records,
     /// Their bytes.

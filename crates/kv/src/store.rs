@@ -93,6 +93,7 @@ pub(crate) struct Inner {
     pub clean_wanted: Notify,
     /// There are shadowed versions to be found.
     pub shadow_wanted: Notify,
+    pub patrol_wanted: Notify,
     /// A flush made room.
     pub flushed: Notify,
     pub closing: AtomicBool,

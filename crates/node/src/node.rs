@@ -96,6 +96,7 @@ impl Node {
             let store_options = StoreOptions {
                 memory_bytes: share,
                 durability: options.durability,
+                patrol_pass: options.patrol_pass,
                 ..StoreOptions::default()
             };
             let last = Cell::new((0, 0));

@@ -1,7 +1,8 @@
 //! What raw flash costs the processor: from an id to its place (LightStore's hardware takes 700 ns), the tables' memory, and
 //! BCH per core.
 //!
-//! `cargo bench -p pumice-segment --bench translation`. With `--test`, as `cargo test` runs it, a few look-ups only.
+//! `cargo bench -p pumice-segment --bench translation` prints tables in the form of `bench/`. With `--test`, as `cargo test` runs
+//! it, a few look-ups only.
 
 use std::hint::black_box;
 
@@ -13,6 +14,14 @@ use pumice_segment::ftl::{Place, RawFlash, RawFormat, RawOptions};
 
 /// Segments: those of a TiB at 8 MiB.
 const SEGMENTS: u64 = 131_072 - 4;
+
+/// Prints a table as the reports under `bench/results/` have them.
+fn table(title: &str, columns: &[&str], rows: &[Vec<String>]) {
+    println!("### {title}\n\n| {} |", columns.join(" | "));
+    println!("|---|{}", "---:|".repeat(columns.len() - 1));
+    rows.iter().for_each(|row| println!("| {} |", row.join(" | ")));
+    println!();
+}
 
 /// Nanoseconds of each call.
 fn each(calls: u64, mut call: impl FnMut(u64)) -> f64 {
@@ -38,7 +47,6 @@ async fn translate(segments: u64, lookups: u64) {
         let place = Place::Channel((number % 8) as u16);
         written += u64::from(raw.write(&client, id(number), place, data.clone()).await.is_ok());
     }
-    println!("{written} segments; tables of {:.2} MiB", raw.memory_bytes() as f64 / (1 << 20) as f64);
     let mut rng = Rng::from_seed(1);
     let order: Vec<u128> = (0..65_536).map(|_| id(rng.below(segments))).collect();
     let found = each(lookups, |index| {
@@ -47,10 +55,14 @@ async fn translate(segments: u64, lookups: u64) {
     let missed = each(lookups, |index| {
         black_box(raw.place_of(black_box(order[index as usize % order.len()] | 1 << 127)));
     });
-    println!("id to place, random: {found:.1} ns found, {missed:.1} ns not there");
+    let memory = format!("{:.2} MiB", raw.memory_bytes() as f64 / (1 << 20) as f64);
+    let row = vec![written.to_string(), memory, format!("{found:.1}"), format!("{missed:.1}")];
+    let title = "From a random id to its place, on one core (LightStore's hardware: 700 ns)";
+    table(title, &["segments", "tables", "found, ns", "not there, ns"], &[row]);
 }
 
 fn correct(words: u64) {
+    let mut rows = Vec::new();
     for (data_bytes, bits) in [(512usize, 8usize), (1024, 30), (1024, 60)] {
         let code = Bch::new(data_bytes, bits).expect("code");
         let mut rng = Rng::from_seed(2);
@@ -58,7 +70,7 @@ fn correct(words: u64) {
         rng.fill(&mut data);
         let rate = |ns: f64| data_bytes as f64 * 1e3 / ns;
         let encode = each(words, |_| code.encode(black_box(&data), black_box(&mut parity)));
-        print!("BCH {data_bytes} B, t = {bits}, on one core: encode {:.0} MB/s; decode", rate(encode));
+        let mut row = vec![format!("{data_bytes} B"), bits.to_string(), format!("{:.0}", rate(encode))];
         for flips in [0, 1, bits / 2, bits] {
             let mut flipped = data.clone();
             for flip in 0..flips {
@@ -72,10 +84,12 @@ fn correct(words: u64) {
                 total += start.elapsed().as_nanos() as f64;
                 assert_eq!(found.ok(), Some(flips));
             }
-            print!(" {flips} bits {:.0}", rate(total / words as f64));
+            row.push(format!("{:.0}", rate(total / words as f64)));
         }
-        println!(" MB/s");
+        rows.push(row);
     }
+    let columns = ["codeword", "t", "encode", "decode: whole", "1 bit", "t/2 bits", "t bits"];
+    table("BCH, MB/s of data on one core", &columns, &rows);
 }
 
 fn main() {

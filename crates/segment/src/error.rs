@@ -41,7 +41,7 @@ pub enum HeapError {
     #[error("the drive is read-only: {0}")]
     ReadOnly(Arc<str>),
     /// Not even metadata finds room.
-    #[error("the drive is full: {0}")]
+    #[error("the drive is full: {}; {}", .0.shortage(), .0)]
     Full(SpaceReport),
 }
 
@@ -49,7 +49,7 @@ pub enum HeapError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {
     /// The live data fills the drive.
-    #[error("the drive is full: {0}")]
+    #[error("the drive is full: {}; {}", .0.shortage(), .0)]
     Full(SpaceReport),
     /// Too much is on its way to flash, or cleaning is behind: wait for [`crate::Heap::room`] and try again.
     #[error("busy: wait for room and try again")]

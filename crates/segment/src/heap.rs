@@ -13,8 +13,8 @@ use crate::inner::Inner;
 use crate::metalog::{self, Write};
 use crate::replay::Replay;
 use crate::{
-    AppendError, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions, HeapStats, ReadError,
-    RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
+    AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
+    HeapStats, Patrol, PatrolStats, ReadError, RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
 };
 use crate::{commit, read, writer};
 
@@ -381,6 +381,22 @@ impl Heap {
         self.inner.table().victim(replay_from, least_bytes)
     }
 
+    /// A segment whose records should move while they still read, whatever it has to win: a program failed in it, or a page
+    /// of it needed nearly all that its code corrects. Claimed as a victim is. Costs next to nothing while there is none.
+    pub fn endangered(&self) -> Option<SegmentId> {
+        let is_news = self.inner.device.take_weak_news();
+        let mut table = self.inner.table();
+        if is_news {
+            table.note_weak();
+        }
+        table.endangered()
+    }
+
+    /// Segments with a page near what its code corrects, whose records have not moved yet.
+    pub fn weak_segments(&self) -> u32 {
+        self.inner.table().weak_count()
+    }
+
     /// Gives a victim back without having cleaned it.
     pub fn unclaim(&self, segment: SegmentId) {
         self.inner.table().unclaim(segment);
@@ -442,6 +458,11 @@ impl Heap {
         self.inner.table().space()
     }
 
+    /// The same by channel, with what has still to be erased, and the wear.
+    pub fn channels(&self) -> Vec<ChannelReport> {
+        self.inner.table().channels()
+    }
+
     /// Free segments that user data may still open: the cleaner's measure of urgency.
     pub fn free_segments(&self) -> u32 {
         let table = self.inner.table();
@@ -478,6 +499,17 @@ impl Heap {
     /// Whether [`Heap::cleaning_won_nothing`] holds.
     pub fn is_futile(&self) -> bool {
         self.inner.table().is_futile()
+    }
+
+    /// A walk that reads the whole drive, from where the last one was: see [`crate::Patrol`].
+    pub fn patrol(&self) -> Patrol {
+        Patrol::new(self.inner.clone())
+    }
+
+    /// How the patrol is getting on.
+    pub fn patrol_stats(&self) -> PatrolStats {
+        let segments = self.inner.superblock.segment_count;
+        PatrolStats { segments, ..*self.inner.patrol_stats() }
     }
 
     /// Counters since opening.

@@ -11,6 +11,7 @@ use pumice_reactor::spawn;
 use pumice_reactor::sync::{Gate, Notify};
 
 use crate::commit::{Commit, no_segment};
+use crate::home::Home;
 use crate::layout::superblock::Superblock;
 use crate::layout::{frame, record};
 use crate::metalog::MetaLog;
@@ -21,7 +22,7 @@ use crate::tail::Tail;
 use crate::writer::{self, Writer};
 use crate::{
     Addr, AppendClass, AppendError, Durability, HeapOptions, HeapStats, LatencyHistogram, OnRelocated,
-    RecordPtr,
+    PatrolStats, RecordPtr,
 };
 use crate::{SegmentId, Stream};
 
@@ -52,7 +53,9 @@ pub(crate) struct Counters {
 
 pub(crate) struct Inner {
     pub device: Device,
+    /// As it was when the drive was opened; what may change since is in `home`.
     pub superblock: Superblock,
+    pub home: Home,
     pub options: HeapOptions,
     pub segment_bytes: u32,
     /// Segments kept back from user data.
@@ -79,6 +82,8 @@ pub(crate) struct Inner {
     pub aliases: Mutex<HashMap<Addr, RecordPtr>>,
     pub has_aliases: AtomicBool,
     pub meta_kicked: AtomicBool,
+    /// A leaf lock.
+    patrol: Mutex<PatrolStats>,
     /// When the commit stream last opened a segment.
     commit_opened_ns: AtomicU64,
     /// Free segments, as of the last change.
@@ -102,7 +107,7 @@ struct Blocked {
 impl Inner {
     pub(crate) fn new(
         device: Device,
-        superblock: Superblock,
+        (superblock, superblock_at): (Superblock, u32),
         options: HeapOptions,
         table: Table,
         meta: MetaLog,
@@ -112,6 +117,7 @@ impl Inner {
             segment_bytes: device.geometry().block_bytes(),
             reserve: table.reserve(),
             device,
+            home: Home::new(superblock.clone(), superblock_at),
             superblock,
             options,
             durable: Gate::new(0),
@@ -130,6 +136,7 @@ impl Inner {
             aliases: Mutex::default(),
             has_aliases: AtomicBool::new(false),
             meta_kicked: AtomicBool::new(false),
+            patrol: Mutex::default(),
             commit_opened_ns: AtomicU64::new(0),
             free: AtomicU32::new(u32::MAX),
             commit: Mutex::new(Commit::new(1, 0)),
@@ -154,6 +161,10 @@ impl Inner {
 
     pub(crate) fn moves(&self) -> MutexGuard<'_, Moves> {
         self.moves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn patrol_stats(&self) -> MutexGuard<'_, PatrolStats> {
+        self.patrol.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn page_bytes(&self) -> usize {

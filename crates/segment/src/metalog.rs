@@ -14,12 +14,15 @@ use pumice_flash::FlashError;
 use pumice_reactor::sync::Semaphore;
 use pumice_reactor::{IoBuf, WriteSync};
 
+use crate::home;
 use crate::inner::Inner;
 use crate::layout::meta::{MetaKind, MetaRecord};
 use crate::layout::superblock::Superblock;
 use crate::{HeapError, MetaEdit, SegmentId};
 
 const CHUNK_BYTES: usize = 1 << 20;
+/// Failures that one record puts up with.
+const TRIES: u32 = 8;
 /// The log is read in pieces of this size, or of a record's size when that is larger.
 const WINDOW_BYTES: usize = 256 << 10;
 
@@ -58,11 +61,13 @@ pub(crate) struct Write {
     pub replay_from: Option<u64>,
     pub clean: bool,
     pub snapshot: bool,
+    /// The superblock is written elsewhere, too.
+    pub renew_superblock: bool,
 }
 
 impl Write {
     pub(crate) fn internal() -> Self {
-        Self { edit: None, replay_from: None, clean: false, snapshot: false }
+        Self { edit: None, replay_from: None, clean: false, snapshot: false, renew_superblock: false }
     }
 }
 
@@ -96,11 +101,6 @@ pub(crate) fn half_bytes(superblock: &Superblock) -> u64 {
     u64::from(superblock.meta_half_segments) * u64::from(superblock.segment_bytes)
 }
 
-/// First segment of a half.
-pub(crate) fn half_start(superblock: &Superblock, half: usize) -> u32 {
-    2 + half as u32 * superblock.meta_half_segments
-}
-
 /// Makes sure that the log does not say "clean" before data is written.
 pub(crate) async fn ensure_dirty(inner: &Arc<Inner>) -> Result<(), HeapError> {
     if inner.meta.clean.load(Ordering::Acquire) {
@@ -115,12 +115,19 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     if let Some(reason) = inner.failed() {
         return Err(HeapError::ReadOnly(reason));
     }
+    if what.renew_superblock {
+        home::renew(inner).await?;
+    }
     let half_bytes = half_bytes(&inner.superblock);
     let page = inner.page_bytes();
-    let mut tries = 4;
+    let mut tries = TRIES;
     let mut snapshot = what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_)));
     loop {
         let mut next = inner.meta.state().clone();
+        if snapshot && let Err(error) = home::mend(inner, 1 - next.half).await {
+            inner.fail(&format!("the metadata log cannot move: {error}"));
+            return Err(error);
+        }
         next.replay_from = what.replay_from.unwrap_or(0).max(next.replay_from);
         match &what.edit {
             Some(MetaEdit::Snapshot(blob)) => next.blobs = vec![blob.clone()],
@@ -155,6 +162,10 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
             last_seq,
             next_life: composed.next_life,
             durable_frames: [next_commit, next_moved],
+            patrol: {
+                let patrol = inner.patrol_stats();
+                [patrol.next_segment, patrol.passes]
+            },
             segments: composed.segments.clone(),
             pool: composed.pool.clone(),
             blobs,
@@ -192,8 +203,10 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 inner.room.notify_all();
                 return Ok(());
             }
-            // The half's end is spoilt, or the other one's erase failed: start afresh in the other one, after another erase.
-            Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) if tries > 0 => {
+            // The half's end is spoilt, or the other one's erase failed: start afresh in the other one, after another erase, and
+            // on media that have other segments for it without the one that failed.
+            Err(error @ (FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. })) if tries > 0 => {
+                inner.home.note_failure(&inner.device, &error);
                 tries -= 1;
                 snapshot = true;
             }
@@ -212,7 +225,22 @@ async fn write_record(
     offset: u64,
     len: usize,
 ) -> Result<(), FlashError> {
-    write_record_to(&inner.device, &inner.superblock, record, half, offset, len).await
+    let superblock = inner.home.superblock();
+    write_record_to(&inner.device, &superblock, record, half, offset, len).await?;
+    if record.kind == MetaKind::Snapshot {
+        // What is worn keeps this snapshot, and not the next.
+        let per_segment = u64::from(superblock.segment_bytes);
+        for index in 0..(len as u64).div_ceil(per_segment) as u32 {
+            let segment = superblock.meta_segment(half, index);
+            let block = inner.device.geometry().block(segment);
+            match crate::wear::check_written(&inner.device, block).await {
+                Ok(()) => {}
+                Err(FlashError::ProgramFailed { .. }) => inner.home.spoil(segment),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Programs a record; a snapshot erases its half first.
@@ -225,12 +253,12 @@ pub(crate) async fn write_record_to(
     len: usize,
 ) -> Result<(), FlashError> {
     let geometry = device.geometry();
-    let first = half_start(superblock, half);
     if record.kind == MetaKind::Snapshot {
-        for segment in first..first + superblock.meta_half_segments {
+        for index in 0..superblock.meta_half_segments {
+            let block = geometry.block(superblock.meta_segment(half, index));
             // Zeros (on files) behind the log's end tell it from a record that was lost.
-            device.erase(geometry.block(segment)).await?;
-            device.prewrite(geometry.block(segment)).await?;
+            device.erase(block).await?;
+            device.prewrite(block).await?;
         }
     }
     let mut buf = IoBuf::zeroed(len);
@@ -242,7 +270,7 @@ pub(crate) async fn write_record_to(
         let at = offset + done as u64;
         let in_segment = at % segment_bytes;
         let chunk = (len - done).min(CHUNK_BYTES).min((segment_bytes - in_segment) as usize);
-        let block = geometry.block(first + (at / segment_bytes) as u32);
+        let block = geometry.block(superblock.meta_segment(half, (at / segment_bytes) as u32));
         let page = (in_segment / u64::from(superblock.page_bytes)) as u32;
         device.program(block, page, data.slice(done..done + chunk), WriteSync::Durable).await?;
         done += chunk;
@@ -268,7 +296,7 @@ pub(crate) async fn read_newest(
 ) -> Result<Option<(usize, ReadHalf)>, HeapError> {
     let mut generations = [None, None];
     for half in [0, 1] {
-        let first = SegmentId(half_start(superblock, half));
+        let first = SegmentId(superblock.meta_segment(half, 0));
         let head = crate::scan::read_tolerant(device, first, 0, superblock.page_bytes as usize).await?;
         generations[half] = MetaRecord::peek_generation(&head.bytes);
     }
@@ -288,8 +316,7 @@ async fn read_half(
     half: usize,
 ) -> Result<Option<ReadHalf>, HeapError> {
     use crate::layout::meta::Decoded;
-    let reader =
-        HalfReader { device, superblock, first: half_start(superblock, half), bytes: half_bytes(superblock) };
+    let reader = HalfReader { device, superblock, half, bytes: half_bytes(superblock) };
     let page = u64::from(superblock.page_bytes);
     let mut window = Window::default();
     let (mut records, mut offset, mut snapshot_bytes) = (Vec::new(), 0u64, 0);
@@ -352,7 +379,7 @@ async fn read_half(
 struct HalfReader<'a> {
     device: &'a pumice_flash::Device,
     superblock: &'a Superblock,
-    first: u32,
+    half: usize,
     bytes: u64,
 }
 
@@ -405,7 +432,7 @@ async fn read_span(
         let at = offset + done as u64;
         let in_segment = at % segment_bytes;
         let chunk = (len - done).min((segment_bytes - in_segment) as usize);
-        let segment = SegmentId(reader.first + (at / segment_bytes) as u32);
+        let segment = SegmentId(reader.superblock.meta_segment(reader.half, (at / segment_bytes) as u32));
         let part = crate::scan::read_tolerant(reader.device, segment, in_segment as u32, chunk).await?;
         out[done..done + chunk].copy_from_slice(&part.bytes);
         if let Some(&first) = part.lost.first() {

@@ -1,18 +1,20 @@
 //! Formatting and opening drives.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_flash::{Device, FlashError, Geometry};
-use pumice_reactor::{IoBuf, WriteSync};
+use pumice_reactor::IoBuf;
 
 use crate::commit::Commit;
 use crate::fetch::{self, Found};
 use crate::heap::{Heap, Opened, Progress};
+use crate::home;
 use crate::inner::Inner;
 use crate::layout::header::{self, SegmentHeader};
 use crate::layout::meta::{ENTRY_BYTES, MetaKind, MetaRecord, SegmentState};
-use crate::layout::superblock::{CONFIG_MAX_BYTES, Decoded, SUPERBLOCK_BYTES, Superblock};
+use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBLOCK_BYTES, Superblock};
 use crate::layout::{VERSION, frame};
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
@@ -22,15 +24,17 @@ use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, writ
 /// Where segment 1 may begin on a file whose segment size is not known yet.
 const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
 const DATA_SEGMENTS_MIN: u32 = 10;
+/// Blocks that may fail while a drive is formatted.
+const FORMAT_TRIES: u32 = 32;
 /// Blocks that may be partly written at once without any of them being done with: a half of the metadata log and the one
 /// that its next snapshot goes to, two of the commit stream while a failed program moves, one of each other stream.
 const PLACES_MIN: u32 = 7;
 
 pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
     let device = &device.corrected()?;
-    if !options.force
-        && let Some(found) = find_superblock(device).await?
-    {
+    let found = find_superblock(device).await?;
+    let newest = found.as_ref().map_or(0, |(found, _)| found.sequence);
+    if let Some((found, _)) = found.filter(|_| !options.force) {
         let id = found.drive_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         return Err(HeapError::AlreadyFormatted { device: format!("drive {id}") });
     }
@@ -45,25 +49,71 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
     }
     check_places(device)?;
     let geometry = if device.has_own_blocks() { device.geometry() } else { file_geometry(device, options)? };
-    if (geometry.page_bytes as usize) < SUPERBLOCK_BYTES {
+    let device = device.with_geometry(geometry)?;
+    let may_move = device.emulated().is_some();
+    if !may_move && (geometry.page_bytes as usize) < SUPERBLOCK_BYTES {
         return Err(HeapError::Geometry(format!(
             "{geometry}: pages must have at least {SUPERBLOCK_BYTES} B"
         )));
     }
-    let device = device.with_geometry(geometry)?;
+    let mut bad = BTreeSet::new();
+    for _ in 0..FORMAT_TRIES {
+        let sequence = newest + 1;
+        let superblock = shape(&device, options, sequence, may_move, &bad)?;
+        match lay_out(&device, &superblock, options, &bad).await {
+            Err(HeapError::Flash(
+                FlashError::ProgramFailed { block, .. } | FlashError::EraseFailed { block },
+            )) if may_move => {
+                bad.insert(geometry.number(block));
+            }
+            result => return result,
+        }
+    }
+    Err(HeapError::Geometry(format!(
+        "{geometry}: {FORMAT_TRIES} blocks failed while the drive was formatted"
+    )))
+}
+
+/// The superblock of a new drive.
+fn shape(
+    device: &Device,
+    options: &FormatOptions,
+    sequence: u64,
+    may_move: bool,
+    bad: &BTreeSet<u32>,
+) -> Result<Superblock, HeapError> {
+    let geometry = device.geometry();
     let segment_count = geometry.block_count();
     let meta_half_segments = meta_half_segments(geometry);
-    let first_data = 2 + 2 * meta_half_segments;
-    if segment_count < first_data + DATA_SEGMENTS_MIN {
+    let system = 2 + 2 * meta_half_segments;
+    let is_good = |id: &u32| !device.is_factory_bad(geometry.block(*id)) && !bad.contains(id);
+    let usable = if may_move { (0..segment_count).filter(is_good).count() as u32 } else { segment_count };
+    if usable < system + DATA_SEGMENTS_MIN {
         return Err(HeapError::Geometry(format!(
-            "{geometry} gives {segment_count} segments; at least {} are needed: use smaller segments or a larger \
-             drive",
-            first_data + DATA_SEGMENTS_MIN
+            "{geometry} gives {usable} segments; at least {} are needed: use smaller segments or a larger drive",
+            system + DATA_SEGMENTS_MIN
         )));
     }
-    let superblock = Superblock {
+    let placed = if may_move {
+        let range = superblock::range_segments(segment_count);
+        let first: Vec<u32> = (0..range).filter(is_good).take(2).collect();
+        let &[one, two] = &first[..] else {
+            return Err(HeapError::Geometry(format!("of the first {range} blocks too few take superblocks")));
+        };
+        let meta: Vec<u32> =
+            (range..segment_count).filter(is_good).take(2 * meta_half_segments as usize).collect();
+        if meta.len() < 2 * meta_half_segments as usize
+            || !superblock::fits(2 * meta_half_segments, geometry.block_bytes() as usize / 2)
+        {
+            return Err(HeapError::Geometry(format!("{geometry}: too few blocks for the metadata log")));
+        }
+        Some(Placed { superblocks: [one, two], meta, retired: Vec::new() })
+    } else {
+        None
+    };
+    Ok(Superblock {
         drive_id: options.drive_id,
-        sequence: 1,
+        sequence,
         segment_bytes: geometry.block_bytes(),
         page_bytes: geometry.page_bytes,
         read_bytes: geometry.read_bytes,
@@ -71,41 +121,57 @@ pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(
         segment_count,
         meta_half_segments,
         config: options.config.clone(),
-    };
-    let whole = device.geometry();
-    for number in 0..whole.block_count() {
+        placed,
+    })
+}
+
+/// Writes a new drive's metadata and then its superblock.
+async fn lay_out(
+    device: &Device,
+    superblock: &Superblock,
+    options: &FormatOptions,
+    bad: &BTreeSet<u32>,
+) -> Result<(), HeapError> {
+    let geometry = device.geometry();
+    for number in 0..geometry.block_count() {
         // Nothing of what lies here from before needs a place.
-        device.finish(whole.block(number));
+        device.finish(geometry.block(number));
     }
+    let system = superblock.system_segments();
+    let (places, meta) = system.split_at(2);
     // First the superblocks of an older drive go, the new one comes last: a cut in between leaves no drive at all.
-    for segment in [0, 1] {
+    for &segment in places {
         let block = geometry.block(segment);
         device.erase(block).await?;
         device.prewrite(block).await?;
     }
+    if superblock.placed.is_some() {
+        for segment in 0..superblock::range_segments(superblock.segment_count) {
+            if superblock_in(device, segment).await?.is_some() {
+                // What does not erase has a lower sequence number than the new one.
+                let _ = device.erase(geometry.block(segment)).await;
+            }
+        }
+    }
     device.sync().await?;
     let written = options.prewrite.is_some() && device.wants_prewrite();
+    let first_data = system.len() as u32;
     if let Some(progress) = options.prewrite.as_ref().filter(|_| written) {
-        let total = u64::from(segment_count - first_data);
-        for segment in first_data..segment_count {
+        let total = u64::from(superblock.segment_count - first_data);
+        for segment in first_data..superblock.segment_count {
             device.prewrite(geometry.block(segment)).await?;
             (progress.0)(u64::from(segment - first_data) + 1, total);
         }
     }
-    let snapshot = first_snapshot(&device, &superblock, first_data, written);
-    for half in [1, 0] {
-        let first = metalog::half_start(&superblock, half);
-        for segment in first..first + meta_half_segments {
-            device.erase(geometry.block(segment)).await?;
-            device.prewrite(geometry.block(segment)).await?;
-        }
+    let snapshot = first_snapshot(device, superblock, bad, written);
+    for &segment in meta.iter().rev() {
+        device.erase(geometry.block(segment)).await?;
+        device.prewrite(geometry.block(segment)).await?;
     }
     let len = snapshot.encoded_bytes().next_multiple_of(geometry.page_bytes as usize);
-    metalog::write_record_to(&device, &superblock, &snapshot, 0, 0, len).await?;
+    metalog::write_record_to(device, superblock, &snapshot, 0, 0, len).await?;
     device.sync().await?;
-    let mut page = IoBuf::zeroed(geometry.page_bytes as usize);
-    superblock.encode(&mut page);
-    device.program(geometry.block(0), 0, page.freeze(), WriteSync::Durable).await?;
+    home::write_at(device, superblock, places[0], Some(0)).await?;
     Ok(())
 }
 
@@ -119,12 +185,18 @@ fn check_places(device: &Device) -> Result<(), HeapError> {
     }
 }
 
-fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32, written: bool) -> MetaRecord {
-    let mut table = Table::new(device, first_data, 0, u32::MAX);
+fn first_snapshot(
+    device: &Device,
+    superblock: &Superblock,
+    bad: &BTreeSet<u32>,
+    written: bool,
+) -> MetaRecord {
+    let mut table = table_of(device, superblock, 0, u32::MAX);
     if written {
         table.all_written();
     }
-    table.retire_bad();
+    table.retire_bad(bad);
+    table.set_system(&superblock.system_segments());
     table.index_free();
     let composed = table.compose(true, 0);
     MetaRecord {
@@ -138,10 +210,17 @@ fn first_snapshot(device: &Device, superblock: &Superblock, first_data: u32, wri
         // Lives of an earlier drive on the same media must not come again: start from the identity.
         next_life: u64::from_le_bytes(std::array::from_fn(|i| superblock.drive_id[i])) >> 16 | 1,
         durable_frames: [0, 0],
+        patrol: [0, 0],
         segments: composed.segments,
         pool: composed.pool,
         blobs: Vec::new(),
     }
+}
+
+/// The segment table, empty.
+fn table_of(device: &Device, superblock: &Superblock, reserve: u32, frame_bytes: u32) -> Table {
+    let first_data = if superblock.placed.is_some() { 0 } else { superblock.system_segments().len() as u32 };
+    Table::new(device, first_data, reserve, frame_bytes)
 }
 
 fn file_geometry(device: &Device, options: &FormatOptions) -> Result<Geometry, HeapError> {
@@ -195,21 +274,67 @@ async fn read_at(device: &Device, at: u64, len: usize) -> Result<Option<Bytes>, 
 
 async fn superblock_at(device: &Device, at: u64) -> Result<Option<Superblock>, HeapError> {
     let page = device.geometry().page_bytes as usize;
-    let Some(bytes) = read_at(device, at, page.max(SUPERBLOCK_BYTES)).await? else { return Ok(None) };
+    let Some(mut bytes) = read_at(device, at, page).await? else { return Ok(None) };
+    let Some(total) = Superblock::peek_bytes(&bytes) else { return Ok(None) };
+    if total > page {
+        let Some(whole) = read_at(device, at, total.next_multiple_of(page)).await? else { return Ok(None) };
+        bytes = whole;
+    }
     match Superblock::decode(&bytes) {
         Decoded::Superblock(found) => Ok(Some(found)),
         Decoded::Nothing => Ok(None),
         Decoded::Newer(found) => Err(HeapError::UnknownVersion {
             what: "superblock",
             found: u32::from(found),
-            known: u32::from(VERSION),
+            known: u32::from(superblock::NEWEST_VERSION),
         }),
     }
 }
 
-/// The newest superblock: pages of segments 0 and 1 are written in order, so each run of rising sequence numbers
-/// ends with its newest.
-async fn find_superblock(device: &Device) -> Result<Option<Superblock>, HeapError> {
+/// The newest superblock of a segment that begins with one. Whatever is torn between them is passed over.
+async fn superblock_in(device: &Device, segment: u32) -> Result<Option<Superblock>, HeapError> {
+    let geometry = device.geometry();
+    let (page, start) =
+        (u64::from(geometry.page_bytes), u64::from(segment) * u64::from(geometry.block_bytes()));
+    let Some(mut newest) = superblock_at(device, start).await? else { return Ok(None) };
+    let written = device.write_pointer(geometry.block(segment)).unwrap_or(0);
+    let end = start + u64::from(written) * page;
+    let pages = |found: &Superblock| (found.encoded_bytes() as u64).next_multiple_of(page);
+    let mut at = start + pages(&newest);
+    while at < end {
+        at += match superblock_at(device, at).await? {
+            Some(found) => {
+                let len = pages(&found);
+                if found.drive_id == newest.drive_id && found.sequence > newest.sequence {
+                    newest = found;
+                }
+                len
+            }
+            None => page,
+        };
+    }
+    Ok(Some(newest))
+}
+
+/// The newest superblock, and the segment in which it was found.
+async fn find_superblock(device: &Device) -> Result<Option<(Superblock, u32)>, HeapError> {
+    if device.emulated().is_none() {
+        return Ok(find_fixed(device).await?.map(|found| (found, 0)));
+    }
+    let mut newest: Option<(Superblock, u32)> = None;
+    for segment in 0..superblock::range_segments(device.geometry().block_count()).max(2) {
+        if let Some(found) = superblock_in(device, segment).await?
+            && newest.as_ref().is_none_or(|(newest, _)| newest.sequence < found.sequence)
+        {
+            newest = Some((found, segment));
+        }
+    }
+    Ok(newest)
+}
+
+/// The newest superblock where nothing moves: pages of segments 0 and 1 are written in order, so each run of rising sequence
+/// numbers ends with its newest.
+async fn find_fixed(device: &Device) -> Result<Option<Superblock>, HeapError> {
     let mut starts = vec![0u64];
     if device.has_own_blocks() {
         starts.push(u64::from(device.geometry().block_bytes()));
@@ -257,7 +382,7 @@ pub(crate) async fn open(
     progress: Progress<'_>,
 ) -> Result<Opened, HeapError> {
     let device = device.corrected()?;
-    let superblock = find_superblock(&device).await?.ok_or(HeapError::NotFormatted)?;
+    let (superblock, superblock_at) = find_superblock(&device).await?.ok_or(HeapError::NotFormatted)?;
     let geometry = Geometry {
         channels: superblock.channels,
         blocks_per_channel: superblock.segment_count / u32::from(superblock.channels.max(1)),
@@ -273,12 +398,13 @@ pub(crate) async fn open(
             "both halves of the metadata log are unreadable; restore the drive from a copy".into(),
         )
     })?;
-    let first_data = 2 + 2 * superblock.meta_half_segments;
+    let system = superblock.system_segments();
+    let data_segments = superblock.segment_count.saturating_sub(system.len() as u32);
     let reserve = options
         .reserve_segments
-        .unwrap_or_else(|| ((superblock.segment_count - first_data) / 128).clamp(6, 128))
-        .min((superblock.segment_count - first_data) / 2);
-    let mut table = Table::new(&device, first_data, reserve, options.commit_max_bytes);
+        .unwrap_or_else(|| (data_segments / 128).clamp(6, 128))
+        .min(data_segments / 2);
+    let mut table = table_of(&device, &superblock, reserve, options.commit_max_bytes);
     let mut blobs = Vec::new();
     for record in &log.records {
         for entry in &record.segments {
@@ -293,6 +419,10 @@ pub(crate) async fn open(
         return Err(HeapError::Damaged("the metadata log is empty".into()));
     };
     table.load_pool(&last.pool, last.next_life);
+    if let Some(placed) = &superblock.placed {
+        placed.retired.iter().for_each(|&segment| table.retire_system(segment));
+        table.set_system(&system);
+    }
     let state = MetaState {
         half,
         generation: last.generation,
@@ -319,8 +449,8 @@ pub(crate) async fn open(
         })
         .collect();
     if device.active_max().is_some() {
-        let first = metalog::half_start(&superblock, half);
-        let log = first..first + superblock.meta_half_segments;
+        let log: Vec<u32> =
+            (0..superblock.meta_half_segments).map(|index| superblock.meta_segment(half, index)).collect();
         let is_open = |id: u32| open_segments.iter().any(|(_, open)| open.id.0 == id);
         for id in (0..superblock.segment_count).filter(|&id| !log.contains(&id) && !is_open(id)) {
             device.finish(geometry.block(id));
@@ -329,7 +459,13 @@ pub(crate) async fn open(
     // The segment that was being written goes on; those that were opened ahead follow in their order.
     open_segments.sort_by_key(|(_, open)| (open.offset == 0, open.life));
     let read_only = device.is_read_only();
-    let inner = Arc::new(Inner::new(device, superblock, options, table, MetaLog::new(state, last.clean)));
+    let inner = Arc::new(Inner::new(
+        device,
+        (superblock, superblock_at),
+        options,
+        table,
+        MetaLog::new(state, last.clean),
+    ));
     {
         let mut commit = inner.commit();
         *commit = Commit::new(last.last_seq + 1, last.durable_frames[0]);
@@ -346,6 +482,10 @@ pub(crate) async fn open(
         }
     }
     inner.writers[Stream::Moved as usize].set_next_frame(last.durable_frames[1]);
+    {
+        let mut patrol = inner.patrol_stats();
+        [patrol.next_segment, patrol.passes] = last.patrol;
+    }
     inner.written.open_to(last.last_seq);
     inner.durable.open_to(last.last_seq);
     if read_only {

@@ -135,7 +135,10 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
         let result = match erased {
             Ok(()) => {
                 let program = inner.device.program(block, page, frame.data.clone(), mode);
-                issue(inner, frame.number, program).await
+                match issue(inner, frame.number, program).await {
+                    Ok(()) if offset == 0 => crate::wear::check_written(&inner.device, block).await,
+                    result => result,
+                }
             }
             Err(error) => Err(error),
         };
@@ -163,6 +166,10 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
                         return Err(());
                     }
                 };
+                // Retired for good before anything is acknowledged that lies elsewhere because of it.
+                if metalog::write_meta(inner, metalog::Write::internal()).await.is_err() {
+                    return Err(());
+                }
             }
             Err(error @ FlashError::NoSpace { .. }) => {
                 paused = true;

@@ -43,10 +43,73 @@ impl SpaceReport {
             + self.bad
     }
 
+    /// What user data may take at most: all but metadata, the reserve and what is bad.
+    pub fn usable(&self) -> u64 {
+        self.raw - self.meta - self.leftover - self.bad - self.reserved
+    }
+
+    /// Which of the kinds a write that is refused for want of space has run into.
+    pub fn shortage(&self) -> &'static str {
+        // Cleaning for the last thirty-second costs more than it wins, and segments lose some to headers and padding.
+        let takes = self.usable() / 16 * 15;
+        if self.live < takes {
+            return "what is dead lies between live records, and cleaning wins nothing more";
+        }
+        // It would fit, had no segment failed.
+        if self.bad > 0 && self.live < (self.usable() + self.bad) / 16 * 15 {
+            return "live data fills what segments that went bad have left";
+        }
+        "live data fills what is usable"
+    }
+
     /// What a full cleaning would leave for user data.
     pub fn available(&self) -> u64 {
         self.free + self.open + self.pending + self.dead
     }
+}
+
+/// Erases of the segments that hold data or may.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wear {
+    /// Segments counted.
+    pub segments: u32,
+    /// The fewest.
+    pub least: u32,
+    /// The mean.
+    pub mean: f64,
+    /// The most.
+    pub most: u32,
+}
+
+impl Wear {
+    /// Of so many segments.
+    pub(crate) fn of(erases: impl Iterator<Item = u32>) -> Self {
+        let (mut wear, mut sum) = (Self { least: u32::MAX, ..Self::default() }, 0u64);
+        for count in erases {
+            wear.segments += 1;
+            sum += u64::from(count);
+            (wear.least, wear.most) = (wear.least.min(count), wear.most.max(count));
+        }
+        if wear.segments == 0 {
+            return Self::default();
+        }
+        Self { mean: sum as f64 / f64::from(wear.segments), ..wear }
+    }
+}
+
+/// One channel's space and wear.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ChannelReport {
+    /// Its part of the drive's space: the channels' kinds add up to the drive's, but for what is left over at the end. The
+    /// reserve is the drive's, and is shared out by what is free.
+    pub space: SpaceReport,
+    /// Of what is free or reserved, what has to be erased before it is written again: all that was ever written since its
+    /// last erase, because segments are erased when they are opened.
+    pub unerased: u64,
+    /// Segments that are bad.
+    pub bad_segments: u32,
+    /// Erases of the others that hold data or may.
+    pub wear: Wear,
 }
 
 impl fmt::Display for SpaceReport {

@@ -37,6 +37,8 @@ pub struct Sweep {
     /// The next window to be looked at begins here.
     read_at: u32,
     ahead: VecDeque<JoinHandle<Result<Stretch, FlashError>>>,
+    window_bytes: u32,
+    windows_ahead: usize,
     /// The beginning of a frame that goes on in the next window.
     cut: Option<Cut>,
     /// Where the next frame is expected.
@@ -52,6 +54,15 @@ struct Cut {
 
 impl Sweep {
     pub(crate) fn new(inner: &Arc<Inner>, segment: SegmentId) -> Self {
+        Self::of(inner, segment, WINDOW_BYTES, WINDOWS_AHEAD)
+    }
+
+    /// One that hardly anybody notices.
+    pub(crate) fn slow(inner: &Arc<Inner>, segment: SegmentId) -> Self {
+        Self::of(inner, segment, crate::patrol::STRETCH_BYTES, 1)
+    }
+
+    fn of(inner: &Arc<Inner>, segment: SegmentId, window_bytes: u32, windows_ahead: usize) -> Self {
         let found = {
             let table = inner.table();
             table.entry(segment).zip(table.life(segment)).map(|(entry, life)| {
@@ -68,12 +79,19 @@ impl Sweep {
             end,
             ask_at: page,
             read_at: page,
-            ahead: VecDeque::with_capacity(WINDOWS_AHEAD),
+            ahead: VecDeque::with_capacity(windows_ahead),
+            window_bytes,
+            windows_ahead,
             cut: None,
             expected_at: page,
         };
         sweep.read_ahead();
         sweep
+    }
+
+    /// How far it has been looked at, in bytes from the segment's start.
+    pub(crate) fn read_at(&self) -> u32 {
+        self.read_at
     }
 
     /// The segment's stream.
@@ -147,8 +165,8 @@ impl Sweep {
     }
 
     fn read_ahead(&mut self) {
-        while self.ahead.len() < WINDOWS_AHEAD && self.ask_at < self.end {
-            let len = WINDOW_BYTES.min(self.end - self.ask_at);
+        while self.ahead.len() < self.windows_ahead && self.ask_at < self.end {
+            let len = self.window_bytes.min(self.end - self.ask_at);
             self.inner.counters.reads.fetch_add(1, Ordering::Relaxed);
             self.inner.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
             let (device, segment, at) = (self.inner.device.clone(), self.segment, self.ask_at);

@@ -8,12 +8,16 @@
 //! The free segment with the fewest erases goes first, channels in turn; on files, where wear is not ours, those
 //! that were written before go first because they commit faster.
 
+mod endangered;
+mod report;
+mod system;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pumice_flash::{Device, Geometry};
 
-use crate::layout::meta::{FLAG_FAILED, FLAG_WRITTEN, SegmentEntry, SegmentState};
-use crate::{AppendClass, SegmentId, SpaceReport, Stream};
+use crate::layout::meta::{FLAG_FAILED, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry, SegmentState};
+use crate::{AppendClass, SegmentId, Stream};
 
 /// Segments that a metadata record names as next: bounds the headers that recovery reads, and how many segments
 /// can be opened between two metadata records.
@@ -36,6 +40,8 @@ pub(crate) struct Entry {
     pub flags: u8,
     /// Offered as a victim, or being released.
     claimed: bool,
+    /// Released, and not free yet.
+    releasing: bool,
     /// Written ahead of need and not opened since.
     prewritten: bool,
 }
@@ -73,7 +79,7 @@ pub(crate) struct Composed {
     pub pool: Vec<u32>,
     pub next_life: u64,
     dirty: Vec<u32>,
-    freed: u64,
+    freed: Vec<u32>,
 }
 
 pub(crate) struct Table {
@@ -104,10 +110,13 @@ pub(crate) struct Table {
     next_life: u64,
     /// Released, and what must be over before they are free.
     releasing: Vec<Releasing>,
-    freeing: u64,
+    /// Freed by a metadata record that is being written.
+    freeing: BTreeSet<u32>,
     epoch: u64,
     pins: BTreeMap<u64, u32>,
     dirty: BTreeSet<u32>,
+    /// Some segment may be endangered: one failed or became weak since the last look found none.
+    may_be_endangered: bool,
     pub opened: u64,
     pub released: u64,
 }
@@ -135,10 +144,12 @@ impl Table {
             refused: 0,
             next_life: 1,
             releasing: Vec::new(),
-            freeing: 0,
+            freeing: BTreeSet::new(),
             epoch: 0,
             pins: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            // What the log says of failed and weak ones is looked at once.
+            may_be_endangered: true,
             opened: 0,
             released: 0,
         }
@@ -174,10 +185,10 @@ impl Table {
         }
     }
 
-    /// Blocks that are bad before their first use are never used.
-    pub(crate) fn retire_bad(&mut self) {
+    /// Blocks that are bad before their first use, or of which this is `known`, are never used.
+    pub(crate) fn retire_bad(&mut self, known: &BTreeSet<u32>) {
         for id in self.first_data..self.entries.len() as u32 {
-            if self.device.is_factory_bad(self.geometry.block(id)) {
+            if self.device.is_factory_bad(self.geometry.block(id)) || known.contains(&id) {
                 self.entries[id as usize].state = SegmentState::Bad;
             }
         }
@@ -340,7 +351,7 @@ impl Table {
                 erase_count: entry.erase_count + 1,
                 state: SegmentState::Open,
                 stream: stream as u8,
-                flags: entry.flags | FLAG_WRITTEN,
+                flags: entry.flags & !FLAG_WEAK | FLAG_WRITTEN,
                 ..Entry::default()
             };
             self.dirty.insert(id);
@@ -409,7 +420,7 @@ impl Table {
             erase_count: entry.erase_count + 1,
             state: SegmentState::Open,
             stream: stream as u8,
-            flags: entry.flags | FLAG_WRITTEN,
+            flags: entry.flags & !FLAG_WEAK | FLAG_WRITTEN,
             ..Entry::default()
         };
         self.dirty.insert(id.0);
@@ -435,6 +446,7 @@ impl Table {
         let entry = &mut self.entries[id.0 as usize];
         if entry.state == SegmentState::Open {
             entry.state = SegmentState::Sealed;
+            self.may_be_endangered |= entry.flags & FLAG_WEAK != 0;
             self.dirty.insert(id.0);
             self.device.finish(self.geometry.block(id.0));
         }
@@ -452,6 +464,7 @@ impl Table {
         let entry = &mut self.entries[id.0 as usize];
         entry.flags |= FLAG_FAILED;
         entry.end = end;
+        self.may_be_endangered = true;
     }
 
     /// Sets what recovery found out about a segment.
@@ -516,10 +529,11 @@ impl Table {
             }
             let live = entry.live.clamp(0, segment_bytes);
             let winnable = segment_bytes - live;
-            if winnable < least && entry.flags & FLAG_FAILED == 0 {
+            let is_endangered = entry.flags & (FLAG_FAILED | FLAG_WEAK) != 0;
+            if winnable < least && !is_endangered {
                 continue;
             }
-            let worth = if entry.flags & FLAG_FAILED != 0 { segment_bytes } else { winnable };
+            let worth = if is_endangered { segment_bytes } else { winnable };
             if best.is_none_or(|(most, _)| worth > most) {
                 best = Some((worth, id as u32));
             }
@@ -535,6 +549,7 @@ impl Table {
             && !self.releasing.iter().any(|releasing| releasing.id == id.0)
         {
             entry.claimed = false;
+            self.may_be_endangered |= entry.flags & (FLAG_FAILED | FLAG_WEAK) != 0;
         }
     }
 
@@ -542,7 +557,7 @@ impl Table {
         let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
         assert!(entry.state == SegmentState::Sealed, "{id} is {:?} and cannot be released", entry.state);
         assert!(!self.releasing.iter().any(|releasing| releasing.id == id.0), "{id} is released already");
-        entry.claimed = true;
+        (entry.claimed, entry.releasing) = (true, true);
         entry.live = 0;
         self.releasing.push(Releasing { id: id.0, epoch: self.epoch, seq });
         self.epoch += 1;
@@ -570,7 +585,7 @@ impl Table {
     /// What the next metadata record says: frees what was released and is not pinned, given that everything up to
     /// `durable_seq` is durable, and names the next pool. Follow up with [`Table::composed`].
     pub(crate) fn compose(&mut self, snapshot: bool, durable_seq: u64) -> Composed {
-        let mut freed = 0;
+        let mut freed = Vec::new();
         let releasing = std::mem::take(&mut self.releasing);
         let held = |releasing: &Releasing| self.pinned(releasing.epoch) || releasing.seq > durable_seq;
         let (kept, ready): (Vec<_>, Vec<_>) = releasing.into_iter().partition(held);
@@ -579,11 +594,11 @@ impl Table {
             let entry = &mut self.entries[id as usize];
             let bad = entry.flags & FLAG_FAILED != 0;
             entry.state = if bad { SegmentState::Bad } else { SegmentState::Free };
-            (entry.live, entry.end, entry.claimed) = (0, 0, false);
+            (entry.live, entry.end, entry.claimed, entry.releasing) = (0, 0, false, false);
             self.dirty.insert(id);
             if !bad {
                 self.add_free(id);
-                freed += 1;
+                freed.push(id);
             }
         }
         while self.pool.len() < POOL_SEGMENTS {
@@ -591,11 +606,12 @@ impl Table {
             self.pool.push_back(id);
             self.pool_coming += 1;
         }
-        self.freeing += freed;
+        self.freeing.extend(&freed);
         let dirty: Vec<u32> = std::mem::take(&mut self.dirty).into_iter().collect();
         let segments = if snapshot {
-            let used = |entry: &Entry| {
-                entry.state != SegmentState::Free || entry.erase_count > 0 || entry.flags != 0
+            let used = |entry: &Entry| match entry.state {
+                SegmentState::Free => entry.erase_count > 0 || entry.flags != 0,
+                state => state != SegmentState::System,
             };
             let first = self.first_data as usize;
             let all = self.entries.iter_mut().enumerate().skip(first).filter(|(_, entry)| used(entry));
@@ -616,7 +632,7 @@ impl Table {
 
     /// The record is durable, or failed.
     pub(crate) fn composed(&mut self, composed: &Composed, durable: bool) {
-        self.freeing -= composed.freed;
+        self.freeing.retain(|id| !composed.freed.contains(id));
         if durable {
             // The record named the whole pool, also what a failed one before it had added.
             self.pool_coming = 0;
@@ -624,43 +640,6 @@ impl Table {
             // Nothing that this record named may be opened before another record names it.
             self.dirty.extend(composed.dirty.iter().copied());
         }
-    }
-
-    /// Bytes by kind.
-    pub(crate) fn space(&self) -> SpaceReport {
-        let segment_bytes = u64::from(self.geometry.block_bytes());
-        let mut report = SpaceReport {
-            raw: self.raw_bytes,
-            meta: u64::from(self.first_data) * segment_bytes,
-            leftover: self.raw_bytes.saturating_sub(self.geometry.capacity_bytes()),
-            ..SpaceReport::default()
-        };
-        let mut free_segments = 0u64;
-        for entry in &self.entries[self.first_data as usize..] {
-            let live = (entry.live.max(0) as u64).min(segment_bytes);
-            let end = u64::from(entry.end).max(live);
-            match entry.state {
-                SegmentState::Free => free_segments += 1,
-                SegmentState::Open => {
-                    report.live += live;
-                    report.dead += end - live;
-                    report.open += segment_bytes - end;
-                }
-                SegmentState::Sealed => {
-                    report.live += live;
-                    report.dead += segment_bytes - live;
-                }
-                SegmentState::Bad => report.bad += segment_bytes,
-            }
-        }
-        let pending = self.releasing.len() as u64;
-        report.pending = (pending + self.freeing) * segment_bytes;
-        report.dead -= pending * segment_bytes;
-        free_segments -= self.freeing;
-        let reserved = free_segments.min(u64::from(self.reserve));
-        report.reserved = reserved * segment_bytes;
-        report.free = (free_segments - reserved) * segment_bytes;
-        report
     }
 
     /// Dead bytes that make a segment worth cleaning: more than any packed segment loses.
@@ -683,7 +662,7 @@ impl Table {
             entry.state == SegmentState::Sealed
                 && (entry.claimed || segment_bytes as i64 - entry.live.max(0) >= worth)
         };
-        self.freeing == 0 && !self.entries.iter().any(hopeful)
+        self.freeing.is_empty() && !self.entries.iter().any(hopeful)
     }
 
     fn is_packed(&self, segment_bytes: u64) -> bool {

@@ -313,6 +313,10 @@ async fn write_frame(
                 writing.segment = None;
                 inner.counters.relocations.fetch_add(1, Ordering::Relaxed);
                 inner.table().seal_failed(open.id, open.offset);
+                // Retired for good before anything is acknowledged that lies elsewhere because of it.
+                metalog::write_meta(inner, metalog::Write::internal())
+                    .await
+                    .map_err(|error| AppendError::ReadOnly(error.to_string().into()))?;
             }
             // Nothing was lost: what was durable is, and the caller may try again once the host has space.
             Err(error @ FlashError::NoSpace { .. }) => {
@@ -401,7 +405,7 @@ async fn program(inner: &Inner, start: Addr, data: Bytes) -> Result<(), FlashErr
         inner.device.program(block, page, data.slice(done..done + chunk), WriteSync::Durable).await?;
         done += chunk;
     }
-    Ok(())
+    if start.offset() == 0 { crate::wear::check_written(&inner.device, block).await } else { Ok(()) }
 }
 
 /// See [`crate::Heap::write_object`].

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use pumice_segment::layout::meta::{MetaKind, MetaRecord, SegmentEntry, SegmentState};
-use pumice_segment::layout::superblock::{SUPERBLOCK_BYTES, Superblock};
+use pumice_segment::layout::superblock::{Placed, SUPERBLOCK_BYTES, Superblock};
 use pumice_segment::layout::{frame, header, meta, record, superblock};
 use pumice_segment::{Addr, SegmentId, Stream};
 
@@ -36,6 +36,7 @@ fn superblocks_keep_their_layout() {
         segment_count: 8192,
         meta_half_segments: 1,
         config: Bytes::from_static(b"kv"),
+        placed: None,
     };
     let mut page = vec![0; SUPERBLOCK_BYTES];
     block.encode(&mut page);
@@ -53,6 +54,58 @@ fn superblocks_keep_their_layout() {
         flipped[at] ^= 1;
         assert_eq!(Superblock::decode(&flipped), superblock::Decoded::Nothing, "byte {at}");
     }
+}
+
+/// Media whose blocks turn bad: where superblocks and metadata log lie is written down, over several pages if need be.
+#[test]
+fn superblocks_that_name_their_places_keep_their_layout() {
+    let placed = Placed { superblocks: [1, 3], meta: vec![16, 18], retired: vec![17] };
+    let block = Superblock {
+        drive_id: DRIVE,
+        sequence: 7,
+        segment_bytes: 128 << 10,
+        page_bytes: 2048,
+        read_bytes: 2048,
+        channels: 4,
+        segment_count: 1024,
+        meta_half_segments: 1,
+        config: Bytes::from_static(b"store"),
+        placed: Some(placed),
+    };
+    let mut bytes = vec![0; 4096];
+    block.encode(&mut bytes);
+    assert_eq!(block.encoded_bytes(), 128 + 8 + 12);
+    check(
+        &bytes,
+        "\
+         50554d494345534202000000d402e1d770756d696365206669787475726520310700000000000000 \
+         00000200000800000008000004000000000400000100000005000000940000000100000001000000 \
+         03000000000000000000000000000000000000000000000000000000000000000000000000000000 \
+         000000000000000073746f7265000000100000001200000011",
+    );
+    assert_eq!(Superblock::decode(&bytes), superblock::Decoded::Superblock(block.clone()));
+    assert_eq!(Superblock::decode(&bytes[..148]), superblock::Decoded::Superblock(block.clone()));
+    assert_eq!(Superblock::decode(&bytes[..147]), superblock::Decoded::Nothing);
+    for at in [0, 9, 20, 50, 70, 80, 130, 140] {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        assert_eq!(Superblock::decode(&flipped), superblock::Decoded::Nothing, "byte {at}");
+    }
+    // A segment that the drive does not have names no place.
+    for segments in [1, 16, 17, 18] {
+        let small = Superblock { segment_count: segments, ..block.clone() };
+        small.encode(&mut bytes);
+        assert_eq!(Superblock::decode(&bytes), superblock::Decoded::Nothing, "{segments} segments");
+    }
+    // The longest: with what it may come to hold it fits a block of 64 pages of 2 KiB.
+    let most = Placed { retired: vec![9; 256], meta: vec![9; 400], superblocks: [1, 3] };
+    let config = Bytes::from(vec![5; 2048]);
+    let long = Superblock { meta_half_segments: 200, config, placed: Some(most), ..block };
+    assert!(superblock::fits(400, 64 << 10) && long.encoded_bytes() < 8 << 10);
+    let mut bytes = vec![0; 8 << 10];
+    long.encode(&mut bytes);
+    assert_eq!(Superblock::peek_bytes(&bytes), Some(long.encoded_bytes()));
+    assert_eq!(Superblock::decode(&bytes), superblock::Decoded::Superblock(long));
 }
 
 #[test]
@@ -146,6 +199,7 @@ fn metadata_records_keep_their_layout() {
         last_seq: 200,
         next_life: 50,
         durable_frames: [40, 4],
+        patrol: [0, 0],
         segments: vec![SegmentEntry {
             segment: 9,
             state: SegmentState::Sealed,

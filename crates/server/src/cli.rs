@@ -122,6 +122,9 @@ pub struct ServeArgs {
     /// Let clients from other machines in without a password
     #[arg(long)]
     pub no_protected_mode: bool,
+    /// Days in which the patrol reads each drive once, to move what decays before it is lost; 0: none [default: 28]
+    #[arg(long, value_name = "DAYS")]
+    pub patrol_days: Option<f64>,
     /// Most Redis clients at once [default: 10000]
     #[arg(long, value_name = "N")]
     pub max_clients: Option<u32>,

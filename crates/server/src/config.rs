@@ -16,6 +16,10 @@ pub const DEFAULT_DRIVE_BYTES: u64 = 64 << 30;
 pub const DEFAULT_DATA_DIR: &str = "./pumice-data";
 /// Where Redis clients connect unless told otherwise.
 pub const DEFAULT_REDIS: &str = "127.0.0.1:6379";
+/// Days of a patrol's pass unless told otherwise: NAND keeps data for a year at the end of its rated life (JEDEC JESD218, client
+/// class), and a pass takes a few hundredths of a percent of a drive's reads.
+pub const PATROL_DAYS: f64 = 28.0;
+const PATROL_DAYS_MAX: f64 = 36_500.0;
 /// The least memory a server runs in.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
@@ -32,6 +36,8 @@ pub struct Settings {
     pub password: Option<String>,
     pub protected_mode: bool,
     pub clients_max: u32,
+    /// 0: no patrol.
+    pub patrol_days: f64,
     pub tls: Option<Tls>,
     pub log: String,
 }
@@ -74,6 +80,7 @@ struct ConfigFile {
     password: Option<String>,
     protected_mode: Option<bool>,
     max_clients: Option<u32>,
+    patrol_days: Option<f64>,
     redis_tls_cert: Option<PathBuf>,
     redis_tls_key: Option<PathBuf>,
     redis_tls_ca: Option<PathBuf>,
@@ -120,6 +127,10 @@ impl Settings {
             (None, None) => None,
             _ => return Err(Stop::because("TLS needs both redis-tls-cert and redis-tls-key")),
         };
+        let patrol_days = args.patrol_days.or(file.patrol_days).unwrap_or(PATROL_DAYS);
+        if !(0.0..=PATROL_DAYS_MAX).contains(&patrol_days) {
+            return Err(Stop::because(format!("patrol-days must be from 0 to {PATROL_DAYS_MAX}")));
+        }
         let cores = args.cores.or(file.cores).unwrap_or_else(machine_cores);
         if cores == 0 {
             return Err(Stop::because("cores must be at least 1"));
@@ -134,6 +145,7 @@ impl Settings {
             durability: args.durability.or(file.durability).unwrap_or(DurabilityArg::Always),
             password: args.password.or(file.password).filter(|p| !p.is_empty()),
             protected_mode: !args.no_protected_mode && file.protected_mode.unwrap_or(true),
+            patrol_days,
             clients_max: args.max_clients.or(file.max_clients).unwrap_or(10_000),
             tls,
             log: args.log.or(file.log).unwrap_or_else(|| "info".into()),

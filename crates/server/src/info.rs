@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use pumice_base::size::format_size;
-use pumice_flash::{Device, DeviceSpec, Geometry};
-use pumice_kv::{Opened, SliceId, SpaceReport, Store, StoreOptions};
+use pumice_flash::DeviceSpec;
+use pumice_kv::{Opened, SliceId, Store, StoreOptions};
 use pumice_node::{MEMBER_KEY, Member};
 use pumice_reactor::Addr;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use crate::cli::InfoArgs;
 use crate::exit::{Outcome, Stop};
 use crate::format::hex;
 use crate::progress::Progress;
-use crate::{control, drives, raw, wire};
+use crate::{control, drives, raw, space, wire};
 
 /// Runs the command.
 pub fn run(args: InfoArgs) -> Outcome {
@@ -70,7 +70,7 @@ fn drive(target: &str) -> Result<Value, Stop> {
     let value = pumice_reactor::block_on(async {
         let device = drives::open_unserved(&spec).await?;
         if let Some(opened) = raw::open(&device, &|done, total| bar.set(done, total)).await? {
-            return Ok(raw::info(target, &opened, geometry));
+            return Ok(raw::info(target, &opened, space::geometry));
         }
         let failed = |e: &dyn std::fmt::Display| Stop::because(format!("drive {target}: {e}"));
         let opened = Store::open(device, StoreOptions::default(), &|done, total| bar.set(done, total)).await;
@@ -80,7 +80,7 @@ fn drive(target: &str) -> Result<Value, Stop> {
         let member = store.get(SliceId(0), MEMBER_KEY).await.map_err(|e| failed(&e))?;
         let member = member.and_then(|entry| Member::decode(&entry.value).ok());
         let stats = store.stats();
-        Ok(json!({
+        let mut value = json!({
             "device": target,
             "drive_id": hex(&store.heap().drive_id()),
             "segment_bytes": store.heap().segment_bytes(),
@@ -92,44 +92,15 @@ fn drive(target: &str) -> Result<Value, Stop> {
             "key_tables": stats.tables,
             "key_table_bytes": stats.table_bytes,
             "table_entries": stats.table_entries,
-            "geometry": geometry(store.heap().device().geometry()),
-            "zones": zones(store.heap().device()),
-            "space": space(&store.space()),
             "damage": damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        }))
+        });
+        if let Value::Object(fields) = &mut value {
+            space::describe(store.heap(), fields);
+        }
+        Ok(value)
     });
     bar.finish();
     value
-}
-
-/// How a drive's media are cut, as JSON.
-fn geometry(found: Geometry) -> Value {
-    json!({
-        "channels": found.channels, "dies_per_channel": found.dies_per_channel,
-        "planes_per_die": found.planes_per_die, "dies_per_block": found.dies_per_block,
-        "blocks_per_channel": found.blocks_per_channel, "pages_per_block": found.pages_per_block,
-        "page_bytes": found.page_bytes, "read_bytes": found.read_bytes, "oob_bytes": found.oob_bytes,
-    })
-}
-
-/// How a zoned drive's zones are cut, and its limits (0: none), as JSON; null on other media.
-fn zones(device: &Device) -> Value {
-    let Device::Zoned(zoned) = device else { return Value::Null };
-    let shape = zoned.shape();
-    json!({
-        "blocks": shape.blocks, "bad": shape.bad, "left_out": shape.left_out, "zone_bytes": shape.zone_bytes,
-        "capacity_bytes": shape.capacity_bytes, "open_max": shape.open_max, "active_max": shape.active_max,
-        "open": shape.open, "active": shape.active,
-    })
-}
-
-/// A space report as JSON, in bytes.
-pub fn space(report: &SpaceReport) -> Value {
-    json!({
-        "raw": report.raw, "meta": report.meta, "leftover": report.leftover, "live": report.live,
-        "dead": report.dead, "open": report.open, "pending": report.pending, "reserved": report.reserved,
-        "free": report.free, "bad": report.bad, "available": report.available(),
-    })
 }
 
 /// Prints `value` as JSON, or as indented lines with byte counts in people's units.

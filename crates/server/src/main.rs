@@ -19,6 +19,7 @@ mod progress;
 mod raw;
 mod serve;
 mod sim;
+mod space;
 mod wire;
 
 use std::process::ExitCode;

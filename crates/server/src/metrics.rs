@@ -14,7 +14,7 @@ use pumice_kv::StoreStats;
 use serde_json::{Value, json};
 
 use crate::health::Health;
-use crate::{info, process};
+use crate::{process, space};
 
 /// One drive's numbers with their names and help; counters first, then gauges.
 struct Numbers {
@@ -41,6 +41,7 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("merge_bytes", "Bytes of key tables written by merges", c.merge_bytes),
             ("sunk_tables", "Key tables that merges took over as they are", c.sunk_tables),
             ("segments_cleaned", "Segments cleaned", c.cleaned_segments),
+            ("segments_rescued", "Segments emptied before their pages were lost", c.rescued_segments),
             ("records_moved", "Records that cleaning moved", c.moved_records),
             ("commits", "Commit writes", h.commits),
             ("commit_bytes", "Bytes of commit writes", h.commit_bytes),
@@ -355,11 +356,11 @@ pub fn info(health: &Health) -> Value {
     }
     if let Some(node) = health.node() {
         let stats = node.stats();
-        let drives = stats.drives.iter().zip(&stats.names).map(|(drive, name)| {
+        let drives = (0..).zip(stats.drives.iter().zip(&stats.names)).map(|(at, (drive, name))| {
             let numbers = drive_numbers(drive);
             let mut fields = serde_json::Map::new();
             fields.insert("device".into(), name.clone().into());
-            fields.insert("space".into(), info::space(&drive.space));
+            space::describe(node.store(at).heap(), &mut fields);
             fields.extend(numbers.counters.iter().map(|(n, _, v)| ((*n).to_string(), (*v).into())));
             fields.extend(numbers.gauges.iter().map(|(n, _, v)| ((*n).to_string(), number(*v))));
             Value::Object(fields)

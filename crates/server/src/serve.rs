@@ -259,6 +259,8 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
             DurabilityArg::Everysec => pumice_kv::Durability::EverySecond,
             DurabilityArg::None => pumice_kv::Durability::None,
         },
+        patrol_pass: (settings.patrol_days > 0.0)
+            .then(|| Duration::from_secs_f64(settings.patrol_days * 86_400.0)),
         set_id: drives::new_id()?,
     };
     let loading = (server.clone(), shared.health.clone());

@@ -7,7 +7,7 @@ mod common;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use common::{Server, check_exit, pause_ms, run, stdout};
+use common::{Server, check_exit, pause_ms, run, space_adds_up, stdout};
 use redis::{Commands, RedisResult};
 use serde_json::Value;
 
@@ -128,6 +128,7 @@ fn a_drive_is_made_described_served_and_checked() {
     } else {
         assert!(info["zones"].is_null(), "a file has no zones: {info}");
     }
+    space_adds_up(&info);
     let server = place.start();
     let mut client = server.client();
     for n in 0..200 {
@@ -135,9 +136,17 @@ fn a_drive_is_made_described_served_and_checked() {
     }
     let taken = Server::try_start(&place.folder.join("second"), &["--device", &place.drive]);
     assert!(taken.err().expect("the drive is taken").contains("in use"));
+    let folder = place.data().display().to_string();
+    let running = stdout(&run(&["info", "--data", &folder, "--json"]));
+    let running: Value = serde_json::from_str(&running).expect("JSON");
+    let drive = &running["drives"][0];
+    space_adds_up(drive);
+    assert!(drive["space"]["live"].as_u64() > info["space"]["live"].as_u64(), "{drive}");
+    assert_eq!(drive["zones"]["zone_bytes"], info["zones"]["zone_bytes"], "{running}");
     verify(&server, 200, 200);
     server.stop();
     place.check();
+    space_adds_up(&place.info());
     let server = place.start();
     verify(&server, 200, 200);
     server.stop();

@@ -77,6 +77,13 @@ const WORLDS: &[World] = &[
     },
     World {
         info: WorldInfo {
+            name: "kv-worn",
+            about: "a small drive of raw NAND ages until its blocks die, with power cuts in between",
+        },
+        run: kv::run_worn,
+    },
+    World {
+        info: WorldInfo {
             name: "redis",
             about: "clients over faulty links talk to a server that crashes; every key must stay linearizable",
         },

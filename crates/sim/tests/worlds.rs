@@ -42,6 +42,21 @@ fn failed_programs_erases_and_syncs_lose_nothing_that_was_acknowledged() {
 }
 
 #[test]
+fn raw_nand_is_written_to_death_and_loses_nothing_that_was_acknowledged() {
+    let report = passes("kv-worn", &RunOptions { seeds: 3, ..RunOptions::default() });
+    println!("{report}");
+    for (what, least) in [
+        ("segments retired", 30),
+        ("bits corrected", 1000),
+        ("power cuts", 3),
+        ("bad from the start", 1),
+        ("segments rescued", 3),
+    ] {
+        assert!(report.counters[what] >= least, "{what}: {report}");
+    }
+}
+
+#[test]
 fn large_collections_are_whole_after_a_power_cut_inside_of_a_command() {
     let report = passes("redis-cut", &RunOptions::default());
     assert!(report.counters["undone"] > 5 && report.counters["done"] > 0, "{report}");
@@ -49,7 +64,7 @@ fn large_collections_are_whole_after_a_power_cut_inside_of_a_command() {
 
 #[test]
 fn raw_flash_survives_power_cuts_at_every_operation() {
-    let report = passes("ftl", &RunOptions { seeds: 6, ops: Some(6), ..RunOptions::default() });
+    let report = passes("ftl", &RunOptions { seeds: 8, ops: Some(6), ..RunOptions::default() });
     assert!(report.counters["cuts"] > 300 && report.counters["second cuts"] > 100, "{report}");
     assert!(report.counters["recoveries"] > 300 && report.counters["clean opens"] > 300, "{report}");
 }

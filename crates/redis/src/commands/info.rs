@@ -258,6 +258,7 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("space_reserved_bytes", sum(|d| d.space.reserved));
     lines.add("space_meta_bytes", sum(|d| d.space.meta));
     lines.add("space_bad_bytes", sum(|d| d.space.bad));
+    lines.add("space_usable_bytes", sum(|d| d.space.usable()));
     let written = sum(pumice_node::flash_written_bytes);
     let user = sum(|d| d.counters.user_bytes);
     lines.add("user_written_bytes", user);
@@ -272,6 +273,19 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("flash_read_bytes", sum(|d| d.heap.read_bytes));
     lines.add("flash_reads_per_get", format!("{:.3}", reads as f64 / gets.max(1) as f64));
     lines.add("cleaned_segments", sum(|d| d.counters.cleaned_segments));
+    lines.add("rescued_segments", sum(|d| d.counters.rescued_segments));
+    let patrols = (0..node.drive_count()).map(|drive| node.store(drive).heap().patrol_stats());
+    let (mut at, mut of, mut passes, mut read, mut damaged) = (0u64, 0u64, u32::MAX, 0, 0);
+    for patrol in patrols {
+        (at, of) = (at + u64::from(patrol.next_segment), of + u64::from(patrol.segments));
+        (passes, read, damaged) =
+            (passes.min(patrol.passes), read + patrol.read_bytes, damaged + patrol.damaged);
+    }
+    // Of the drive that is furthest behind, and of all of them.
+    lines.add("patrol_passes", passes);
+    lines.add("patrol_percent", format!("{:.2}", 100.0 * at as f64 / of.max(1) as f64));
+    lines.add("patrol_read_bytes", read);
+    lines.add("patrol_damaged", damaged);
     lines.add("cleaning_moved_bytes", sum(|d| d.counters.moved_bytes));
     lines.add("flushes", sum(|d| d.counters.flushes));
     lines.add("merges", sum(|d| d.counters.merges));

@@ -35,6 +35,8 @@ pub enum SegmentState {
     Sealed = 2,
     /// Retired.
     Bad = 3,
+    /// Holds superblocks or metadata: the superblock says so, and this is never stored.
+    System = 4,
 }
 
 /// A segment as the log keeps it.
@@ -46,7 +48,7 @@ pub struct SegmentEntry {
     pub state: SegmentState,
     /// Its stream.
     pub stream: u8,
-    /// Bit 0: was written before (on files). Bit 1: a program failed in it.
+    /// Bit 0: was written before (on files). Bit 1: a program failed in it. Bit 2: a page of it is near its end.
     pub flags: u8,
     /// Times it was erased.
     pub erase_count: u32,
@@ -64,6 +66,8 @@ pub struct SegmentEntry {
 pub const FLAG_WRITTEN: u8 = 1;
 /// Flag: a program failed in the segment; retire it when it is released.
 pub const FLAG_FAILED: u8 = 2;
+/// Flag: a page of the segment needed nearly all that its code corrects; its records move before they are lost.
+pub const FLAG_WEAK: u8 = 4;
 
 /// One metadata record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +90,8 @@ pub struct MetaRecord {
     pub next_life: u64,
     /// Frames of the commit and the moved stream that were durable for certain: at least this many.
     pub durable_frames: [u64; 2],
+    /// The segment that the patrol reads next, and its passes.
+    pub patrol: [u32; 2],
     /// Segments: all that are not free and fresh (snapshot), or those that changed (edit).
     pub segments: Vec<SegmentEntry>,
     /// The segments that are opened next, in order.
@@ -133,7 +139,8 @@ impl MetaRecord {
         put_u64(out, 64, self.next_life);
         put_u64(out, 72, self.durable_frames[0]);
         put_u64(out, 80, self.durable_frames[1]);
-        put_u64(out, 88, 0);
+        put_u32(out, 88, self.patrol[0]);
+        put_u32(out, 92, self.patrol[1]);
         let mut at = HEADER_BYTES;
         for entry in &self.segments {
             put_u32(out, at, entry.segment);
@@ -245,6 +252,7 @@ impl MetaRecord {
             last_seq: u64_at(bytes, 56),
             next_life: u64_at(bytes, 64),
             durable_frames: [u64_at(bytes, 72), u64_at(bytes, 80)],
+            patrol: [u32_at(bytes, 88), u32_at(bytes, 92)],
             segments,
             pool,
             blobs,

@@ -182,6 +182,7 @@ async fn lead(shared: &Arc<Shared>) -> Outcome {
             DurabilityArg::None => pumice_kv::Durability::None,
         },
         set_id: drives::new_id()?,
+        patrol_pass: None,
     };
     let node = Node::open(devices, &options, &|_, _| {}).await.map_err(Stop::because)?;
     let _ = shared.node.set(node.clone());

@@ -199,3 +199,45 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, u128) {
     let result = work();
     (result, started.elapsed().as_millis())
 }
+
+/// A served drive's space, on the whole and by channel: the kinds add up to the raw size.
+#[track_caller]
+pub fn space_adds_up(info: &serde_json::Value) {
+    let kinds = [
+        "live",
+        "dead",
+        "open",
+        "pending",
+        "reserved",
+        "free_erased",
+        "free_unerased",
+        "meta",
+        "leftover",
+        "bad",
+    ];
+    let of = |space: &serde_json::Value, kind: &str| {
+        space[kind].as_u64().unwrap_or_else(|| panic!("{kind} of {space}"))
+    };
+    let space = &info["space"];
+    let channels = info["channel_space_bytes"].as_array().expect("channels");
+    assert_eq!(channels.len() as u64, info["geometry"]["channels"].as_u64().expect("shape"), "{info}");
+    for space in channels.iter().chain([space]) {
+        assert_eq!(kinds.iter().map(|kind| of(space, kind)).sum::<u64>(), of(space, "raw"), "{space}");
+        assert_eq!(of(space, "free"), of(space, "free_erased") + of(space, "free_unerased"), "{space}");
+    }
+    for kind in kinds.iter().chain(&["raw"]).filter(|kind| **kind != "leftover") {
+        // What is left over at the end lies on no channel.
+        let beside = if *kind == "raw" { of(space, "leftover") } else { 0 };
+        let sum: u64 = channels.iter().map(|channel| of(channel, kind)).sum();
+        // The two sorts of free are told apart by what the reserve leaves, on the whole and on each channel.
+        if !kind.starts_with("free") {
+            assert_eq!(sum + beside, of(space, kind), "{kind} of {info}");
+        }
+    }
+    let wear = info["wear"].as_array().expect("wear");
+    assert_eq!(wear.len(), channels.len() + 1, "{info}");
+    for row in wear {
+        let of = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
+        assert!(of("erases_least") <= of("erases_mean") && of("erases_mean") <= of("erases_most"), "{row}");
+    }
+}

@@ -243,12 +243,21 @@ impl Bench {
             setup.channels,
             setup.segment_bytes / 4096
         );
-        let made = bench.world.block_on(bench.host, async move {
+        bench.with_nand(spec)
+    }
+
+    /// [`Bench::on_nand`] of any kind.
+    pub(crate) fn on_nand_of(seed: u64, setup: Setup, spec: String) -> Self {
+        Self::new(seed, setup, HostOptions::default()).with_nand(spec)
+    }
+
+    fn with_nand(self, spec: String) -> Self {
+        let made = self.world.block_on(self.host, async move {
             let spec: DeviceSpec = spec.parse().map_err(|error| format!("{error}"))?;
             Device::open(&spec, Access::ReadWrite).await.map_err(|error| error.to_string())
         });
         match made {
-            Ok(Ok(Device::Emulated(nand))) => Self { nand: Some(nand), ..bench },
+            Ok(Ok(Device::Emulated(nand))) => Self { nand: Some(nand), ..self },
             other => panic!("no emulated device: {:?}", other.map(|made| made.map(|_| "a file"))),
         }
     }

@@ -11,6 +11,7 @@ mod each;
 mod fault;
 mod flip;
 mod full;
+mod worn;
 
 pub(crate) use crash::run as run_crash;
 pub(crate) use cut::run as run_cut;
@@ -18,3 +19,4 @@ pub(crate) use each::run as run_each;
 pub(crate) use fault::run as run_fault;
 pub(crate) use flip::run as run_flip;
 pub(crate) use full::run as run_full;
+pub(crate) use worn::run as run_worn;

@@ -1,0 +1,54 @@
+//! Segments whose records should move while they still read.
+
+use pumice_flash::weak_limit;
+
+use super::{Entry, Table};
+use crate::SegmentId;
+use crate::layout::meta::{FLAG_FAILED, FLAG_WEAK, SegmentState};
+
+impl Table {
+    /// Looks which segments have come near what their code corrects. One bit a segment is all that it takes.
+    pub(crate) fn note_weak(&mut self) {
+        for id in self.first_data..self.entries.len() as u32 {
+            let entry = &mut self.entries[id as usize];
+            let holds = matches!(entry.state, SegmentState::Open | SegmentState::Sealed);
+            let bits = self.device.corrected_bits_max(self.geometry.block(id));
+            if holds && entry.flags & FLAG_WEAK == 0 && bits.is_some_and(|(most, of)| most > weak_limit(of)) {
+                entry.flags |= FLAG_WEAK;
+                self.dirty.insert(id);
+                self.may_be_endangered = true;
+            }
+        }
+    }
+
+    /// Segments that are weak.
+    pub(crate) fn weak_count(&self) -> u32 {
+        let is_weak = |entry: &Entry| {
+            entry.flags & FLAG_WEAK != 0 && matches!(entry.state, SegmentState::Open | SegmentState::Sealed)
+        };
+        self.entries().filter(|(_, entry)| is_weak(entry)).count() as u32
+    }
+
+    /// A sealed segment whose records should move while they read: one that failed, or a weak one. As a victim it is not
+    /// offered again until it was released or unclaimed.
+    pub(crate) fn endangered(&mut self) -> Option<SegmentId> {
+        if !self.may_be_endangered {
+            return None;
+        }
+        let wanted = |(_, entry): &(SegmentId, &Entry)| {
+            entry.state == SegmentState::Sealed
+                && !entry.claimed
+                && entry.flags & (FLAG_FAILED | FLAG_WEAK) != 0
+        };
+        // The failed ones first: nothing is left of them but what reads now.
+        let found =
+            self.entries().filter(wanted).min_by_key(|(id, entry)| (entry.flags & FLAG_FAILED == 0, *id));
+        let Some(id) = found.map(|(id, _)| id) else {
+            // One that is being written is met again when it is sealed.
+            self.may_be_endangered = false;
+            return None;
+        };
+        self.entries[id.0 as usize].claimed = true;
+        Some(id)
+    }
+}
