@@ -8,6 +8,7 @@ mod overwrite;
 mod redis_benchmark;
 mod scaling;
 mod seam;
+mod segment;
 mod sizes;
 mod startup;
 
@@ -75,6 +76,11 @@ pub const SUITES: &[Suite] = &[
         run: startup::run,
     },
     Suite { name: "seam", about: "the reactor's driver seam against a bare ring", run: seam::run },
+    Suite {
+        name: "segment",
+        about: "the segment layer on a file against fio: 8 MiB writes and reads, 8 KiB random reads",
+        run: segment::run,
+    },
     Suite {
         name: "scaling",
         about: "1 to 2 cores; commits by depth against the commit floor",
