@@ -60,8 +60,18 @@ pub struct Handle(Arc<HandleKind>);
 
 #[derive(Debug)]
 enum HandleKind {
-    Os(OwnedFd),
+    Os { fd: OwnedFd, is_locked: bool },
     Sim(SimHandle),
+}
+
+impl Drop for HandleKind {
+    fn drop(&mut self) {
+        // Closing alone would not do: a process that was forked meanwhile holds the file, and with it the lock, until it
+        // runs its own program.
+        if let Self::Os { fd, is_locked: true } = self {
+            crate::uring::unlock(fd);
+        }
+    }
 }
 
 /// A simulated file, listener or stream.
@@ -75,7 +85,12 @@ pub struct SimHandle {
 
 impl Handle {
     pub(crate) fn os(fd: OwnedFd) -> Self {
-        Self(Arc::new(HandleKind::Os(fd)))
+        Self(Arc::new(HandleKind::Os { fd, is_locked: false }))
+    }
+
+    /// A file that is locked, and unlocked with the last owner.
+    pub(crate) fn locked_file(fd: OwnedFd) -> Self {
+        Self(Arc::new(HandleKind::Os { fd, is_locked: true }))
     }
 
     /// A handle of the simulated world.
@@ -87,13 +102,13 @@ impl Handle {
     pub fn sim_id(&self) -> u64 {
         match &*self.0 {
             HandleKind::Sim(handle) => handle.id,
-            HandleKind::Os(fd) => panic!("file descriptor {} used in a simulation", fd.as_raw_fd()),
+            HandleKind::Os { fd, .. } => panic!("file descriptor {} used in a simulation", fd.as_raw_fd()),
         }
     }
 
     pub(crate) fn fd(&self) -> RawFd {
         match &*self.0 {
-            HandleKind::Os(fd) => fd.as_raw_fd(),
+            HandleKind::Os { fd, .. } => fd.as_raw_fd(),
             HandleKind::Sim(handle) => panic!("simulated handle {} used on io_uring", handle.id),
         }
     }

@@ -24,6 +24,11 @@ const PROBE_BYTES: usize = 1 << 20;
 /// How our own drives begin: a superblock's or a segment's first bytes (`docs/format/`).
 const OURS: [&[u8]; 2] = [b"PUMICESB", b"PUMSEGMT"];
 
+/// How pages of a raw-flash drive begin that tell what it is.
+const RAW_FLASH: [&[u8]; 3] = [b"PUMFTLCP", b"PUMFTLOP", b"PUMFTLTG"];
+/// Where such a page may begin, in bytes.
+const RAW_FLASH_ALIGN: usize = 512;
+
 /// Reads a `--device` SPEC.
 pub fn parse(spec: &str) -> Result<DeviceSpec, Stop> {
     spec.parse().map_err(Stop::because)
@@ -135,6 +140,13 @@ pub fn refuse_foreign(path: &Path) -> Result<(), Stop> {
     head.truncate(got);
     if head.iter().all(|&b| b == 0) || OURS.iter().any(|magic| head.starts_with(magic)) {
         return Ok(());
+    }
+    let mut pages = head.chunks(RAW_FLASH_ALIGN);
+    if pages.any(|page| RAW_FLASH.iter().any(|magic| page.starts_with(magic))) {
+        return Err(Stop::No(format!(
+            "{} is a raw-flash drive already; --force destroys what it holds",
+            path.display()
+        )));
     }
     Err(Stop::No(format!(
         "{} holds data that is not Pumice's; --force formats it all the same and destroys that",

@@ -46,6 +46,18 @@ fn adds_up(space: &Value) {
 }
 
 #[test]
+fn format_says_that_a_raw_drive_is_one_before_it_destroys_it() {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join("file").display().to_string();
+    make(&path, true);
+    check_exit(&run(&["format", &path]), 1, "is a raw-flash drive already; --force");
+    let output = run(&["info", &path, "--json"]);
+    let info: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    assert_eq!(info["kind"], "raw flash");
+    check_exit(&run(&["format", &path, "--force", "--segment", "256KiB"]), 0, "");
+}
+
+#[test]
 fn info_tells_where_a_raw_drives_bytes_are_and_check_reads_them() {
     let dir = tempfile::tempdir().expect("dir");
     let path = |name: &str| dir.path().join(name).display().to_string();

@@ -19,7 +19,7 @@ mod zones;
 pub(crate) use bufring::BufRing;
 pub(crate) use memory::{HUGE_PAGE_BYTES, Mapping};
 pub use sys::raise_open_files_limit;
-pub(crate) use sys::{EventFd, hold_signals};
+pub(crate) use sys::{EventFd, hold_signals, unlock};
 
 use crate::buf::Pool;
 use crate::driver::{Completion, Handle, Op, Outcome, Token, Wait, WriteSync};

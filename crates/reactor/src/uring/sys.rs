@@ -109,7 +109,13 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, Fi
         })?;
     }
     let info = file_info(&fd, direct)?;
-    Ok((Handle::os(fd), info))
+    Ok((if options.exclusive_lock { Handle::locked_file(fd) } else { Handle::os(fd) }, info))
+}
+
+/// Lets go of the lock of a file that is about to be closed, whoever else holds the file.
+pub(crate) fn unlock(fd: &OwnedFd) {
+    // SAFETY: no memory is passed. An error would mean that there was no lock.
+    unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_UN) };
 }
 
 fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
