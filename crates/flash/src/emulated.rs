@@ -79,6 +79,7 @@ impl Emulated {
                 mutations: 0,
                 cut_at: None,
                 faults: Vec::new(),
+                chances: Vec::new(),
                 aged_ms: 0,
                 weak_news: false,
                 rng: Rng::from_seed(spec.seed).split("emulated flash"),
@@ -183,6 +184,13 @@ impl Emulated {
         let mut state = self.state();
         let at = state.count(operation) + n;
         state.faults.push((operation, at, fault));
+    }
+
+    /// Makes each read, program or erase from now on fail with this chance; 0 ends it.
+    pub fn fail_by_chance(&self, operation: Operation, chance: f64) {
+        let mut state = self.state();
+        state.chances.retain(|(kind, _)| *kind != operation);
+        state.chances.push((operation, chance));
     }
 
     /// Makes the `n`-th program from now fail (1 is the next one).

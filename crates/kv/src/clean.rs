@@ -8,7 +8,7 @@
 //! 3. Under the slice's lock again, each key that still points at the old place is pointed at the new one.
 //! 4. Tables and pieces of large values are written again as they are; the manifest, or the entry's list of
 //!    pieces, follows.
-//! 5. The segment is released. The heap reuses it after the next metadata record, before which everything
+//! 5. The segment is released; one that does not read whole only if nothing names what is lost (`unreadable.rs`). The heap reuses it after the next metadata record, before which everything
 //!    appended is made durable: so also what made these records dead.
 //!
 //! From 2 to 3 no memtable is sealed (`seal_turn`), or a moved record could be older than the checkpoint that
@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_flash::FlashError;
-use pumice_reactor::{JoinHandle, now, sleep, spawn, timeout};
+use pumice_reactor::{now, sleep, timeout};
 use pumice_segment::{
     AppendClass, AppendError, Contents, Group, MovedRecord, RecordPtr, Replayed, SegmentId, Stream,
 };
@@ -39,11 +39,13 @@ use crate::flush::ROOM_TRIES;
 use crate::large::LargeRef;
 use crate::manifest::Change;
 use crate::memtable::{NewBody, NewVersion, Replaced};
+use crate::mover::{Candidate, Mover};
 use crate::record;
 use crate::slice::{key_hash, lock};
 use crate::store::{Inner, show_key};
 use crate::table;
 use crate::types::{Seq, SliceId};
+use crate::unreadable::SecondLooks;
 
 pub const TICK: Duration = Duration::from_millis(50);
 pub const AFTER_FAILURE: Duration = Duration::from_millis(200);
@@ -57,8 +59,8 @@ const BARREN_MAX: u32 = 96;
 const SPARED_MAX: u32 = 2 * BARREN_MAX;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 2;
-/// Windows of a victim that wait in memory for their few live values to make a batch.
-const WINDOWS_MAX: u32 = 4;
+/// Times that a victim is read before what does not read is given up: some errors pass.
+const SWEEPS_MAX: u32 = 2;
 
 /// Who knows of a key table at its place.
 enum Knows {
@@ -92,6 +94,8 @@ enum Outcome {
     NeedsCheckpoint,
     /// Pieces of a value or a key table being written lie in it.
     InUse,
+    /// Part of what is needed of it does not read.
+    Unreadable,
 }
 
 pub async fn clean_task(store: Arc<Inner>) {
@@ -99,8 +103,10 @@ pub async fn clean_task(store: Arc<Inner>) {
     let (mut barren, mut spared, mut most_free, mut accepted, mut merges) = (0u32, 0u32, 0, 0, 0);
     // Victims in use or beyond cleaning, kept claimed so that others come next.
     let mut aside = Vec::new();
+    let mut second_looks = SecondLooks::new();
     while !store.is_closing() {
         store.bury_large_values().await;
+        second_looks.look(&store);
         if store.heap.is_futile() {
             store.heap.pace(false);
             store.offer_again(&mut aside);
@@ -245,6 +251,7 @@ impl Inner {
                 aside.push(victim);
                 Ok(Cleaned::Kept)
             }
+            Ok(Outcome::Unreadable) => Ok(Cleaned::Kept),
             Err(error) => {
                 aside.push(victim);
                 Err(error)
@@ -274,14 +281,24 @@ impl Inner {
 
     async fn clean_segment(self: &Arc<Self>, victim: SegmentId) -> Result<Outcome, StoreError> {
         let checkpoint = lock(&self.manifest).checkpoint;
-        let mut mover = Mover::new(self.clone());
-        let swept = self.sweep(victim, checkpoint, &mut mover).await;
-        // Nothing may still move when the victim is given back or released.
-        let moved = if matches!(swept, Ok(None)) { mover.finish().await } else { mover.settle().await };
-        if let Some(outcome) = swept? {
-            return Ok(outcome);
+        let mut unread = 0;
+        for _ in 0..SWEEPS_MAX {
+            let mut mover = Mover::new(self.clone());
+            let swept = self.sweep(victim, checkpoint, &mut mover).await;
+            // Nothing may still move when the victim is given back or released.
+            let moved = if matches!(swept, Ok(None)) { mover.finish().await } else { mover.settle().await };
+            if let Some(outcome) = swept? {
+                return Ok(outcome);
+            }
+            moved?;
+            unread = mover.unread;
+            if unread == 0 {
+                break;
+            }
         }
-        moved?;
+        if unread > 0 && self.keeps_unreadable(victim).await {
+            return Ok(Outcome::Unreadable);
+        }
         lock(&self.released_at).insert(victim.0, self.heap.last_seq());
         self.heap.release(victim);
         Ok(Outcome::Released)
@@ -302,6 +319,7 @@ impl Inner {
         while let Some(Contents { stream, records, damage }) = sweep.next().await.map_err(unread)? {
             for damage in damage {
                 tracing::error!(%damage, "cleaning found damage");
+                mover.unread += 1;
             }
             if stream == Stream::Commit && records.iter().any(|record| record.seq > checkpoint) {
                 return Ok(Some(Outcome::NeedsCheckpoint));
@@ -326,7 +344,9 @@ impl Inner {
                 live += u64::from(table.ptr.len);
             }
             if !pieces.is_empty() {
-                let Some(moved) = self.move_pieces(pieces).await? else { return Ok(Some(Outcome::InUse)) };
+                let Some(moved) = self.move_pieces(pieces, mover).await? else {
+                    return Ok(Some(Outcome::InUse));
+                };
                 live += moved;
             }
             live += self.move_values(values, mover).await?;
@@ -367,7 +387,16 @@ impl Inner {
             }
             let key = record.payload.slice(owner.key.clone());
             let epoch = self.slice(owner.slice).epoch;
-            let Some(found) = self.find(owner.slice, &key).await? else { continue };
+            let found = match self.find(owner.slice, &key).await {
+                // Others can be moved all the same.
+                Err(error) if error.is_of_the_media() => {
+                    tracing::error!(%error, "cleaning cannot tell whether a record is needed");
+                    mover.unread += 1;
+                    continue;
+                }
+                found => found?,
+            };
+            let Some(found) = found else { continue };
             if found.record().map(|ptr| self.place_of(ptr)) != Some(record.ptr)
                 || self.is_retired(owner.slice, &key)
             {
@@ -380,7 +409,7 @@ impl Inner {
     }
 
     /// Bytes moved in one write: a small part of a segment, so that little is left over at its end.
-    fn move_bytes(&self) -> usize {
+    pub fn move_bytes(&self) -> usize {
         MOVE_BYTES.min(self.heap.segment_bytes() as usize / 16)
     }
 
@@ -389,7 +418,7 @@ impl Inner {
         !manifest.retired.is_empty() && manifest.retired.covers(slice, key)
     }
 
-    async fn move_batch(self: &Arc<Self>, batch: &mut Vec<Candidate>) -> Result<(), StoreError> {
+    pub async fn move_batch(self: &Arc<Self>, batch: &mut Vec<Candidate>) -> Result<(), StoreError> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -547,7 +576,11 @@ impl Inner {
 
     /// Moves those of a window's pieces that are alive. Answers how many bytes they are; `None` when some belong to
     /// values being written.
-    async fn move_pieces(self: &Arc<Self>, pieces: Vec<Replayed>) -> Result<Option<u64>, StoreError> {
+    async fn move_pieces(
+        self: &Arc<Self>,
+        pieces: Vec<Replayed>,
+        mover: &mut Mover,
+    ) -> Result<Option<u64>, StoreError> {
         let mut by_key: HashMap<(SliceId, Bytes), Vec<(record::PieceName, Replayed)>> = HashMap::default();
         {
             // Before the index is asked: a value is registered until its entry is there.
@@ -567,7 +600,13 @@ impl Inner {
         keys.sort_by(|a, b| a.0.cmp(&b.0));
         let mut moved = 0;
         for ((slice, key), pieces) in keys {
-            moved += self.move_pieces_of(slice, &key, &pieces).await?;
+            match self.move_pieces_of(slice, &key, &pieces).await {
+                Err(error) if error.is_of_the_media() => {
+                    tracing::error!(%error, "cleaning cannot tell whether pieces are needed");
+                    mover.unread += 1;
+                }
+                done => moved += done?,
+            }
         }
         Ok(Some(moved))
     }
@@ -712,66 +751,4 @@ impl Inner {
         }
         Some(self.write_locked(batch, AppendClass::System, |_| 0, &mut guards))
     }
-}
-
-/// Gathers values to move and moves them, one batch while the next one is looked up.
-struct Mover {
-    store: Arc<Inner>,
-    batch: Vec<Candidate>,
-    bytes: usize,
-    /// Windows that the batch keeps in memory.
-    windows: u32,
-    moving: Option<JoinHandle<Result<(), StoreError>>>,
-}
-
-impl Mover {
-    fn new(store: Arc<Inner>) -> Self {
-        Self { store, batch: Vec::new(), bytes: 0, windows: 0, moving: None }
-    }
-
-    async fn push(&mut self, candidate: Candidate) -> Result<(), StoreError> {
-        self.bytes += candidate.record.ptr.len as usize;
-        self.batch.push(candidate);
-        if self.bytes >= self.store.move_bytes() { self.send().await } else { Ok(()) }
-    }
-
-    async fn end_window(&mut self) -> Result<(), StoreError> {
-        self.windows += 1;
-        if self.windows >= WINDOWS_MAX { self.send().await } else { Ok(()) }
-    }
-
-    async fn send(&mut self) -> Result<(), StoreError> {
-        self.settle().await?;
-        (self.bytes, self.windows) = (0, 0);
-        let mut batch = std::mem::take(&mut self.batch);
-        if !batch.is_empty() {
-            let store = self.store.clone();
-            self.moving = Some(spawn(async move { store.move_batch(&mut batch).await }));
-        }
-        Ok(())
-    }
-
-    /// Waits for the batch that is being moved.
-    async fn settle(&mut self) -> Result<(), StoreError> {
-        match self.moving.take() {
-            Some(moving) => moving.await.unwrap_or(Err(StoreError::Closing)),
-            None => Ok(()),
-        }
-    }
-
-    /// Moves what was gathered and waits for it.
-    async fn finish(&mut self) -> Result<(), StoreError> {
-        self.send().await?;
-        self.settle().await
-    }
-}
-
-/// A value to move.
-struct Candidate {
-    slice: SliceId,
-    key: Bytes,
-    record: Replayed,
-    found: KeyEntry,
-    /// The slice's when the index was asked.
-    epoch: u64,
 }

@@ -29,6 +29,7 @@ pub mod manifest;
 pub mod memtable;
 mod merge;
 mod merge_source;
+mod mover;
 mod open;
 mod options;
 mod patrol;
@@ -48,6 +49,7 @@ mod stats;
 mod store;
 pub mod table;
 mod types;
+mod unreadable;
 pub mod version;
 mod winning;
 

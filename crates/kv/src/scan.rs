@@ -406,8 +406,8 @@ impl Scan {
         }
     }
 
-    /// The next key that is there.
-    async fn next_key(&mut self) -> Result<Option<(SliceId, Bytes, KeyEntry)>, StoreError> {
+    /// The next key that is there, with its entry alone.
+    pub(crate) async fn next_key(&mut self) -> Result<Option<(SliceId, Bytes, KeyEntry)>, StoreError> {
         loop {
             while let Some(source) = self.hungry.pop() {
                 if let Err(error) = self.feed(source).await {

@@ -96,6 +96,8 @@ counters! {
     moved_bytes,
     /// Bytes of records that the victims held when they were chosen.
     victim_bytes,
+    /// Victims that did not read whole and were kept, because the index still names something in them.
+    kept_victims,
 }
 
 /// A store at one time.

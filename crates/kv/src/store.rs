@@ -543,6 +543,11 @@ pub(crate) fn write_error(error: AppendError) -> WriteError {
 }
 
 impl StoreError {
+    /// Whether something on the media does not read or is not what was written.
+    pub(crate) fn is_of_the_media(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Damaged { .. })
+    }
+
     /// Whether looking up again may help: what was looked up may lie in a segment that was reused since. A pointer does
     /// not say which life of its segment it means, so what was reused before the read began looks like damage. Who
     /// gets the same place again knows that it is.

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_reactor::sim::{
-    CrashFate, CutMode, FaultOp, FileFault, Halt, HostId, HostOptions, PowerCut, World,
+    CrashFate, CutMode, FaultOp, FileFault, Halt, HostId, HostOptions, PowerCut, RandomEffect, RandomFault,
+    World,
 };
 use pumice_reactor::{File, IoBuf, OpenOptions, WriteSync, spawn};
 use std::collections::BTreeSet;
@@ -227,6 +228,36 @@ fn injected_errors_strike_where_and_as_often_as_told() {
     });
     let eio = Some(libc::EIO);
     assert_eq!(errors, Ok(vec![None, None, None, eio, None, eio, None]));
+}
+
+#[test]
+fn faults_by_chance_strike_some_operations_of_their_kind_until_they_are_cleared() {
+    let (world, host) = world(1);
+    let fault = |effect, op| RandomFault { path: PATH.into(), op, chance: 0.3, effect };
+    world.add_random_fault(host, fault(RandomEffect::Errno(libc::EIO), FaultOp::Write));
+    world.add_random_fault(host, fault(RandomEffect::Flip, FaultOp::Read));
+    let tries = || {
+        world.block_on(host, async {
+            let file = open().await;
+            let (mut failed, mut flipped) = (0, 0);
+            for _ in 0..100 {
+                match file.write_at(filled(1, 4096), 0, WriteSync::Cached).await {
+                    Ok(_) => {}
+                    Err(error) => failed += u32::from(error.raw_os_error() == Some(libc::EIO)),
+                }
+                let (result, buf) = file.read_at(IoBuf::zeroed(4096), 0).await;
+                result.expect("reads do not fail");
+                let bits: u32 = buf.iter().zip(&filled(1, 4096)[..]).map(|(a, b)| (a ^ b).count_ones()).sum();
+                assert!(bits <= 1, "{bits} bits");
+                flipped += bits;
+            }
+            (failed, flipped)
+        })
+    };
+    let (failed, flipped) = tries().expect("the host is up");
+    assert!((10..60).contains(&failed) && (10..60).contains(&flipped), "{failed} failed, {flipped} flipped");
+    world.clear_faults(host);
+    assert_eq!(tries(), Ok((0, 0)));
 }
 
 #[test]

@@ -402,6 +402,17 @@ impl Heap {
         self.inner.table().unclaim(segment);
     }
 
+    /// Keeps a victim that does not read whole and of which `live_bytes` are still needed. It is a victim again when
+    /// half of these are dead, and at the next opening.
+    pub fn keep_unreadable(&self, segment: SegmentId, live_bytes: u32) {
+        self.inner.table().keep_unreadable(segment, live_bytes);
+    }
+
+    /// Makes the segment a victim again that [`Heap::keep_unreadable`] has kept longest.
+    pub fn offer_unreadable(&self) {
+        self.inner.table().offer_unreadable();
+    }
+
     /// Every record of a segment.
     ///
     /// # Errors

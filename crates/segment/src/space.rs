@@ -25,7 +25,7 @@ pub struct SpaceReport {
     pub reserved: u64,
     /// Free segments for user data.
     pub free: u64,
-    /// Retired segments.
+    /// Retired segments, and what nobody needs of such as do not read whole.
     pub bad: u64,
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Entry {
     releasing: bool,
     /// Written ahead of need and not opened since.
     prewritten: bool,
+    /// Live bytes at which a segment that does not read whole is a victim again.
+    unreadable_above: Option<i64>,
 }
 
 /// A segment being written.
@@ -117,6 +119,8 @@ pub(crate) struct Table {
     dirty: BTreeSet<u32>,
     /// Some segment may be endangered: one failed or became weak since the last look found none.
     may_be_endangered: bool,
+    /// Segments that were kept because they do not read whole, the oldest first; some may have been offered again since.
+    unreadable: VecDeque<u32>,
     pub opened: u64,
     pub released: u64,
 }
@@ -150,6 +154,7 @@ impl Table {
             dirty: BTreeSet::new(),
             // What the log says of failed and weak ones is looked at once.
             may_be_endangered: true,
+            unreadable: VecDeque::new(),
             opened: 0,
             released: 0,
         }
@@ -482,8 +487,14 @@ impl Table {
         let step = i64::from(self.geometry.block_bytes()) / LIVE_STEP;
         let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
         entry.live -= i64::from(bytes);
-        // What died since may make cleaning worth while again.
-        self.futile_for_bytes = self.futile_for_bytes.saturating_sub(u64::from(bytes));
+        if entry.unreadable_above.is_some_and(|above| entry.live <= above) {
+            entry.unreadable_above = None;
+        }
+        // What died since may make cleaning worth while again; what cleaning has moved out of a victim did not die, or it
+        // would go on for ever on a drive that is full.
+        if entry.state != SegmentState::Free && !entry.claimed {
+            self.futile_for_bytes = self.futile_for_bytes.saturating_sub(u64::from(bytes));
+        }
         if (entry.live - entry.live_logged).abs() > step && entry.state == SegmentState::Sealed {
             self.dirty.insert(id.0);
         }
@@ -521,7 +532,7 @@ impl Table {
         let least = self.worth_bytes().max(i64::from(least_bytes));
         let mut best: Option<(i64, u32)> = None;
         for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
-            if entry.state != SegmentState::Sealed || entry.claimed {
+            if entry.state != SegmentState::Sealed || entry.claimed || entry.unreadable_above.is_some() {
                 continue;
             }
             if entry.stream == Stream::Commit as u8 && entry.last_seq > replay_from {
@@ -550,6 +561,27 @@ impl Table {
         {
             entry.claimed = false;
             self.may_be_endangered |= entry.flags & (FLAG_FAILED | FLAG_WEAK) != 0;
+        }
+    }
+
+    /// Keeps a victim that does not read whole, of which `live` bytes are still needed, until half of these are dead.
+    pub(crate) fn keep_unreadable(&mut self, id: SegmentId, live: u32) {
+        let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
+        assert!(entry.state == SegmentState::Sealed, "{id} is {:?} and no victim", entry.state);
+        entry.live = i64::from(live);
+        entry.claimed = false;
+        entry.unreadable_above = Some(entry.live / 2);
+        self.dirty.insert(id.0);
+        self.unreadable.retain(|&other| other != id.0);
+        self.unreadable.push_back(id.0);
+    }
+
+    /// Makes the segment a victim again that was kept longest because it does not read whole.
+    pub(crate) fn offer_unreadable(&mut self) {
+        while let Some(id) = self.unreadable.pop_front() {
+            if self.entries[id as usize].unreadable_above.take().is_some() {
+                return;
+            }
         }
     }
 
@@ -595,6 +627,7 @@ impl Table {
             let bad = entry.flags & FLAG_FAILED != 0;
             entry.state = if bad { SegmentState::Bad } else { SegmentState::Free };
             (entry.live, entry.end, entry.claimed, entry.releasing) = (0, 0, false, false);
+            entry.unreadable_above = None;
             self.dirty.insert(id);
             if !bad {
                 self.add_free(id);
@@ -660,6 +693,7 @@ impl Table {
         let worth = self.worth_bytes();
         let hopeful = |entry: &Entry| {
             entry.state == SegmentState::Sealed
+                && entry.unreadable_above.is_none()
                 && (entry.claimed || segment_bytes as i64 - entry.live.max(0) >= worth)
         };
         self.freeing.is_empty() && !self.entries.iter().any(hopeful)

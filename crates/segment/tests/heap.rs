@@ -286,3 +286,40 @@ fn pieces_are_written_two_at_a_time() {
         }
     });
 }
+
+/// Cleaning that won nothing is tried again when a segment's worth has died. What it has moved out of a victim did not
+/// die, or a full drive would be cleaned for ever.
+#[test]
+fn what_cleaning_moves_does_not_call_for_more_cleaning() {
+    pumice_reactor::block_on(async {
+        let (device, _) = emulated("emu:tiny").await;
+        let heap = formatted(&device).await;
+        let mut ptrs = Vec::new();
+        for _ in 0..300 {
+            ptrs.push(append_waiting(&heap, &[&[5; 4000]]).await.ptrs[0]);
+        }
+        heap.wait_durable(heap.last_seq()).await.expect("durable");
+        let commit =
+            async || heap.commit_meta(MetaEdit::Snapshot(Bytes::new()), heap.last_seq()).await.expect("meta");
+        commit().await;
+        ptrs.iter().step_by(3).for_each(|ptr| heap.mark_dead(*ptr));
+        for _ in 0..2 {
+            heap.cleaning_won_nothing();
+            let victim = heap.victim(0).expect("a third of it is dead");
+            let (moved, others): (Vec<_>, Vec<_>) =
+                ptrs.iter().copied().partition(|ptr| ptr.addr.segment() == victim);
+            assert!(moved.len() > 10);
+            moved.iter().for_each(|ptr| heap.mark_dead(*ptr));
+            assert!(heap.is_futile(), "while it is being cleaned");
+            heap.release(victim);
+            moved.iter().for_each(|ptr| heap.mark_dead(*ptr));
+            assert!(heap.is_futile(), "when it is released");
+            commit().await;
+            moved.iter().for_each(|ptr| heap.mark_dead(*ptr));
+            assert!(heap.is_futile(), "when it is free");
+            ptrs = others;
+        }
+        ptrs.iter().for_each(|ptr| heap.mark_dead(*ptr));
+        assert!(!heap.is_futile(), "much has died");
+    });
+}

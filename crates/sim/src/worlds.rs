@@ -66,7 +66,7 @@ const WORLDS: &[World] = &[
     World {
         info: WorldInfo {
             name: "kv-fault",
-            about: "programs, erases and syncs fail, on a file and on emulated NAND",
+            about: "programs, erases and syncs fail, planned and by chance, on a file and on emulated NAND",
         },
         run: kv::run_fault,
     },
@@ -85,14 +85,14 @@ const WORLDS: &[World] = &[
     World {
         info: WorldInfo {
             name: "redis",
-            about: "clients over faulty links talk to a server that crashes; every key must stay linearizable",
+            about: "links, media and the server fail under its clients; every key must stay linearizable",
         },
         run: redis::run,
     },
     World {
         info: WorldInfo {
             name: "redis-cut",
-            about: "power cut inside of commands that write a large collection in many batches",
+            about: "power cut, or a write fails, inside of commands that write a large collection in many batches",
         },
         run: redis::run_cut,
     },

@@ -35,9 +35,11 @@ fn each_kind_of_change_survives_a_power_cut_at_each_of_its_operations() {
 /// Odd seeds are files, even ones emulated NAND.
 #[test]
 fn failed_programs_erases_and_syncs_lose_nothing_that_was_acknowledged() {
-    let report = passes("kv-fault", &RunOptions { seeds: 6, ..RunOptions::default() });
-    for what in ["segments retired", "drives that went on", "drives that stopped"] {
-        assert!(report.counters[what] > 0, "{what}: {report}");
+    let report = passes("kv-fault", &RunOptions { seeds: 12, ..RunOptions::default() });
+    for what in
+        ["segments retired", "lives with faults by chance", "drives that went on", "drives that stopped"]
+    {
+        assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
     }
 }
 
@@ -57,9 +59,18 @@ fn raw_nand_is_written_to_death_and_loses_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn large_collections_are_whole_after_a_power_cut_inside_of_a_command() {
+fn large_collections_are_whole_after_a_power_cut_or_a_failed_write_inside_of_a_command() {
     let report = passes("redis-cut", &RunOptions::default());
     assert!(report.counters["undone"] > 5 && report.counters["done"] > 0, "{report}");
+    assert!(report.counters["failed writes"] > 20, "{report}");
+}
+
+#[test]
+fn what_clients_saw_is_explained_whatever_happened_to_links_media_and_the_server() {
+    let report = passes("redis", &RunOptions { seeds: 24, ..RunOptions::default() });
+    for what in ["crashes", "partitions", "failed programs", "failed reads", "flipped reads", "replies"] {
+        assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
+    }
 }
 
 #[test]

@@ -83,6 +83,8 @@ pub(super) struct State {
     pub cut_at: Option<u64>,
     /// Faults to come, with the count of their operation at which they strike.
     pub faults: Vec<(Operation, u64, Fault)>,
+    /// The chance that an operation fails, beside those.
+    pub chances: Vec<(Operation, f64)>,
     /// Added to the wall clock when data's age is asked for, in ms.
     pub aged_ms: u64,
     /// A codeword came near what is corrected since somebody asked.
@@ -114,7 +116,11 @@ impl State {
         let count = self.count(operation);
         let found = self.faults.iter().position(|&(kind, at, _)| kind == operation && at == count);
         match found.map(|at| self.faults.swap_remove(at).2) {
-            None => Ok(false),
+            None => {
+                let chance =
+                    self.chances.iter().find(|(kind, _)| *kind == operation).map_or(0.0, |one| one.1);
+                Ok(chance > 0.0 && self.rng.chance(chance))
+            }
             Some(Fault::Failed) => Ok(true),
             Some(Fault::TimedOut) => Err(FlashError::Timeout { operation, block }),
         }

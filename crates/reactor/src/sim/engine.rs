@@ -4,7 +4,7 @@
 //! rolling hash, contents of writes and sends included, so that two runs of one seed can be compared.
 
 use super::disk::{CrashFate, Disk};
-use super::model::{CutMode, DiskClock, FileFault, HostCounters, HostOptions, PowerCut};
+use super::model::{CutMode, DiskClock, FileFault, HostCounters, HostOptions, PowerCut, RandomFault};
 use super::net::{HostId, Net, NetEvent, Socket};
 use crate::driver::{Completion, Handle, Op, Outcome, SimHandle, Token};
 use pumice_base::hash::{HashMap, stable_hash64};
@@ -75,6 +75,7 @@ pub(crate) struct HostState {
     pub disk: Disk,
     pub clock: DiskClock,
     pub faults: Vec<FileFault>,
+    pub random_faults: Vec<RandomFault>,
     pub cut: Option<PowerCut>,
     /// Forces the fate of unsynced changes at every crash.
     pub fate: Option<CrashFate>,
@@ -355,6 +356,7 @@ impl Engine {
             cores: Vec::new(),
             disk,
             faults: Vec::new(),
+            random_faults: Vec::new(),
             cut: None,
             fate: None,
             wall_offset_ms: 0,

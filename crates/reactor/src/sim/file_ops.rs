@@ -1,8 +1,8 @@
 //! File operations of the simulated world: when they complete, and with what.
 
 use super::disk::{Change, SimFile};
-use super::engine::{CoreAt, Engine, Event, Open, Pending, errno};
-use super::model::{CutMode, FaultOp};
+use super::engine::{CoreAt, Engine, Event, HostState, Open, Pending, errno};
+use super::model::{CutMode, FaultOp, RandomEffect, RandomFault};
 use super::net::HostId;
 use crate::driver::{FileInfo, Handle, Op, OpenOptions, Outcome, WriteSync};
 use pumice_base::checksum::crc32c;
@@ -115,8 +115,29 @@ impl Engine {
     }
 
     fn strike(&mut self, target: &Target, op: FaultOp, from: u64, to: u64) -> io::Result<()> {
-        let faults = &mut self.hosts[target.host as usize].faults;
-        faults.iter_mut().find_map(|fault| fault.strike(&target.path, op, from, to)).map_or(Ok(()), Err)
+        let HostState { faults, random_faults, rng, .. } = &mut self.hosts[target.host as usize];
+        if let Some(error) = faults.iter_mut().find_map(|fault| fault.strike(&target.path, op, from, to)) {
+            return Err(error);
+        }
+        for fault in random_faults.iter().filter(|fault| fault.op == op && fault.path == target.path) {
+            if let RandomEffect::Errno(number) = fault.effect
+                && rng.chance(fault.chance)
+            {
+                return Err(errno(number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Flips a bit of what was read, if a fault says so.
+    fn flip_read(&mut self, target: &Target, out: &mut [u8]) {
+        let HostState { random_faults, rng, .. } = &mut self.hosts[target.host as usize];
+        let flips = |fault: &&RandomFault| fault.effect == RandomEffect::Flip && fault.op == FaultOp::Read;
+        for fault in random_faults.iter().filter(flips).filter(|fault| fault.path == target.path) {
+            if !out.is_empty() && rng.chance(fault.chance) {
+                out[rng.below(out.len() as u64) as usize] ^= 1 << rng.below(8);
+            }
+        }
     }
 
     /// A transfer of `bytes` that the kernel cuts short now and then, at a multiple of `unit`.
@@ -183,6 +204,7 @@ impl Engine {
         let unit = if target.direct { DIRECT_BYTES as usize } else { 1 };
         let wanted = self.quirk(target.host, out.len(), unit);
         let read = self.file_mut(target)?.read(offset, &mut out[..wanted]);
+        self.flip_read(target, &mut out[..read]);
         let counters = &mut self.hosts[target.host as usize].counters;
         counters.reads += 1;
         counters.read_bytes += read as u64;

@@ -21,7 +21,9 @@ mod world;
 mod zoned;
 
 pub use disk::{CrashFate, SECTOR_BYTES};
-pub use model::{CutMode, DiskModel, FaultOp, FileFault, HostCounters, HostOptions, PowerCut};
+pub use model::{
+    CutMode, DiskModel, FaultOp, FileFault, HostCounters, HostOptions, PowerCut, RandomEffect, RandomFault,
+};
 pub use net::{HostId, LinkModel, NetCounters};
 pub use world::{DiskImage, Halt, World};
 pub use zoned::ZonedModel;

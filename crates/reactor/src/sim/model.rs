@@ -134,6 +134,28 @@ impl FileFault {
     }
 }
 
+/// Trouble that a host's file operations meet by chance, drawn from the seed.
+#[derive(Clone, Debug)]
+pub struct RandomFault {
+    /// On this file.
+    pub path: PathBuf,
+    /// Which operations.
+    pub op: FaultOp,
+    /// The chance of each, 0 to 1.
+    pub chance: f64,
+    /// What becomes of those that it strikes.
+    pub effect: RandomEffect,
+}
+
+/// See [`RandomFault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RandomEffect {
+    /// They fail with this error number, and nothing is done.
+    Errno(i32),
+    /// One bit of what is read is another than what is stored; of no meaning for what does not read.
+    Flip,
+}
+
 /// What the power cut does to the operation it strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutMode {

@@ -2,7 +2,7 @@
 
 use super::disk::{CrashFate, Disk, SimFile};
 use super::engine::{CoreAt, Engine, Event};
-use super::model::{FileFault, HostCounters, HostOptions, PowerCut};
+use super::model::{FileFault, HostCounters, HostOptions, PowerCut, RandomFault};
 use super::net::{HostId, LinkModel, NetCounters};
 use super::net_ops::host_ip;
 use super::zoned::{ZonedModel, Zones};
@@ -330,9 +330,17 @@ impl World {
         self.with(|engine| engine.hosts[host as usize].faults.push(fault));
     }
 
-    /// Ends all faults of [`World::add_fault`].
+    /// Strikes operations of the host by chance, until [`World::clear_faults`].
+    pub fn add_random_fault(&self, host: HostId, fault: RandomFault) {
+        self.with(|engine| engine.hosts[host as usize].random_faults.push(fault));
+    }
+
+    /// Ends all faults of [`World::add_fault`] and [`World::add_random_fault`].
     pub fn clear_faults(&self, host: HostId) {
-        self.with(|engine| engine.hosts[host as usize].faults.clear());
+        self.with(|engine| {
+            engine.hosts[host as usize].faults.clear();
+            engine.hosts[host as usize].random_faults.clear();
+        });
     }
 
     /// Bytes that the files of a host may occupy from now on.

@@ -38,6 +38,8 @@ impl Table {
         let wanted = |(_, entry): &(SegmentId, &Entry)| {
             entry.state == SegmentState::Sealed
                 && !entry.claimed
+                // Emptied as far as it reads.
+                && entry.unreadable_above.is_none()
                 && entry.flags & (FLAG_FAILED | FLAG_WEAK) != 0
         };
         // The failed ones first: nothing is left of them but what reads now.

@@ -37,6 +37,10 @@ impl Table {
                     report.open += segment_bytes - end;
                 }
                 SegmentState::Sealed if entry.releasing => report.pending += segment_bytes,
+                SegmentState::Sealed if entry.unreadable_above.is_some() => {
+                    report.live += live;
+                    report.bad += segment_bytes - live;
+                }
                 SegmentState::Sealed => {
                     report.live += live;
                     report.dead += segment_bytes - live;

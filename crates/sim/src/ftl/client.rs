@@ -8,7 +8,7 @@ use pumice_reactor::spawn;
 use pumice_segment::ftl::{Client, Place, RawError, RawFlash};
 
 use super::model::{IDS, Model, bad_blocks, contents, id_of, read};
-use super::{CLIENTS, is_gone};
+use super::{CLIENTS, is_over};
 
 /// What went wrong, or the device's error.
 type Done = Result<Result<(), String>, RawError>;
@@ -95,7 +95,7 @@ impl Caller {
                 known.versions.retain(|&other| other != version);
                 model.count("writes refused: full");
             }
-            Err(error) if is_gone(&error) => return Err(error),
+            Err(error) if is_over(&error) => return Err(error),
             Err(error) => return Ok(Err(format!("write {id:032x}: {error}: {known:?}"))),
         }
         Ok(Ok(()))
@@ -117,7 +117,7 @@ impl Caller {
                 model.count("erases acknowledged");
             }
             Err(RawError::NotFound { .. }) if was.is_none() => {}
-            Err(error) if is_gone(&error) => return Err(error),
+            Err(error) if is_over(&error) => return Err(error),
             other => return Ok(Err(format!("erase {id:032x}, version {was:?}: {other:?}"))),
         }
         Ok(Ok(()))
@@ -144,7 +144,7 @@ impl Caller {
             Ok(_) if was.is_some() => self.model.borrow_mut().count("refreshes"),
             Err(RawError::NotFound { .. }) if was.is_none() => {}
             Err(RawError::Full { .. }) => {}
-            Err(error) if is_gone(&error) => return Err(error),
+            Err(error) if is_over(&error) => return Err(error),
             other => return Ok(Err(format!("refresh {id:032x}, version {was:?}: {other:?}"))),
         }
         Ok(Ok(()))

@@ -10,8 +10,9 @@ use super::crash::start_clients;
 use crate::report::{Report, RunOptions};
 use crate::worlds::Outcome;
 use pumice_base::rng::Rng;
+use pumice_flash::Operation;
 use pumice_kv::Store;
-use pumice_reactor::sim::{FaultOp, FileFault, HostOptions};
+use pumice_reactor::sim::{FaultOp, FileFault, HostOptions, RandomEffect, RandomFault};
 use std::time::Duration;
 
 /// How many lives the store has.
@@ -45,11 +46,22 @@ fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
     for life in 0..LIVES {
         let said = |what: String| format!("life {life}: {what}");
         start_clients(bench, &store, rng, calls);
-        for _ in 0..rng.below(FAULTS_MAX + 1) {
+        let by_chance = rng.chance(0.4);
+        if by_chance {
+            fail_by_chance(bench, rng);
+        }
+        for _ in 0..rng.below(if by_chance { 2 } else { FAULTS_MAX + 1 }) {
             bench.world.run_for(Duration::from_micros(500 + rng.below(40_000)));
             inject(bench, rng);
         }
         bench.world.run_for(Duration::from_millis(20 + rng.below(100)));
+        if by_chance {
+            bench.world.clear_faults(bench.host);
+            if let Some(nand) = bench.nand() {
+                nand.fail_by_chance(Operation::Program, 0.0);
+                nand.fail_by_chance(Operation::Erase, 0.0);
+            }
+        }
         let failed = store.heap().read_only();
         bench.model.count(if failed.is_some() { "drives that stopped" } else { "drives that went on" }, 1);
         if let (Some(reason), true) = (&failed, bench.is_nand()) {
@@ -89,6 +101,23 @@ fn close(bench: &Bench, store: &Store) -> Result<(), String> {
         }
         Err(_) if store.heap().read_only().is_some() => Ok(()),
         Err(error) => Err(format!("close: {error}")),
+    }
+}
+
+/// For a while, programs and erases fail by chance: so rarely that the segments which they cost leave the drive enough.
+fn fail_by_chance(bench: &Bench, rng: &mut Rng) {
+    bench.model.count("lives with faults by chance", 1);
+    let chance = [0.0005, 0.002][rng.below(2) as usize];
+    match bench.nand() {
+        Some(nand) => {
+            nand.fail_by_chance(Operation::Program, chance);
+            nand.fail_by_chance(Operation::Erase, chance * 10.0);
+        }
+        None => {
+            let effect = RandomEffect::Errno(ENODATA);
+            let fault = RandomFault { path: PATH.into(), op: FaultOp::Write, chance, effect };
+            bench.world.add_random_fault(bench.host, fault);
+        }
     }
 }
 

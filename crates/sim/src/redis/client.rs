@@ -111,6 +111,12 @@ fn refused(reply: &Reply) -> bool {
         .iter().any(|prefix| text.starts_with(prefix)))
 }
 
+/// Says that the media failed the command: it may have been carried out or not.
+fn failed(reply: &Reply) -> bool {
+    let typed = ["ERR reading ", "ERR damaged: ", "ERR writing "];
+    matches!(reply, Reply::Error(text) if typed.iter().any(|prefix| text.starts_with(prefix)))
+}
+
 /// One client.
 pub struct Client {
     /// The server.
@@ -177,6 +183,10 @@ impl Client {
                 {
                     operation.op = Op::Get;
                 }
+                continue;
+            }
+            if failed(&reply) {
+                self.history.count("commands failed by the media", 1);
                 continue;
             }
             self.history.hear(&key, index, reply);
@@ -321,6 +331,9 @@ impl Teller {
             last = connection.receive().await.ok()?;
         }
         match last {
+            // The media failed part of it: whether it happened, whole or not at all, is for later reads to tell.
+            Reply::Array(Some(parts)) if parts.iter().any(failed) => {}
+            ref reply if failed(reply) => {}
             Reply::Array(Some(_)) => self.hear(index, BankReply::Done),
             Reply::Array(None) | Reply::Bulk(None) => self.hear(index, BankReply::Aborted),
             // Refused: it did not happen.

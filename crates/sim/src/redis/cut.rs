@@ -1,6 +1,6 @@
-//! World `redis-cut`: power is cut inside of commands that write a collection in many batches. Afterwards the
-//! collection is what it was before or what the command makes of it, and nothing is left on the drive that no
-//! key names.
+//! World `redis-cut`: power is cut, or a write of the drive fails, inside of commands that write a collection in many
+//! batches. Afterwards the collection is what it was before or what the command makes of it, and nothing is left on the
+//! drive that no key names.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,20 +12,37 @@ use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_kv::{Direction, SliceSet, Want};
 use pumice_node::Node;
-use pumice_reactor::sim::{CutMode, DiskImage, Halt, HostId, HostOptions, PowerCut, World};
+use pumice_reactor::sim::{
+    CutMode, DiskImage, FaultOp, FileFault, Halt, HostId, HostOptions, PowerCut, World,
+};
 use pumice_reactor::{Addr, sleep};
 
 use super::resp::{Connection, Reply, encode};
-use super::served::{PORT, SERVING_CORES, Setup, boot, format, open_node};
+use super::served::{PORT, SERVING_CORES, Setup, boot, format, open_node, path};
 use crate::report::{Report, RunOptions};
 use crate::worlds::{Broken, Outcome, caught};
 
 const MODES: [CutMode; 3] = [CutMode::Before, CutMode::Torn, CutMode::After];
 /// Cuts of each command and seed, spread over its operations.
 const CUTS: u64 = 10;
+/// Failed writes of each command and seed, spread likewise: half of them cost a segment, half stop the drive.
+const FAULTS: u64 = 6;
+/// What a kernel makes of a sector that cannot be written, and of a link that fails.
+const ERRORS: [i32; 2] = [61, 5];
 /// Elements of a collection, and bytes of each: several batches' worth.
 const ELEMENTS: usize = 6000;
 const ELEMENT_BYTES: usize = 600;
+
+/// What strikes inside of a command.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    Cut(PowerCut),
+    /// The write after so many fails.
+    Fault {
+        skip: u64,
+        errno: i32,
+    },
+}
 
 /// What is there before a command, the command, and the key to look at.
 struct Case {
@@ -238,13 +255,13 @@ impl Stage {
         self.world.block_on(self.client, work).map_err(|halt| format!("the client: {halt}"))?
     }
 
-    /// Runs the case on the media of `image`; `cut` counts operations from the command on. Answers what was there
+    /// Runs the case on the media of `image`; `trouble` counts operations from the command on. Answers what was there
     /// afterwards, whether the command was acknowledged, and how many operations it took.
     fn play(
         &self,
         image: &DiskImage,
         case: &'static Case,
-        cut: Option<PowerCut>,
+        trouble: Option<Trouble>,
     ) -> Result<(Vec<Reply>, bool, u64), String> {
         let (world, server) = (&self.world, self.server);
         world.kill(server);
@@ -254,8 +271,13 @@ impl Stage {
         let addr = self.addr.clone();
         let mut connection = self.client(connect(addr))?;
         let start = world.counters(server).mutations;
-        if let Some(cut) = cut {
-            world.cut_power(server, PowerCut { at: start + cut.at, ..cut });
+        match trouble {
+            Some(Trouble::Cut(cut)) => world.cut_power(server, PowerCut { at: start + cut.at, ..cut }),
+            Some(Trouble::Fault { skip, errno }) => {
+                let (op, path) = (FaultOp::Write, Some(path(0)));
+                world.add_fault(server, FileFault { path, op, range: None, skip, times: 1, errno });
+            }
+            None => {}
         }
         let work = async move { call(&mut connection, case.command).await };
         let answer = match world.block_on_for(self.client, Duration::from_secs(20), work) {
@@ -264,6 +286,12 @@ impl Stage {
             Err(halt) => return Err(format!("the command: {halt}")),
         };
         let operations = world.counters(server).mutations - start;
+        let is_fault = matches!(trouble, Some(Trouble::Fault { .. }));
+        if is_fault {
+            // What a drive that failed has in memory alone must not be what is found.
+            world.clear_faults(server);
+            world.crash(server);
+        }
         if world.is_up(server) {
             world.spare_power(server);
         } else {
@@ -283,10 +311,16 @@ impl Stage {
             return Err(format!("elements of collections that no key names: ids {left:?}"));
         }
         match answer {
+            Some(Reply::Error(why)) if is_fault && is_typed(&why) => Ok((found, false, operations)),
             Some(Reply::Error(why)) => Err(format!("the command: {why}")),
             answer => Ok((found, answer.is_some(), operations)),
         }
     }
+}
+
+/// Whether an error says that the media failed.
+fn is_typed(why: &str) -> bool {
+    ["MISCONF ", "ERR writing ", "ERR the drive takes no writes"].iter().any(|prefix| why.starts_with(prefix))
 }
 
 /// Whether `found` is `before` without some of what `after` lacks, in order.
@@ -314,14 +348,17 @@ fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) 
         return Err(format!("{}: it changes nothing, or in {operations} operations", case.name).into());
     }
     let mut rng = Rng::from_seed(seed).split(case.name);
-    for number in 0..CUTS {
+    for number in 0..CUTS + FAULTS {
         let at = rng.below(operations);
         let mode = MODES[rng.below(3) as usize];
         if only.is_some_and(|only| only != number) {
             continue;
         }
-        let cut = PowerCut { at, mode, fate: None };
-        let ran = caught(|| stage.play(&image, case, Some(cut)).map_err(Broken::from));
+        let trouble = match number.checked_sub(CUTS) {
+            None => Trouble::Cut(PowerCut { at, mode, fate: None }),
+            Some(fault) => Trouble::Fault { skip: at, errno: ERRORS[fault as usize % 2] },
+        };
+        let ran = caught(|| stage.play(&image, case, Some(trouble)).map_err(Broken::from));
         let checked = ran.and_then(|(found, acknowledged, _)| {
             let is_unheard_part = || case.may_be_partial && is_between(&found, &before, &after);
             let fits = found == after || (!acknowledged && (found == before || is_unheard_part()));
@@ -342,13 +379,10 @@ fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) 
             Ok(())
         });
         checked.map_err(|broken| Broken {
-            what: format!(
-                "{}: power cut {mode:?} operation {at} of {operations}: {}",
-                case.name, broken.what
-            ),
+            what: format!("{}: {trouble:?} of {operations} operations: {}", case.name, broken.what),
             replay_args: format!(" --cut {number}"),
         })?;
-        report.count("cuts", 1);
+        report.count(if number < CUTS { "cuts" } else { "failed writes" }, 1);
     }
     Ok(world.event_hash())
 }

@@ -5,12 +5,16 @@ use super::model::{KeyModel, State};
 use crate::linear::{Model, Operation, Verdict, check};
 use pumice_base::rng::Rng;
 use pumice_reactor::Addr;
-use pumice_reactor::sim::{HostId, HostOptions, LinkModel, World};
+use pumice_reactor::sim::{FaultOp, HostId, HostOptions, LinkModel, RandomEffect, RandomFault, World};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// What a kernel makes of a sector that cannot be written or read, and of a link that fails.
+const ENODATA: i32 = 61;
+const EIO: i32 = 5;
 /// The checker gives a key up after this many steps.
 const STEPS_MAX: u64 = 3_000_000;
 
@@ -35,6 +39,8 @@ pub struct Plan {
     pub link_faults: bool,
     /// The server's wall clock may jump.
     pub clock_jumps: bool,
+    /// Files of the server whose media may fail programs, syncs and reads, and flip bits that are read.
+    pub media: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -50,6 +56,7 @@ impl Plan {
             crashes: true,
             link_faults: true,
             clock_jumps: true,
+            media: Vec::new(),
         }
     }
 }
@@ -122,6 +129,9 @@ fn fault(
     plan: &Plan,
     history: &History,
 ) {
+    if !plan.media.is_empty() && rng.chance(0.4) {
+        return media_trouble(world, server, boot, rng, plan, history);
+    }
     let host = hosts[rng.below(hosts.len() as u64) as usize];
     match rng.below(7) {
         0 | 1 if plan.crashes => {
@@ -153,6 +163,43 @@ fn fault(
         }
         _ => {}
     }
+}
+
+/// A drive's media fail for a while, in one of the ways that media have. What a drive cannot mend stops its writes until
+/// it is opened anew, which comes by a power cut or by a kill.
+fn media_trouble(
+    world: &World,
+    server: HostId,
+    boot: &mut dyn FnMut(&World),
+    rng: &mut Rng,
+    plan: &Plan,
+    history: &History,
+) {
+    let path = plan.media[rng.below(plan.media.len() as u64) as usize].clone();
+    let (what, op, effect, chances) = match rng.below(6) {
+        0 | 1 => ("failed programs", FaultOp::Write, RandomEffect::Errno(ENODATA), [0.02, 0.2]),
+        2 => ("failed links", FaultOp::Write, RandomEffect::Errno(EIO), [0.005, 0.05]),
+        3 => ("failed syncs", FaultOp::Sync, RandomEffect::Errno(EIO), [0.1, 1.0]),
+        4 => ("failed reads", FaultOp::Read, RandomEffect::Errno(ENODATA), [0.1, 1.0]),
+        _ => ("flipped reads", FaultOp::Read, RandomEffect::Flip, [0.1, 1.0]),
+    };
+    history.count(what, 1);
+    let chance = chances[rng.below(2) as usize];
+    world.add_random_fault(server, RandomFault { path, op, chance, effect });
+    history.calls_left.set(plan.calls);
+    world.run_for(Duration::from_millis(30 + rng.below(200)));
+    let may_have_stopped = effect == RandomEffect::Errno(EIO) || op == FaultOp::Write;
+    if may_have_stopped || rng.chance(0.3) {
+        if rng.chance(0.5) {
+            world.crash(server)
+        } else {
+            world.kill(server)
+        }
+        world.clear_faults(server);
+        world.restart(server);
+        boot(world);
+    }
+    world.clear_faults(server);
 }
 
 /// The bank: transactions take effect at one instant.

@@ -1,5 +1,5 @@
 //! World `redis`: the production server, its face on two cores, one to three drives, under everything that
-//! [`super::play`] does to it.
+//! [`super::play`] does to it: crashes, faulty links and media, jumping clocks.
 
 use super::play::{Plan, play};
 use crate::report::{Report, RunOptions};
@@ -23,7 +23,7 @@ pub(super) struct Setup {
     pub drives: u8,
 }
 
-fn path(drive: u8) -> PathBuf {
+pub(super) fn path(drive: u8) -> PathBuf {
     format!("/drive{drive}").into()
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
     let setup = Setup { seed, drives };
     world.block_on(server, format(drives)).map_err(|halt| format!("format: {halt}"))??;
     report.count("drives", u64::from(drives));
-    let mut plan = Plan::draw(&mut rng);
+    let mut plan = Plan { media: (0..drives).map(path).collect(), ..Plan::draw(&mut rng) };
     if let Some(ops) = options.ops {
         plan.calls = ops;
     }

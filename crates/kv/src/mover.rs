@@ -1,0 +1,79 @@
+//! Values that cleaning moves, gathered into batches.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_reactor::{JoinHandle, spawn};
+use pumice_segment::Replayed;
+
+use crate::entry::KeyEntry;
+use crate::errors::StoreError;
+use crate::store::Inner;
+use crate::types::SliceId;
+
+/// Windows of a victim that wait in memory for their few live values to make a batch.
+const WINDOWS_MAX: u32 = 4;
+
+/// Gathers values to move and moves them, one batch while the next one is looked up.
+pub struct Mover {
+    store: Arc<Inner>,
+    batch: Vec<Candidate>,
+    bytes: usize,
+    /// Windows that the batch keeps in memory.
+    windows: u32,
+    /// Places of the victim that do not read or verify, and records of which the index cannot tell whether it names them.
+    pub unread: u64,
+    moving: Option<JoinHandle<Result<(), StoreError>>>,
+}
+
+impl Mover {
+    pub fn new(store: Arc<Inner>) -> Self {
+        Self { store, batch: Vec::new(), bytes: 0, windows: 0, unread: 0, moving: None }
+    }
+
+    pub async fn push(&mut self, candidate: Candidate) -> Result<(), StoreError> {
+        self.bytes += candidate.record.ptr.len as usize;
+        self.batch.push(candidate);
+        if self.bytes >= self.store.move_bytes() { self.send().await } else { Ok(()) }
+    }
+
+    pub async fn end_window(&mut self) -> Result<(), StoreError> {
+        self.windows += 1;
+        if self.windows >= WINDOWS_MAX { self.send().await } else { Ok(()) }
+    }
+
+    async fn send(&mut self) -> Result<(), StoreError> {
+        self.settle().await?;
+        (self.bytes, self.windows) = (0, 0);
+        let mut batch = std::mem::take(&mut self.batch);
+        if !batch.is_empty() {
+            let store = self.store.clone();
+            self.moving = Some(spawn(async move { store.move_batch(&mut batch).await }));
+        }
+        Ok(())
+    }
+
+    /// Waits for the batch that is being moved.
+    pub async fn settle(&mut self) -> Result<(), StoreError> {
+        match self.moving.take() {
+            Some(moving) => moving.await.unwrap_or(Err(StoreError::Closing)),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves what was gathered and waits for it.
+    pub async fn finish(&mut self) -> Result<(), StoreError> {
+        self.send().await?;
+        self.settle().await
+    }
+}
+
+/// A value to move.
+pub struct Candidate {
+    pub slice: SliceId,
+    pub key: Bytes,
+    pub record: Replayed,
+    pub found: KeyEntry,
+    /// The slice's when the index was asked.
+    pub epoch: u64,
+}
