@@ -104,7 +104,9 @@ fn fits(result: &WorkerResult, data: Data) -> bool {
 fn throughput(title: &str, results: &Results, data: Data) -> Table {
     let mut columns = vec!["ops/s (CPU s per million)".to_string()];
     columns.extend(results.iter().map(|(e, _)| e.to_string()));
-    columns.extend(["ahead of the best peer", "of those within the space", "CPU of RocksDB's"].map(String::from));
+    columns.extend(
+        ["ahead of the best peer", "of those within the space", "CPU of RocksDB's"].map(String::from),
+    );
     let mut table = Table { title: title.into(), columns, ..Table::default() };
     for name in ROWS {
         let cell = |p: Option<&PhaseResult>| {
@@ -120,8 +122,13 @@ fn throughput(title: &str, results: &Results, data: Data) -> Table {
             peers.filter_map(|(_, r)| r.phase(name)).map(PhaseResult::ops_per_second).fold(0.0, f64::max);
         row.push(times(ours.map_or(0.0, |p| ratio(p.ops_per_second(), best))));
         let fit = results.iter().filter(|(e, r)| *e != EngineKind::Pumice && fits(r, data));
-        let best = fit.filter_map(|(_, r)| r.phase(name)).map(PhaseResult::ops_per_second).fold(0.0, f64::max);
-        row.push(if best > 0.0 { times(ours.map_or(0.0, |p| ratio(p.ops_per_second(), best))) } else { "none".into() });
+        let best =
+            fit.filter_map(|(_, r)| r.phase(name)).map(PhaseResult::ops_per_second).fold(0.0, f64::max);
+        row.push(if best > 0.0 {
+            times(ours.map_or(0.0, |p| ratio(p.ops_per_second(), best)))
+        } else {
+            "none".into()
+        });
         // The cheaper of RocksDB's two: the harder one to beat.
         let rocks = [EngineKind::Rocksdb, EngineKind::RocksdbBlob].into_iter().filter_map(of);
         let rocks = rocks.map(PhaseResult::cpu_per_million).fold(f64::INFINITY, f64::min);
