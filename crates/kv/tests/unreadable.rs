@@ -10,7 +10,7 @@ use pumice_base::rng::Rng;
 use pumice_flash::{Device, DeviceSpec, Emulated, Fault, Operation};
 use pumice_kv::{SliceId, Store, StoreError, record, table};
 use pumice_reactor::sim::{FaultOp, HostOptions, RandomEffect, RandomFault, World};
-use pumice_reactor::sleep;
+use pumice_reactor::{sleep, timeout};
 use pumice_segment::{Replayed, Stream};
 
 const KEYS: u64 = 1500;
@@ -269,5 +269,42 @@ fn a_page_of_a_key_table_costs_the_keys_in_it_and_no_others() {
         assert!(lost > 0 && lost < small / 2 && right + lost == small, "{lost} of {small} are lost");
         load.compare(&store, &[]).await;
         assert!(!store.check(&no_progress).await.expect("check").is_clean());
+    });
+}
+
+#[test]
+fn runs_do_not_pile_up_behind_a_key_table_that_does_not_read() {
+    pumice_reactor::block_on(async {
+        let device = device(SHAPE).await;
+        let store = formatted(&device).await;
+        // A table of every slice, torn: whatever is merged into the bottom meets it.
+        for n in 0..900u64 {
+            put(&store, (n % 3) as u16, &key(n), &value(n, 0)[..50]).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        store.close().await.expect("close");
+        let store = Store::open(device.clone(), common::options(), &no_progress).await.expect("open").store;
+        for table in records(&store, |_, record| record.kind == record::TABLE).await {
+            tear(&device, &table, 0);
+        }
+        store.start_background();
+        for round in 1..=80 {
+            for n in (0..900u64).step_by(9) {
+                put(&store, (n % 3) as u16, &key(n), &value(n, round)[..50]).await;
+            }
+            store.checkpoint().await.expect("checkpoint");
+            sleep(Duration::from_millis(10)).await;
+        }
+        let merging = async {
+            while store.stats().runs_max > 24 {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let merged = timeout(Duration::from_secs(20), merging).await;
+        assert!(merged.is_ok(), "{} runs", store.stats().runs_max);
+        for n in (0..900u64).step_by(9) {
+            let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("it was written again");
+            assert!(entry.expect("there").value == value(n, 80)[..50], "key {n}");
+        }
     });
 }
