@@ -4,6 +4,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What to run. The default is one seed at the size of a smoke test.
 #[derive(Clone, Debug)]
@@ -45,8 +46,10 @@ pub struct Failure {
 pub struct Row {
     /// What it is a figure of.
     pub name: String,
-    /// What the model and the code came to.
+    /// What the model and the code came to; the last value tried when `is_beyond`.
     pub measured: f64,
+    /// What was looked for did not come up to `measured`, where the search ended.
+    pub is_beyond: bool,
     /// What the paper says; `None` when it says nothing.
     pub published: Option<f64>,
     /// The band to meet; `None` when there is none.
@@ -72,6 +75,7 @@ impl Row {
         Self {
             name: name.to_string(),
             measured,
+            is_beyond: false,
             published,
             low: Some(low),
             high: Some(high),
@@ -89,7 +93,18 @@ impl Row {
     /// A figure that is shown and not judged.
     pub(crate) fn shown(name: &str, unit: &str, measured: f64, published: Option<f64>) -> Self {
         let (name, unit) = (name.to_string(), unit.to_string());
-        Self { name, measured, published, low: None, high: None, unit, within_band: None }
+        Self { name, measured, is_beyond: false, published, low: None, high: None, unit, within_band: None }
+    }
+
+    /// A figure that was looked for up to `tried` and is not among what was tried; not judged.
+    pub(crate) fn beyond(name: &str, unit: &str, tried: f64, published: Option<f64>) -> Self {
+        Self { is_beyond: true, ..Self::shown(name, unit, tried, published) }
+    }
+
+    /// What was measured, for people.
+    pub(crate) fn measured_text(&self) -> String {
+        let measured = significant(self.measured);
+        if self.is_beyond { format!("not up to {measured}") } else { measured }
     }
 }
 
@@ -115,6 +130,9 @@ pub struct Report {
     /// The event hashes of all seeds folded into one: equal for two runs of the same options, or the
     /// simulator has lost its determinism.
     pub event_hash: u64,
+    /// How long the run took outside of virtual time; no part of what is the same for two runs.
+    #[serde(skip)]
+    pub wall: Duration,
 }
 
 impl Report {
@@ -137,17 +155,11 @@ impl fmt::Display for Report {
             writeln!(f, "  {name:<28} {value:>12}")?;
         }
         if !self.rows.is_empty() {
-            writeln!(f, "  {:<62} {:>10} {:>10}  {:<6} within band", "", "measured", "published", "")?;
+            writeln!(f, "  {:<62} {:>15} {:>10}  {:<6} within band", "", "measured", "published", "")?;
         }
         for row in &self.rows {
             let published = row.published.map_or("-".to_string(), significant);
-            write!(
-                f,
-                "  {:<62} {:>10} {published:>10}  {:<6}",
-                row.name,
-                significant(row.measured),
-                row.unit
-            )?;
+            write!(f, "  {:<62} {:>15} {published:>10}  {:<6}", row.name, row.measured_text(), row.unit)?;
             match (row.within_band, row.low, row.high) {
                 (Some(within), Some(low), Some(high)) => {
                     let answer = if within { "yes" } else { "NO" };
@@ -163,6 +175,11 @@ impl fmt::Display for Report {
             writeln!(f, "FAILED with seed {}: {}", failure.seed, failure.what)?;
             writeln!(f, "  replay: {}", failure.replay)?;
         }
+        if let Some(&ms) = self.counters.get("virtual ms") {
+            let (seconds, wall) = (ms as f64 / 1e3, self.wall.as_secs_f64());
+            let ratio = significant(seconds / wall.max(1e-3));
+            writeln!(f, "  {seconds:.0} virtual seconds in {wall:.1} s: {ratio} for each")?;
+        }
         if self.passed() {
             writeln!(f, "passed")?;
         }
@@ -171,7 +188,7 @@ impl fmt::Display for Report {
 }
 
 /// A number with four significant digits, as people write it.
-fn significant(value: f64) -> String {
+pub(crate) fn significant(value: f64) -> String {
     let digits = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
     format!("{value:.*}", (3 - digits).clamp(0, 6) as usize)
 }

@@ -69,6 +69,8 @@ struct Lane {
     group: u32,
     /// No group of this lane waits on the die: the link has not fetched it yet.
     starved: bool,
+    /// The die works on the group.
+    started: bool,
     /// The group ends no sooner.
     end_ns: u64,
 }
@@ -190,6 +192,7 @@ impl Calendar {
             die: base + (group % wide) as usize,
             group,
             starved: true,
+            started: false,
             end_ns: 0,
         });
         let request = Request {
@@ -252,7 +255,10 @@ impl Calendar {
         let lane_ns = request.lanes.iter().filter(|lane| lane.group < request.end_group).map(|lane| {
             let later = (request.end_group - 1 - lane.group) / wide;
             let least_ns = self.group_ns_min(request.kind);
-            lane.end_ns.max(self.now_ns) + u64::from(later) * least_ns
+            // Who still waits for its die has all of its group before it: without this, hundreds that wait would look at
+            // every event.
+            let group_ns = if lane.started { lane.end_ns.max(self.now_ns) } else { self.now_ns + least_ns };
+            group_ns + u64::from(later) * least_ns
         });
         let next_ns = self.events.peek().map_or(self.now_ns, |Reverse((at, ..))| *at);
         lane_ns.max().unwrap_or(0).max(next_ns)
@@ -365,7 +371,7 @@ impl Calendar {
         let least_ns = self.group_ns_min(request.kind);
         let die = request.lanes[lane].die;
         let entry = &mut self.request_mut(slot).lanes[lane];
-        entry.starved = false;
+        (entry.starved, entry.started) = (false, false);
         entry.end_ns = now_ns + least_ns;
         if self.dies[die].busy {
             self.dies[die].queue.push_back((slot, lane));
@@ -406,6 +412,7 @@ impl Calendar {
             }
         };
         let entry = &mut self.request_mut(slot).lanes[lane];
+        entry.started = true;
         entry.end_ns = entry.end_ns.max(end_ns);
     }
 
@@ -443,7 +450,7 @@ impl Calendar {
         let (before, after, is_over) = (request.before, request.after, request.open == 0);
         let entry = &mut request.lanes[lane];
         let here = !is_program || entry.group < request.fetched;
-        entry.starved = more && !here;
+        (entry.starved, entry.started) = (more && !here, false);
         if more && here {
             // The die still counts as busy, so that whoever waits goes first.
             self.enqueue(slot, lane);
