@@ -5,7 +5,7 @@ use pumice_base::checksum::crc32c_seeded;
 use pumice_segment::layout::frame::FrameHeader;
 use pumice_segment::layout::header::{self, SegmentHeader};
 use pumice_segment::layout::meta::{self, MetaKind, MetaRecord, SegmentEntry, SegmentState};
-use pumice_segment::layout::superblock::{self, Superblock};
+use pumice_segment::layout::superblock::{self, Placed, Superblock};
 use pumice_segment::layout::{frame, record};
 use pumice_segment::{Addr, Stream};
 
@@ -40,8 +40,18 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
         more: true,
     };
     header.encode(&mut frame, ADDR);
-    let mut block = vec![0; superblock::SUPERBLOCK_BYTES];
-    let superblock = Superblock {
+    let placed = Placed { superblocks: [0, 5], meta: vec![2, 3, 4, 9], retired: vec![1] };
+    let superblocks = [None, Some(placed)].map(|placed| {
+        let superblock = superblock_of(placed);
+        let mut block = vec![0; superblock.encoded_bytes()];
+        superblock.encode(&mut block);
+        block
+    });
+    [vec![segment, frame], superblocks.to_vec()].concat()
+}
+
+fn superblock_of(placed: Option<Placed>) -> Superblock {
+    Superblock {
         drive_id: DRIVE_ID,
         sequence: 2,
         segment_bytes: 8 << 20,
@@ -51,9 +61,8 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
         segment_count: 1000,
         meta_half_segments: 2,
         config: Bytes::from_static(b"the client's"),
-    };
-    superblock.encode(&mut block);
-    vec![segment, frame, block]
+        placed,
+    }
 }
 
 /// Each page as each kind; checksums are made right, or hardly any change would get past them.
@@ -77,11 +86,17 @@ pub fn headers(input: &[u8]) {
         }
     }
     let mut page = input.to_vec();
-    if page.len() >= superblock::SUPERBLOCK_BYTES {
-        let of = |p: &[u8]| crc32c_seeded(0, &[&p[..12], &p[16..superblock::SUPERBLOCK_BYTES]]);
-        put_checksum(&mut page, 12, of);
+    if let Some(total) = Superblock::peek_bytes(&page).filter(|&total| total <= page.len()) {
+        put_checksum(&mut page, 12, |p| crc32c_seeded(0, &[&p[..12], &p[16..total]]));
         if let superblock::Decoded::Superblock(found) = Superblock::decode(&page) {
             assert!(found.config.len() <= superblock::CONFIG_MAX_BYTES);
+            let placed = found.placed.as_ref();
+            assert!(placed.is_none_or(|placed| placed.retired.len() <= superblock::RETIRED_MAX));
+            let mut again = vec![0; found.encoded_bytes()];
+            found.encode(&mut again);
+            let survives =
+                matches!(Superblock::decode(&again), superblock::Decoded::Superblock(one) if one == found);
+            assert!(survives, "a superblock survives writing");
         }
     }
 }
@@ -143,6 +158,7 @@ pub fn meta_seeds() -> Vec<Vec<u8>> {
                 last_seq: 1000,
                 next_life: LIFE + 1,
                 durable_frames: [13, 5],
+                patrol: [7, 1],
                 segments: (4..9).map(entry).collect(),
                 pool: vec![10, 11, 12],
                 blobs: vec![Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"three")],
