@@ -8,15 +8,17 @@
 //! 3. Under the slice's lock again, each key that still points at the old place is pointed at the new one.
 //! 4. Tables and pieces of large values are written again as they are; the manifest, or the entry's list of
 //!    pieces, follows.
-//! 5. The segment is released; one that does not read whole only if nothing names what is lost (`unreadable.rs`). The heap reuses it after the next metadata record, before which everything
-//!    appended is made durable: so also what made these records dead.
+//! 5. The segment is released; one that does not read whole only if nothing names what is lost (`unreadable.rs`). The
+//!    heap reuses it after the next metadata record, before which everything appended is made durable: so also what made
+//!    these records dead.
 //!
 //! From 2 to 3 no memtable is sealed (`seal_turn`), or a moved record could be older than the checkpoint that
 //! should hold it.
 //!
 //! Records of the commit stream above the checkpoint are needed for a replay, so their segments wait for a flush.
 //!
-//! While segments are short, users may write as much as cleaning wins, window by window (`Heap::pace`): a little more
+//! While segments are short, users may write as much as cleaning and merging win, window by window (`Heap::pace`), less
+//! what flushes and merges take: a little more
 //! while a few segments are left, a little less when the last ones go. So nobody waits for a whole segment, and whoever
 //! waits has the whole of cleaning's speed.
 

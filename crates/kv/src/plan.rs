@@ -21,6 +21,7 @@ const UPPER_RUNS_MAX: usize = 32;
 const FIRST_RUNS: usize = 4;
 /// Retired prefixes beyond which tables are rewritten to be rid of them.
 const RETIRED_MAX: usize = 1024;
+
 /// Runs to merge into the oldest of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {

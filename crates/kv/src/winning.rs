@@ -93,9 +93,11 @@ impl Inner {
     }
 
     fn are_tables_much(&self) -> bool {
+        // The manifest's lock is a leaf: the heap is not asked under it.
+        let drive_bytes = u64::from(self.segments) * u64::from(self.heap.segment_bytes());
         let manifest = lock(&self.manifest);
         let tables: u64 = manifest.versions.iter().flat_map(|version| &version.runs).map(Run::bytes).sum();
-        tables > self.heap.space().raw / 8
+        tables > drive_bytes / 8
     }
 
     fn best_merge(&self) -> Option<Prospect> {

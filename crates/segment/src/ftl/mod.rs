@@ -12,8 +12,8 @@
 //!    until the floor of erased blocks is met.
 //! 3. A block that fails to program or erase is retired at once and the write goes to another; a checkpoint (`durable.rs`,
 //!    `area.rs`) keeps it retired. The checkpoint on [`RawFlash::close`] lets the next open read nothing else.
-//! 4. Raw media get BCH parity in their out-of-band bytes ([`pumice_flash::Corrected`]): what can be mended is mended and counted, what cannot
-//!    names its page. A segment with a page near the limit is named weak until it is [refreshed](RawFlash::refresh); a
+//! 4. Raw media get BCH parity in their out-of-band bytes ([`pumice_flash::Corrected`]): what can be mended is mended and
+//!    counted, what cannot names its page. A segment with a page near the limit is named weak until it is [refreshed](RawFlash::refresh); a
 //!    patrol finds and refreshes those that nobody reads (`scrub.rs`).
 //!
 //! Layouts are in `docs/format/raw-flash.md`. The record heap lies beside this layer, on the same
