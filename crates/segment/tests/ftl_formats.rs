@@ -79,7 +79,7 @@ fn checkpoints_keep_their_layout() {
     check(
         &bytes,
         "\
-         50554d46544c43500100030071afda6970756d696365206669787475726520310500000000000000 \
+         50554d46544c435002000300c70e977e70756d696365206669787475726520310500000000000000 \
          0100000002000000040000000020000000040000000800002c000000c00100002b00000000000000 \
          11000000030000000000000000000000000000000000000000000000000000000000000000000000 \
          000000000000000007000040",
@@ -87,6 +87,11 @@ fn checkpoints_keep_their_layout() {
     assert_eq!(PartHeader::part_bytes(&bytes), Some(PART_HEADER_BYTES + 4));
     assert_eq!(PartHeader::decode(1, &bytes), Ok(Some((header(), &bytes[128..]))));
     assert_eq!(PartHeader::decode(2, &bytes), Ok(None), "on another block");
+    // As drives of version 1 have it: the same bytes but for the version.
+    let mut older = bytes.clone();
+    older[8] = 1;
+    older[12..16].copy_from_slice(&[0x71, 0xaf, 0xda, 0x69]);
+    assert_eq!(PartHeader::decode(1, &older), Ok(Some((header(), &older[128..]))));
     for at in 0..bytes.len() {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1;
@@ -104,10 +109,10 @@ fn checkpoints_keep_their_layout() {
     assert!(!is_mark(1, DRIVE, 5, &mark[..MARK_BYTES - 1]));
 }
 
-/// Version 2 of what was encoded for `block`, with a checksum that fits.
+/// The next version of what was encoded for `block`, with a checksum that fits.
 fn newer(block: u32, bytes: &[u8]) -> Vec<u8> {
     let mut newer = bytes.to_vec();
-    newer[8] = 2;
+    newer[8] += 1;
     let crc = pumice_base::checksum::crc32c_seeded(u64::from(block), &[&newer[..12], &newer[16..]]);
     newer[12..16].copy_from_slice(&crc.to_le_bytes());
     newer
@@ -118,7 +123,7 @@ fn newer_versions_are_refused() {
     let tag =
         BlockTag { kind: TagKind::Erased, drive_id: DRIVE, id: 0, sequence: 1, erases: 1, len_bytes: 0 };
     assert_eq!(BlockTag::decode(3, &newer(3, &tag.encode(3))), TagDecoded::Newer(2));
-    assert_eq!(PartHeader::decode(1, &newer(1, &header().encode(1, &[]))), Err(2));
+    assert_eq!(PartHeader::decode(1, &newer(1, &header().encode(1, &[]))), Err(3));
     let world = World::new(1);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let run = async move {

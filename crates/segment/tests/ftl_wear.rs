@@ -151,8 +151,9 @@ fn the_patrol_keeps_its_pace_gives_way_and_resumes() {
 /// Rewrites segments until no block is left, fewer of them as blocks die; reads everything on the way.
 async fn use_up(spec: &str, seed: u64) {
     let context = format!("{spec}, seed {seed}");
-    let (raw, _nand) = formatted(&format!("{spec},seed={seed}")).await;
-    let client = raw.client();
+    let (mut raw, _nand) = formatted(&format!("{spec},seed={seed}")).await;
+    let device = raw.device().clone();
+    let mut client = raw.client();
     let mut rng = Rng::from_seed(seed);
     let mut there: BTreeMap<u128, u64> = BTreeMap::new();
     let (mut writes, mut id, mut is_full) = (0u64, 0u128, false);
@@ -193,6 +194,20 @@ async fn use_up(spec: &str, seed: u64) {
                 result.unwrap_or_else(|error| panic!("{context}: write {writes}, read {id}: {error}"));
                 assert!(buf[..] == segment(&raw, seed)[..], "{context}: {id}");
             }
+        }
+        if writes.is_multiple_of(64) {
+            // Its checkpoints, too, are found again, and with them every block that went bad.
+            let bad = raw.space().total().bad;
+            if writes.is_multiple_of(128) {
+                raw.close().await.unwrap_or_else(|error| panic!("{context}: close: {error}"));
+            }
+            let opened = RawFlash::open(device.clone(), RawOptions { erased_ahead: 1 }, &|_, _| ()).await;
+            let opened = opened.unwrap_or_else(|error| panic!("{context}: open: {error}"));
+            assert!(opened.damage.is_empty(), "{context}: {:?}", opened.damage);
+            raw = opened.raw;
+            client = raw.client();
+            assert_eq!(raw.segment_count() as usize, there.len(), "{context}: write {writes}");
+            assert!(raw.space().total().bad >= bad, "{context}: {} B of {bad}", raw.space().total().bad);
         }
         yield_now().await;
     }

@@ -1,17 +1,20 @@
-//! Where checkpoints lie: on the first good blocks of the drive, which hold nothing else.
+//! Where checkpoints lie: on a few blocks of the drive's first ones, the *window*, which hold nothing else.
 //!
-//! 1. The blocks follow from the shape and the factory's marks: twice what a checkpoint takes, and two spares. On most
-//!    drives that is four blocks in all, each on another channel.
+//! 1. Formatting keeps the first good blocks: twice what a checkpoint takes, and two spares. On most drives that is four
+//!    blocks in all, each on another channel. One that fails is made up for by another of the window (`recruit.rs`).
 //! 2. A checkpoint goes to blocks that the newest one does not lie on, those with the fewest erases; so the newest whole one
 //!    is there at every moment. Of several the one with the highest generation counts.
-//! 3. A clean checkpoint answers for everything until a mark lies behind it. Opening writes the mark before anything else.
+//! 3. Opening reads the first page of each block of the window: which of them hold checkpoints no fixed place could say, as
+//!    any block may wear out. What users wrote is told from it by the tag beside the page.
+//! 4. A clean checkpoint answers for everything until a mark lies behind it. Opening writes the mark before anything else.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pumice_flash::{BlockAddr, FlashError, Geometry};
-use pumice_reactor::IoBuf;
+use pumice_reactor::{IoBuf, spawn};
 
-use super::blocks::BlockState;
+use super::blocks::{BlockState, Role};
 use super::checkpoint::{
     ENTRY_BYTES, MARK_BYTES, PART_HEADER_BYTES, PartHeader, Payload, decode_payload, encode_mark, is_mark,
 };
@@ -22,6 +25,12 @@ use super::{Class, Inner, RawError};
 const SPARES: usize = 2;
 /// Pages of a checkpoint that are programmed in one turn.
 const CHUNK_PAGES: u32 = 16;
+/// The window is one block of so many, ...
+const WINDOW_SHARE: u32 = 16;
+/// ... but not more than these, ...
+const WINDOW_MAX: u32 = 64;
+/// ... unless so many times what is kept of it at once are more.
+const WINDOW_LIVES: u32 = 4;
 
 /// The newest whole checkpoint.
 pub(crate) struct Loaded {
@@ -50,38 +59,90 @@ fn parts_max(geometry: Geometry) -> usize {
     (geometry.block_count() as usize * ENTRY_BYTES).div_ceil(part_payload_bytes(geometry))
 }
 
-/// The blocks for checkpoints, by number.
+/// Blocks that are kept for checkpoints at a time.
+pub(crate) fn kept_count(geometry: Geometry) -> u32 {
+    (2 * parts_max(geometry) + SPARES) as u32
+}
+
+/// Blocks, from number 0 on, that checkpoints may ever lie on. On a drive of 704 GiB whose 64 wear out only after 192,000
+/// checkpoints, every 22,000 erases and whenever a block fails, the other blocks are gone before.
+pub(crate) fn window(geometry: Geometry) -> u32 {
+    let least = WINDOW_LIVES * kept_count(geometry);
+    (geometry.block_count() / WINDOW_SHARE).clamp(least, least.max(WINDOW_MAX)).min(geometry.block_count())
+}
+
+/// The blocks for checkpoints of a new drive, by number: the first that neither the factory nor `before` calls bad.
 ///
 /// # Errors
 /// [`FlashError::Geometry`] when nothing would be left of the drive.
-pub(crate) fn blocks(media: &Media) -> Result<Vec<u32>, RawError> {
+pub(crate) fn fresh(media: &Media, before: Option<&Loaded>) -> Result<Vec<u32>, RawError> {
     let geometry = media.geometry();
-    let wanted = 2 * parts_max(geometry) + SPARES;
-    let good = (0..geometry.block_count()).filter(|&n| !media.device().is_factory_bad(geometry.block(n)));
-    let blocks: Vec<u32> = good.take(wanted).collect();
-    if blocks.len() < wanted || wanted * 2 > geometry.block_count() as usize {
+    let wanted = kept_count(geometry);
+    let is_bad = |&number: &u32| {
+        let known = before.is_some_and(|loaded| loaded.states[number as usize].role() == Role::Bad);
+        known || media.device().is_factory_bad(geometry.block(number))
+    };
+    let good = (0..window(geometry)).filter(|number| !is_bad(number));
+    let blocks: Vec<u32> = good.take(wanted as usize).collect();
+    if blocks.len() < wanted as usize || wanted * 2 > geometry.block_count() {
         let why = format!("{wanted} blocks are needed for checkpoints, too many of what is there");
         return Err(FlashError::Geometry(format!("{geometry}: {why}")).into());
     }
     Ok(blocks)
 }
 
+/// Reads the whole parts that blocks of the window begin with, side by side.
+async fn read_parts(media: &Arc<Media>) -> Result<Vec<Result<Part, RawError>>, RawError> {
+    let readers: Vec<_> = (0..window(media.geometry()))
+        .map(|block| {
+            let media = Arc::clone(media);
+            spawn(async move { (block, read_part(&media, block).await) })
+        })
+        .collect();
+    let mut found = Vec::new();
+    for reader in readers {
+        match super::joined(reader).await {
+            (block, Ok(Some((header, payload)))) => found.push(Ok(Part { header, block, payload })),
+            (_, Ok(None)) => {}
+            // Says of that part alone that it cannot be used.
+            (_, Err(error @ RawError::Version { .. })) => found.push(Err(error)),
+            (_, Err(error)) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// A part of a checkpoint that verifies, and the block it lies on.
+struct Part {
+    header: PartHeader,
+    block: u32,
+    payload: Vec<u8>,
+}
+
 /// Reads the whole part that block number `block` begins with, if there is one.
 async fn read_part(media: &Media, block: u32) -> Result<Option<(PartHeader, Vec<u8>)>, RawError> {
     let geometry = media.geometry();
     let at = geometry.block(block);
-    let (result, buf) = media.read_block(at, 0, IoBuf::for_read(geometry.page_bytes as usize)).await;
-    if !reads(result)? {
-        return Ok(None);
-    }
-    let Some(len) = PartHeader::part_bytes(&buf) else { return Ok(None) };
+    let head = match media.read_untagged(at).await {
+        Ok(Some(head)) => head,
+        Ok(None) => return Ok(None),
+        // The media say that it is bad: it may answer whatever it likes.
+        Err(FlashError::Gone { operation }) => return Err(FlashError::Gone { operation }.into()),
+        Err(_) if media.device().is_factory_bad(at) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let Some(len) = PartHeader::part_bytes(&head) else { return Ok(None) };
     if len > part_payload_bytes(geometry) + PART_HEADER_BYTES {
         return Ok(None);
     }
-    let (result, buf) =
-        media.read_block(at, 0, IoBuf::for_read(len.next_multiple_of(geometry.page_bytes as usize))).await;
-    if !reads(result)? {
-        return Ok(None);
+    let mut buf = head;
+    if len > buf.len() {
+        let whole = IoBuf::for_read(len.next_multiple_of(geometry.page_bytes as usize));
+        let result;
+        (result, buf) = media.read_block(at, 0, whole).await;
+        if !reads(result)? {
+            return Ok(None);
+        }
     }
     match PartHeader::decode(block, &buf[..len]) {
         Ok(found) => Ok(found.map(|(header, payload)| (header, payload.to_vec()))),
@@ -102,30 +163,28 @@ fn reads(result: Result<bool, FlashError>) -> Result<bool, RawError> {
 }
 
 /// The newest checkpoint that is whole, whatever shape it was written for if it is one part.
-pub(crate) async fn load(media: &Media) -> Result<Option<Loaded>, RawError> {
+pub(crate) async fn load(media: &Arc<Media>) -> Result<Option<Loaded>, RawError> {
     let geometry = media.geometry();
-    let mut found = Vec::new();
-    for block in blocks(media)? {
-        if let Some((header, payload)) = read_part(media, block).await? {
-            found.push((header, block, payload));
-        }
-    }
-    found.sort_by_key(|(header, ..)| (std::cmp::Reverse(header.generation), header.part));
-    for group in found.chunk_by(|a, b| a.0.generation == b.0.generation && a.0.drive_id == b.0.drive_id) {
-        let header = group[0].0;
-        let parts = group.iter().map(|(header, ..)| header.part);
+    let mut found: Vec<Part> = read_parts(media).await?.into_iter().collect::<Result<_, _>>()?;
+    found.sort_by_key(|part| (std::cmp::Reverse(part.header.generation), part.header.part));
+    let of_one = |a: &Part, b: &Part| {
+        a.header.generation == b.header.generation && a.header.drive_id == b.header.drive_id
+    };
+    for group in found.chunk_by(of_one) {
+        let header = group[0].header;
+        let parts = group.iter().map(|part| part.header.part);
         if header.parts as usize != group.len() || !parts.eq(0..header.parts) {
             continue;
         }
-        let bytes: Vec<u8> = group.iter().flat_map(|(.., payload)| payload.iter().copied()).collect();
+        let bytes: Vec<u8> = group.iter().flat_map(|part| part.payload.iter().copied()).collect();
         if !header.fits(geometry, media.in_band()) {
             let (formatted, found) = (header.geometry(header.page_bytes).to_string(), geometry.to_string());
             return Err(RawError::Shape { formatted, found });
         }
         let Some(payload) = decode_payload(&bytes, geometry.block_count() as usize) else { continue };
         let place = Place {
-            blocks: group.iter().map(|&(_, block, _)| block).collect(),
-            mark_page: mark_page(geometry, group[group.len() - 1].2.len()),
+            blocks: group.iter().map(|part| part.block).collect(),
+            mark_page: mark_page(geometry, group[group.len() - 1].payload.len()),
         };
         let is_current = header.clean && !is_marked(media, &header, &place).await?;
         let Payload { states, ids } = payload;
@@ -135,14 +194,9 @@ pub(crate) async fn load(media: &Media) -> Result<Option<Loaded>, RawError> {
 }
 
 /// The highest generation of any part, whole or not, whatever it belongs to; 0 where there is none.
-pub(crate) async fn newest_generation(media: &Media) -> Result<u64, RawError> {
-    let mut newest = 0;
-    for block in blocks(media)? {
-        if let Ok(Some((header, _))) = read_part(media, block).await {
-            newest = newest.max(header.generation);
-        }
-    }
-    Ok(newest)
+pub(crate) async fn newest_generation(media: &Arc<Media>) -> Result<u64, RawError> {
+    let parts = read_parts(media).await?.into_iter().flatten();
+    Ok(parts.map(|part| part.header.generation).max().unwrap_or(0))
 }
 
 fn mark_page(geometry: Geometry, payload_bytes: usize) -> u32 {
@@ -190,19 +244,10 @@ impl Inner {
         let mut place = Place { blocks: Vec::new(), mark_page: 0 };
         for (part, bytes) in (0..).zip(&cut) {
             let header = PartHeader { part, parts: cut.len() as u32, ..header };
-            let block = {
-                let taken = |block: &u32| current.blocks.contains(block) || place.blocks.contains(block);
-                let free = self.area.iter().copied().filter(|block| !taken(block));
-                let state = |number: u32| {
-                    let at = geometry.block(number);
-                    self.blocks(at.channel).state(at.block)
-                };
-                let good = free.filter(|&block| state(block).role() == super::blocks::Role::System);
-                let Some(block) = good.min_by_key(|&block| state(block).erases()) else {
-                    let bad = self.area.iter().filter(|&&n| state(n).role() == super::blocks::Role::Bad);
-                    return Err(RawError::CheckpointsWorn { blocks: self.area.len(), bad: bad.count() });
-                };
-                block
+            let taken = |block: &u32| current.blocks.contains(block) || place.blocks.contains(block);
+            let kept = self.kept_blocks().into_iter().filter(|(block, _)| !taken(block));
+            let Some((block, _)) = kept.min_by_key(|(block, state)| (state.erases(), *block)) else {
+                return Err(self.checkpoints_worn());
             };
             match self.write_part(geometry.block(block), &header.encode(block, bytes)).await {
                 Ok(()) => {
@@ -210,9 +255,7 @@ impl Inner {
                     place.mark_page = mark_page(geometry, bytes.len());
                 }
                 Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) => {
-                    let at = geometry.block(block);
-                    self.blocks(at.channel).set_system(at.block, true);
-                    self.bad_found.fetch_add(1, Ordering::AcqRel);
+                    self.retire_kept(block);
                     return Ok(None);
                 }
                 Err(error) => return Err(error.into()),
@@ -238,6 +281,49 @@ impl Inner {
             drop(grant);
             programmed?;
         }
+        // Worn blocks lose what they took before their programs fail, and nobody reads a checkpoint again until it is needed.
+        if self.media.device().corrected_bits_max(block).is_some() {
+            let whole = IoBuf::for_read(bytes.len().next_multiple_of(geometry.page_bytes as usize));
+            let grant = scheduler.turn(Class::Read).await;
+            let (result, _) = self.media.read_block(block, 0, whole).await;
+            drop(grant);
+            match result {
+                Ok(false) => {}
+                Ok(true) | Err(FlashError::Uncorrectable { .. }) => {
+                    return Err(FlashError::ProgramFailed { block, page: 0 });
+                }
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
+    }
+
+    /// Blocks that are kept for checkpoints, by number.
+    pub(super) fn kept_blocks(&self) -> Vec<(u32, BlockState)> {
+        let kept = self.window_blocks();
+        kept.into_iter().filter(|(_, state)| state.role() == Role::System).collect()
+    }
+
+    /// All blocks that may be.
+    pub(super) fn window_blocks(&self) -> Vec<(u32, BlockState)> {
+        let geometry = self.media.geometry();
+        let state = |number: u32| {
+            let at = geometry.block(number);
+            (number, self.blocks(at.channel).state(at.block))
+        };
+        (0..window(geometry)).map(state).collect()
+    }
+
+    /// A block for checkpoints failed.
+    pub(super) fn retire_kept(&self, number: u32) {
+        let at = self.media.geometry().block(number);
+        self.blocks(at.channel).set_system(at.block, true);
+        self.bad_found.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn checkpoints_worn(&self) -> RawError {
+        let blocks = self.window_blocks();
+        let bad = blocks.iter().filter(|(_, state)| state.role() == Role::Bad).count();
+        RawError::CheckpointsWorn { blocks: blocks.len(), bad }
     }
 }

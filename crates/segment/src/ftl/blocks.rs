@@ -187,6 +187,15 @@ impl Blocks {
         self.set(block, &[Role::Erasing, Role::Writing], Role::Bad);
     }
 
+    /// Keeps a block that bears nothing for checkpoints, unless it is in use by now.
+    pub(crate) fn keep(&mut self, block: u32) -> bool {
+        let is_free = matches!(self.state(block).role(), Role::Dirty | Role::Erased);
+        if is_free {
+            self.set(block, &[Role::Dirty, Role::Erased], Role::System);
+        }
+        is_free
+    }
+
     /// A block for checkpoints failed, or was erased.
     pub(crate) fn set_system(&mut self, block: u32, is_bad: bool) {
         let erases = self.state(block).erases() + u32::from(!is_bad);

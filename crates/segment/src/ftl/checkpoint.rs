@@ -8,6 +8,9 @@ use super::blocks::{BlockState, Role};
 use super::tag::RAW_VERSION;
 use crate::layout::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
+/// Newest version of checkpoints that this build reads, and the one it writes. In version 1 they lay on the blocks that were
+/// kept when the drive was formatted; a build that knows no other would take an older one there for the newest.
+pub const CHECKPOINT_VERSION: u16 = 2;
 /// Bytes before a part's payload.
 pub const PART_HEADER_BYTES: usize = 128;
 /// Bytes of the mark that says that the drive was opened after a clean close.
@@ -79,7 +82,7 @@ impl PartHeader {
     pub fn encode(&self, block: u32, payload: &[u8]) -> Vec<u8> {
         let mut out = vec![0; PART_HEADER_BYTES];
         out[..8].copy_from_slice(PART_MAGIC);
-        put_u16(&mut out, 8, RAW_VERSION);
+        put_u16(&mut out, 8, CHECKPOINT_VERSION);
         put_u16(&mut out, 10, if self.clean { CLEAN } else { 0 } | if self.in_band { IN_BAND } else { 0 });
         out[16..32].copy_from_slice(&self.drive_id);
         put_u64(&mut out, 32, self.generation);
@@ -117,7 +120,7 @@ impl PartHeader {
             return Ok(None);
         }
         let version = u16_at(bytes, 8);
-        if version > RAW_VERSION {
+        if version > CHECKPOINT_VERSION {
             return Err(version);
         }
         Ok(Self::peek(bytes).map(|header| (header, &bytes[PART_HEADER_BYTES..])))

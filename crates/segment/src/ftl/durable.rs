@@ -56,7 +56,13 @@ impl UnderWay {
         // First counted, then looked: closing looks the other way round.
         inner.under_way.fetch_add(1, Ordering::SeqCst);
         let this = Self(Arc::clone(inner));
-        if inner.is_closing() { Err(RawError::Closed) } else { Ok(this) }
+        if inner.is_closing() {
+            Err(RawError::Closed)
+        } else if inner.is_unmarked.load(Ordering::Acquire) {
+            Err(inner.checkpoints_worn())
+        } else {
+            Ok(this)
+        }
     }
 }
 
@@ -82,6 +88,13 @@ impl RawFlash {
     /// The device's; the drive is as after a crash then, and nothing acknowledged is lost.
     pub async fn close(&self) -> Result<(), RawError> {
         let inner = &self.0;
+        if inner.is_unmarked.load(Ordering::Acquire) {
+            // Nothing has changed since it was closed.
+            inner.closing.store(true, Ordering::SeqCst);
+            return Ok(());
+        }
+        // Later nothing can be moved.
+        self.clear_window().await;
         if inner.closing.swap(true, Ordering::SeqCst) {
             return Err(RawError::Closed);
         }
@@ -125,7 +138,7 @@ impl Inner {
     }
 
     /// Returns when a checkpoint knows every block that has turned bad so far.
-    pub(super) async fn save_bad(&self) -> Result<(), RawError> {
+    pub(super) async fn save_bad(self: &Arc<Self>) -> Result<(), RawError> {
         let found = self.bad_found.load(Ordering::Acquire);
         let is_wanted = || self.bad_saved.load(Ordering::Acquire) < found;
         if is_wanted() { self.write_checkpoint(false, is_wanted).await } else { Ok(()) }
@@ -133,7 +146,7 @@ impl Inner {
 
     /// Writes a checkpoint, if it is still wanted when those before are done.
     pub(super) async fn write_checkpoint(
-        &self,
+        self: &Arc<Self>,
         clean: bool,
         is_wanted: impl Fn() -> bool,
     ) -> Result<(), RawError> {
@@ -142,12 +155,16 @@ impl Inner {
             return Ok(());
         }
         loop {
+            if !self.recruit().await? {
+                RawFlash(Arc::clone(self)).clear_window_in_background();
+            }
             let bad = self.bad_found.load(Ordering::Acquire);
             let Newest { place, generation } = self.newest().clone();
             let (header, payload) = self.snapshot(generation + 1, clean);
             match self.write_parts(header, &payload, &place).await {
                 Ok(Some(place)) => {
                     *self.newest() = Newest { place, generation: header.generation };
+                    self.is_unmarked.store(false, Ordering::Release);
                     self.bad_saved.fetch_max(bad, Ordering::AcqRel);
                     self.erases_since_checkpoint.store(0, Ordering::Release);
                     self.counters.count(|counts| counts.checkpoints += 1);

@@ -81,10 +81,13 @@ pub enum RawError {
         /// The version found.
         version: u16,
     },
-    /// Too few blocks for checkpoints are left.
-    #[error("of {blocks} blocks for checkpoints {bad} are bad: move what the drive holds to another")]
+    /// No block is left for checkpoints: the others that may hold them are bad, or hold segments that cannot be moved.
+    #[error(
+        "of {blocks} blocks that may hold checkpoints {bad} are bad, and none is free: erase segments, or move what the \
+         drive holds to another"
+    )]
     CheckpointsWorn {
-        /// Blocks that were kept for checkpoints.
+        /// Blocks that may hold checkpoints.
         blocks: usize,
         /// Those of them that are bad.
         bad: usize,

@@ -176,6 +176,28 @@ impl Media {
         }
     }
 
+    /// A block's first page, unless it bears a tag beside it or does not read.
+    ///
+    /// # Errors
+    /// Whatever says nothing of the page.
+    pub(crate) async fn read_untagged(&self, block: BlockAddr) -> Result<Option<IoBuf>, FlashError> {
+        let page = IoBuf::for_read(self.geometry.page_bytes as usize);
+        let (result, page, is_tagged) = if self.in_band {
+            let (result, page) = self.read_block(block, 0, page).await;
+            (result.map(drop), page, false)
+        } else {
+            let oob = IoBuf::for_read(self.geometry.oob_bytes as usize);
+            let (result, page, oob) = self.device.read_with_oob(block, 0, page, oob).await;
+            let tag = BlockTag::decode(self.geometry.number(block), &oob);
+            (result, page, tag != TagDecoded::Nothing)
+        };
+        match result {
+            Ok(()) => Ok((!is_tagged).then_some(page)),
+            Err(FlashError::ReadPastWritePointer { .. } | FlashError::Uncorrectable { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether a block that was just written is too worn to keep it: its last page needs more than half of what its code
     /// corrects, with all the years to come. False where nobody tells.
     ///

@@ -11,7 +11,7 @@
 //! 2. An erase is durable when it returns; a discard is a hint (`erase.rs`). Released blocks are erased in the background
 //!    until the floor of erased blocks is met.
 //! 3. A block that fails to program or erase is retired at once and the write goes to another; a checkpoint (`durable.rs`,
-//!    `area.rs`) keeps it retired. The checkpoint on [`RawFlash::close`] lets the next open read nothing else.
+//!    `area.rs`, `recruit.rs`) keeps it retired. The checkpoint on [`RawFlash::close`] lets the next open read nothing else.
 //! 4. Raw media get BCH parity in their out-of-band bytes ([`pumice_flash::Corrected`]): what can be mended is mended and
 //!    counted, what cannot names its page. A segment with a page near the limit is named weak until it is [refreshed](RawFlash::refresh); a
 //!    patrol finds and refreshes those that nobody reads (`scrub.rs`).
@@ -34,6 +34,7 @@ mod media;
 mod open;
 mod probe;
 mod recover;
+mod recruit;
 mod schedule;
 mod scrub;
 mod space;
@@ -47,7 +48,7 @@ use std::time::Duration;
 pub use blocks::BlockCounts;
 use blocks::Blocks;
 use bytes::Bytes;
-pub use checkpoint::{MARK_BYTES, PART_HEADER_BYTES, PartHeader, encode_mark, is_mark};
+pub use checkpoint::{CHECKPOINT_VERSION, MARK_BYTES, PART_HEADER_BYTES, PartHeader, encode_mark, is_mark};
 pub use client::{Client, TAGS_PER_CLIENT, Tag, Ticket};
 pub use durable::RawStats;
 use durable::UnderWay;
@@ -101,8 +102,6 @@ struct Inner {
     media: Arc<Media>,
     options: RawOptions,
     drive_id: [u8; 16],
-    /// Blocks for checkpoints, by number.
-    area: Vec<u32>,
     channels: Vec<Channel>,
     /// Which block holds which segment. A leaf lock.
     map: Mutex<Map>,
@@ -111,6 +110,10 @@ struct Inner {
     sequence: AtomicU64,
     /// No more writes: the drive is being closed, or was.
     closing: AtomicBool,
+    /// The newest checkpoint is a clean one without a mark behind it: nothing may be changed.
+    is_unmarked: AtomicBool,
+    /// A segment is being moved out of the window for checkpoints.
+    is_clearing: AtomicBool,
     /// Requests that change something.
     under_way: AtomicU32,
     /// A block or a segment changed its role, for those who wait for a certain one.

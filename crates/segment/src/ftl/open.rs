@@ -1,12 +1,12 @@
 //! Making drives and opening them.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::sync::{Notify, Semaphore};
 
-use super::area::{self, Loaded};
+use super::area::{self, Loaded, Place};
 use super::blocks::{BlockState, Blocks, Role};
 use super::durable::{Counters, Newest};
 use super::map::Map;
@@ -41,7 +41,6 @@ impl RawFlash {
     /// flash cannot use, or media without room for their parity.
     pub async fn format(device: Device, format: RawFormat, options: RawOptions) -> Result<Self, RawError> {
         let media = Arc::new(Media::new(device)?);
-        let area = area::blocks(&media)?;
         let before = match area::load(&media).await {
             Ok(Some(found)) if !format.force || found.header.drive_id == format.drive_id => {
                 return Err(RawError::AlreadyFormatted { drive_id: found.header.drive_id });
@@ -50,21 +49,22 @@ impl RawFlash {
             Err(RawError::Shape { .. } | RawError::Version { .. }) if format.force => None,
             Err(error) => return Err(error),
         };
+        let area = area::fresh(&media, before.as_ref())?;
         let generation = area::newest_generation(&media).await?;
         let states = recover::known_states(&media, &area, before.as_ref());
         let map = Map::new(states.len() as u32);
         let sequence = before.as_ref().map_or(1, |found| found.header.sequence);
         let found = Recovered { states, map, sequence, damage: Vec::new() };
         let newest = Newest { generation, ..Newest::default() };
-        let raw = Self::assemble(media, area, found, newest, format.drive_id, options, ScrubStats::default());
+        let raw = Self::assemble(media, found, newest, format.drive_id, options, ScrubStats::default());
         // A file's length has to outlive a crash, too.
         raw.0.media.device().sync().await?;
         raw.0.write_checkpoint(false, || true).await?;
         Ok(raw)
     }
 
-    /// Opens a drive. With media that are opened read-only nothing is written, and writes are refused by them. `progress`
-    /// gets blocks looked at and blocks in all; a drive that was closed answers without.
+    /// Opens a drive. With media that are opened read-only nothing is written, and writes are refused by them; a drive
+    /// without a block left for checkpoints refuses them with [`RawError::CheckpointsWorn`], and is read. `progress` gets blocks looked at and blocks in all; a drive that was closed answers without.
     ///
     /// # Errors
     /// [`RawError::NotFormatted`], [`RawError::Shape`], [`RawError::Version`], [`FlashError::Geometry`]; the device's errors.
@@ -92,20 +92,31 @@ impl RawFlash {
             ..ScrubStats::default()
         };
         let is_read_only = media.device().is_read_only();
-        let raw = Self::assemble(media, area, found, newest, header.drive_id, options, scrub);
+        let raw = Self::assemble(media, found, newest, header.drive_id, options, scrub);
         if clean && !is_read_only {
-            match raw.0.write_mark(&place, header.generation).await {
-                Ok(()) => {}
-                Err(FlashError::ProgramFailed { .. }) => raw.0.write_checkpoint(false, || true).await?,
-                Err(error) => return Err(error.into()),
-            }
+            raw.begin_use(&place, header.generation).await?;
         }
         Ok(RawOpened { raw, clean, damage })
     }
 
+    /// Says on the media that the drive is in use: what a clean checkpoint says holds no longer.
+    async fn begin_use(&self, place: &Place, generation: u64) -> Result<(), RawError> {
+        match self.0.write_mark(place, generation).await {
+            Ok(()) => return Ok(()),
+            Err(FlashError::ProgramFailed { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.0.is_unmarked.store(true, Ordering::Release);
+        self.0.retire_kept(place.blocks[place.blocks.len() - 1]);
+        match self.0.write_checkpoint(false, || true).await {
+            // It is read, and takes no writes.
+            Ok(()) | Err(RawError::CheckpointsWorn { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn assemble(
         media: Arc<Media>,
-        area: Vec<u32>,
         found: Recovered,
         newest: Newest,
         drive_id: [u8; 16],
@@ -127,12 +138,13 @@ impl RawFlash {
             media,
             options,
             drive_id,
-            area,
             channels,
             map: Mutex::new(found.map),
             numbers: Arc::new(AtomicU64::new(1)),
             sequence: AtomicU64::new(found.sequence.max(1)),
             closing: AtomicBool::new(false),
+            is_unmarked: AtomicBool::new(false),
+            is_clearing: AtomicBool::new(false),
             under_way: AtomicU32::new(0),
             changed: Notify::new(),
             writing_checkpoint: Arc::new(Semaphore::new(1)),

@@ -1,5 +1,7 @@
 //! Whether media hold a raw-flash drive, and how it was cut: files do not know their shape.
 
+use std::collections::BTreeSet;
+
 use pumice_flash::{BlockAddr, Device, FlashError};
 use pumice_reactor::IoBuf;
 
@@ -8,19 +10,21 @@ use super::{RawError, RawFlash};
 
 /// The smallest and the largest block that is looked for, as powers of two.
 const BLOCK_BITS: std::ops::RangeInclusive<u32> = 14..=30;
+/// Blocks of each size that are looked at: the whole window of most files that are small enough to lose it.
+const BLOCKS: u64 = 16;
 
 impl RawFlash {
     /// The device cut as the raw-flash drive that it holds; `None` when it holds none.
     ///
-    /// On files the first blocks are looked for where they lie for block sizes that are powers of two; one of the drive's four
-    /// checkpoint blocks is found if the first is lost.
+    /// On files the first blocks are looked for where they lie for block sizes that are powers of two, block 0 and block 1
+    /// before the others: any of the first 16 that was ever kept for checkpoints tells the shape.
     ///
     /// # Errors
     /// The device's, and [`RawError::Version`].
     pub async fn probe(device: &Device) -> Result<Option<Device>, RawError> {
         if !device.erase_keeps_bytes() {
             return match super::media::Media::new(device.clone()) {
-                Ok(media) => match super::area::load(&media).await {
+                Ok(media) => match super::area::load(&std::sync::Arc::new(media)).await {
                     Ok(found) => Ok(found.map(|_| device.clone())),
                     Err(RawError::Flash(FlashError::Geometry(_))) => Ok(None),
                     Err(error) => Err(error),
@@ -28,8 +32,9 @@ impl RawFlash {
                 Err(_) => Ok(None),
             };
         }
-        let places = std::iter::once(0).chain(BLOCK_BITS.map(|bits| 1 << bits));
-        for at_bytes in places {
+        let first = std::iter::once(0).chain(BLOCK_BITS.map(|bits| 1 << bits));
+        let others: BTreeSet<u64> = BLOCK_BITS.flat_map(|bits| (2..BLOCKS).map(move |n| n << bits)).collect();
+        for at_bytes in first.chain(others) {
             let Some(header) = header_at(device, at_bytes).await? else { continue };
             let shape = header.geometry(device.geometry().read_bytes.min(header.page_bytes));
             if let Ok(cut) = device.with_geometry(shape) {

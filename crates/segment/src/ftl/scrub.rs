@@ -143,6 +143,7 @@ impl RawFlash {
                 Err(
                     RawError::Full { .. }
                     | RawError::NotFound { .. }
+                    | RawError::CheckpointsWorn { .. }
                     | RawError::Flash(FlashError::Uncorrectable { .. }),
                 ) => {}
                 Err(error) => return Err(error),

@@ -6,7 +6,7 @@ use crate::layout::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 /// Bytes of a tag.
 pub const TAG_BYTES: usize = 64;
-/// Newest version of raw flash's layouts that this build reads, and the one it writes.
+/// Newest version of tags and marks that this build reads, and the one it writes.
 pub const RAW_VERSION: u16 = 1;
 const MAGIC: &[u8; 8] = b"PUMFTLTG";
 

@@ -98,11 +98,22 @@ struct Bench {
 enum End {
     Closed,
     Cut,
+    /// Not closed: as after a crash.
+    Left,
 }
 
-/// Whether nothing more can be done with the drive.
+/// Whether nothing more can be done with the drive until it is opened again.
 pub(super) fn is_over(error: &RawError) -> bool {
     matches!(error, RawError::Flash(FlashError::Gone { .. }) | RawError::CheckpointsWorn { .. })
+}
+
+/// Whether every good block holds a segment: then one that fails and is kept for checkpoints is made up for by nothing, and
+/// the drive may say so.
+fn is_full(raw: &RawFlash) -> bool {
+    (0..raw.geometry().channels).all(|channel| {
+        let counts = raw.counts(channel);
+        counts.erased + counts.dirty == 0
+    })
 }
 
 impl Bench {
@@ -118,11 +129,6 @@ impl Bench {
     ) -> Result<Option<T>, String> {
         match self.world.block_on_for(self.host, LIMIT, future) {
             Ok(Ok(value)) => Ok(Some(value)),
-            // Of three or four blocks two may fail where blocks fail: the drive says so, and that is its end.
-            Ok(Err(RawError::CheckpointsWorn { .. })) if self.setup.fails => {
-                self.model.borrow_mut().is_worn = true;
-                Ok(None)
-            }
             Ok(Err(error)) if is_over(&error) => Ok(None),
             Ok(Err(error)) => Err(error.to_string()),
             Err(Halt::HostDown) => Ok(None),
@@ -157,10 +163,6 @@ impl Bench {
             *self.nand.borrow_mut() = Some(Arc::clone(nand));
         }
         Ok(device)
-    }
-
-    fn is_worn(&self) -> bool {
-        self.model.borrow().is_worn
     }
 
     fn mutations(&self) -> u64 {
@@ -223,18 +225,22 @@ impl Bench {
                 nand.fail_program_at(1 + rng.below(80));
                 nand.fail_erase_at(1 + rng.below(20));
             }
-            let ran = client::run_all(&opened.raw, &model, calls, &rng).await;
-            if let Err(what) = ran? {
-                return Ok(Err(what));
+            let ended = match client::run_all(&opened.raw, &model, calls, &rng).await {
+                Ok(Ok(())) => opened.raw.close().await,
+                Ok(Err(what)) => return Ok(Err(what)),
+                Err(error) => Err(error),
+            };
+            match ended {
+                Ok(()) => Ok(Ok(End::Closed)),
+                Err(RawError::CheckpointsWorn { .. }) if fails && is_full(&opened.raw) => {
+                    model.borrow_mut().count("full drives without a block for checkpoints");
+                    Ok(Ok(End::Left))
+                }
+                Err(RawError::CheckpointsWorn { .. }) => Ok(Err(format!("{:?}", opened.raw.space()))),
+                Err(error) => Err(error),
             }
-            opened.raw.close().await?;
-            Ok(Ok(()))
         })?;
-        match ran {
-            Some(Ok(())) => Ok(End::Closed),
-            Some(Err(what)) => Err(what),
-            None => Ok(End::Cut),
-        }
+        ran.unwrap_or(Ok(End::Cut))
     }
 }
 
@@ -261,7 +267,7 @@ fn once(seed: u64, calls: u64, cut: Option<u64>, report: &mut Report) -> Result<
     bench.use_once(calls, &rng.split("first")).map_err(fail)?;
     let cases = bench.cases(bench.mutations() - start);
     bench.power_on();
-    if let Some(case) = cut.filter(|case| case % 3 == 0 && !bench.is_worn()) {
+    if let Some(case) = cut.filter(|case| case % 3 == 0) {
         let mut again = rng.split(&format!("again {case}"));
         let few = if again.chance(0.5) { 6 } else { 200 };
         bench.cut(again.below(few));
@@ -271,17 +277,13 @@ fn once(seed: u64, calls: u64, cut: Option<u64>, report: &mut Report) -> Result<
     }
     // Twice: what the first of these leaves behind is a clean drive.
     for name in ["third", "fourth"] {
-        if bench.is_worn() {
-            break;
-        }
         let end = bench.use_once(calls / 2, &rng.split(name)).map_err(fail)?;
-        if end == End::Cut && !bench.is_worn() {
+        if end == End::Cut {
             return Err(fail("the drive went away without a cut".into()));
         }
         bench.world.crash(bench.host);
         bench.world.restart(bench.host);
     }
-    report.count("drives worn out", u64::from(bench.is_worn()));
     for (name, count) in &bench.model.borrow().counts {
         report.count(name, *count);
     }

@@ -35,8 +35,6 @@ pub(super) struct Model {
     pub next_version: u64,
     /// Bad blocks there were at least when a request was last answered.
     pub bad: u32,
-    /// The drive has too few blocks for checkpoints left, and has said so.
-    pub is_worn: bool,
     pub counts: BTreeMap<&'static str, u64>,
 }
 
