@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_reactor::{sleep, yield_now};
-use pumice_segment::{AppendError, Group, RecordPtr};
+use pumice_segment::{AppendError, CommitFailed, Group, RecordPtr};
 
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
@@ -74,6 +74,11 @@ impl Inner {
     pub async fn flush(self: &Arc<Self>) -> Result<(), StoreError> {
         let _turn = self.flush_turn.acquire(1).await;
         let sealed = self.seal().await;
+        // Tables name places: what is not written may yet go elsewhere, and after a restart nothing would tell where.
+        self.heap.write_out().await.map_err(|CommitFailed(reason)| StoreError::Write {
+            what: "the log before a key table".into(),
+            reason: reason.to_string(),
+        })?;
         let mut new = NewTables::default();
         for (id, memtables) in sealed.memtables.iter().enumerate() {
             self.flush_slice(SliceId(id as u16), memtables, &mut new).await?;

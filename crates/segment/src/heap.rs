@@ -277,6 +277,15 @@ impl Heap {
         self.inner.durable.wait_for(seq).await.map_err(|error| CommitFailed(error.reason))
     }
 
+    /// Writes everything appended so far, without a sync. From then on it stays where it is: only records whose program fails
+    /// go elsewhere ([`Heap::on_relocated`]).
+    ///
+    /// # Errors
+    /// [`CommitFailed`] when that failed.
+    pub async fn write_out(&self) -> Result<(), CommitFailed> {
+        crate::pump::write_out(&self.inner).await.map(drop)
+    }
+
     /// Puts everything appended so far on flash, whatever the durability mode.
     ///
     /// # Errors

@@ -270,20 +270,25 @@ fn written(inner: &Arc<Inner>, frame: Sealed, took: Duration) {
     inner.kick_meta();
 }
 
-/// See [`crate::Heap::flush`].
-pub(crate) async fn flush(inner: &Arc<Inner>) -> Result<(), CommitFailed> {
+/// See [`crate::Heap::write_out`]; answers whether there was nothing to write nor to sync.
+pub(crate) async fn write_out(inner: &Inner) -> Result<bool, CommitFailed> {
     let (last, synced) = {
         let mut commit = inner.commit();
         let last = commit.next_seq - 1;
         commit.force_seq = commit.force_seq.max(last);
         (last, commit.is_idle() && commit.durable_frames == commit.written_frames)
     };
-    if synced {
-        return Ok(());
+    if !synced {
+        inner.pump_wake.notify_one();
+        inner.written.wait_for(last).await.map_err(|error| CommitFailed(error.reason))?;
     }
-    inner.pump_wake.notify_one();
-    inner.written.wait_for(last).await.map_err(|error| CommitFailed(error.reason))?;
-    if inner.options.durability != Durability::Always && sync(inner).await.is_err() {
+    Ok(synced)
+}
+
+/// See [`crate::Heap::flush`].
+pub(crate) async fn flush(inner: &Arc<Inner>) -> Result<(), CommitFailed> {
+    let synced = write_out(inner).await?;
+    if !synced && inner.options.durability != Durability::Always && sync(inner).await.is_err() {
         let reason = inner.failed().unwrap_or_else(|| "sync failed".into());
         return Err(CommitFailed(reason));
     }
