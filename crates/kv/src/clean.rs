@@ -649,12 +649,14 @@ impl Inner {
             if written.is_empty() {
                 return Ok(0);
             }
-            if self.replace_list(slice, key, &found, &list).await? {
+            let replaced = self.replace_list(slice, key, &found, &list).await;
+            if matches!(replaced, Ok(true)) {
                 return Ok(written.iter().map(|ptr| u64::from(ptr.len)).sum());
             }
             for ptr in written {
                 self.heap.mark_dead(ptr);
             }
+            replaced?;
         }
     }
 
@@ -683,7 +685,9 @@ impl Inner {
     ) -> Result<bool, StoreError> {
         let mut batch = Batch::new();
         batch.put_large(slice, key, found.tag, found.expire_ms, list);
+        let mut tries = 0;
         loop {
+            tries += 1;
             // The seal waits, so a key that no memtable speaks of is still what the tables say.
             let turn = self.seal_turn.acquire(1).await;
             let newest = self.find(slice, key).await?;
@@ -695,7 +699,9 @@ impl Inner {
             match written {
                 None => return Ok(false),
                 Some(Ok(_)) => return Ok(true),
-                Some(Err(crate::WriteError::Busy)) => self.segment_may_come().await,
+                Some(Err(crate::WriteError::Busy)) if tries < ROOM_TRIES && !self.is_closing() => {
+                    self.segment_may_come().await;
+                }
                 Some(Err(error)) => {
                     return Err(StoreError::Write { what: show_key(key), reason: error.to_string() });
                 }

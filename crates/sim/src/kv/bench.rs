@@ -348,6 +348,12 @@ impl Bench {
         Ok(store)
     }
 
+    /// Opens the drive again and reads everything. What nothing names may have decayed.
+    pub(crate) fn recover_worn(&self) -> Result<(), String> {
+        let store = self.reopen(None, false)?;
+        self.verify(&store)
+    }
+
     /// Flush, merging and cleaning, on the last core.
     pub(crate) fn start_background(&self, store: &Store) {
         let store = store.clone();
