@@ -4,7 +4,7 @@ mod raw;
 
 use std::path::Path;
 
-use pumice_flash::{BlockAddr, Device, DeviceSpec, Geometry, Operation};
+use pumice_flash::{BlockAddr, Device, DeviceSpec, Fault, FlashError, Geometry, Operation};
 use pumice_reactor::IoBuf;
 use pumice_segment::ftl::{
     PartHeader, Place, RawDamage, RawError, RawFlash, RawFormat, RawOpened, RawOptions,
@@ -418,6 +418,39 @@ fn what_users_write_is_never_taken_for_a_checkpoint() {
         for _ in 0..2 {
             let raw = open(&device).await.raw;
             assert_eq!(raw.ids(), [1]);
+        }
+    });
+}
+
+/// A crash between the end of a write and the erase of what was discarded before leaves two blocks with the id. Whatever
+/// becomes of the later one, nobody sees the earlier one again.
+#[test]
+fn what_was_superseded_does_not_come_back_when_its_successor_is_erased() {
+    in_virtual_time(async || {
+        for (spec, id) in MEDIA.into_iter().flat_map(|spec| (0..8u128).map(move |id| (spec, id))) {
+            let (device, nand) = nand(spec).await;
+            let options = RawOptions { erased_ahead: 0 };
+            let raw = RawFlash::format(device.clone(), FORMAT, options).await.expect("format");
+            let client = raw.client();
+            raw.write(&client, id, Place::ById, segment(&raw, 100)).await.expect("the first version");
+            raw.discard(id).expect("discard");
+            // The write erases a block for itself, and when it has written that what was discarded.
+            nand.fail_at(Operation::Erase, 2, Fault::TimedOut);
+            let written = raw.write(&client, id, Place::ById, segment(&raw, 200)).await;
+            assert!(matches!(written, Err(RawError::Flash(FlashError::Timeout { .. }))), "{written:?}");
+            drop(raw);
+            let raw = RawFlash::open(device.clone(), options, &|_, _| ()).await.expect("open").raw;
+            let (result, buf) = raw.read(&client, id, 0, IoBuf::zeroed(4096)).await;
+            result.expect("the second version");
+            assert!(buf[..] == segment(&raw, 200)[..4096]);
+            // One erase and no other. Acknowledged or not: what matters is what is left when the power goes.
+            nand.fail_at(Operation::Erase, 2, Fault::TimedOut);
+            drop(raw.erase(&raw.client(), id).await);
+            drop(raw);
+            let raw = RawFlash::open(device.clone(), options, &|_, _| ()).await.expect("open").raw;
+            let (result, buf) = raw.read(&client, id, 0, IoBuf::zeroed(4096)).await;
+            let is_second = result.is_ok() && buf[..] == segment(&raw, 200)[..4096];
+            assert!(is_second || matches!(result, Err(RawError::NotFound { .. })), "{spec}: {id}");
         }
     });
 }

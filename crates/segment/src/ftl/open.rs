@@ -12,7 +12,7 @@ use super::durable::{Counters, Newest};
 use super::map::Map;
 use super::media::Media;
 use super::recover::{self, Recovered};
-use super::{Channel, Inner, RawDamage, RawError, RawFlash, RawOptions, ScrubStats};
+use super::{Channel, Class, Inner, RawDamage, RawError, RawFlash, RawOptions, ScrubStats};
 
 /// How a drive is made.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl RawFlash {
         let states = recover::known_states(&media, &area, before.as_ref());
         let map = Map::new(states.len() as u32);
         let sequence = before.as_ref().map_or(1, |found| found.header.sequence);
-        let found = Recovered { states, map, sequence, damage: Vec::new() };
+        let found = Recovered { states, map, sequence, damage: Vec::new(), superseded: Vec::new() };
         let newest = Newest { generation, ..Newest::default() };
         let raw = Self::assemble(media, found, newest, format.drive_id, options, ScrubStats::default());
         // A file's length has to outlive a crash, too.
@@ -83,7 +83,7 @@ impl RawFlash {
             true => recover::from_checkpoint(&loaded),
             false => recover::scan(&media, &loaded, &area, progress).await?,
         };
-        let damage = std::mem::take(&mut found.damage);
+        let (damage, superseded) = (std::mem::take(&mut found.damage), std::mem::take(&mut found.superseded));
         let Loaded { header, place, .. } = loaded;
         let newest = Newest { place: place.clone(), generation: header.generation };
         let scrub = ScrubStats {
@@ -95,6 +95,15 @@ impl RawFlash {
         let raw = Self::assemble(media, found, newest, header.drive_id, options, scrub);
         if clean && !is_read_only {
             raw.begin_use(&place, header.generation).await?;
+        }
+        if !is_read_only {
+            for id in superseded {
+                match raw.0.erase_bearers(id, Class::Erase).await {
+                    // The next opening tries again.
+                    Ok(()) | Err(RawError::CheckpointsWorn { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
         }
         Ok(RawOpened { raw, clean, damage })
     }

@@ -9,7 +9,9 @@
 //! 4. A page that bore a tag and does not read: the block's first page names the segment. If the checkpoint has it on that
 //!    block, it was whole, and is served; if not, it is not. Both are reported.
 //!
-//! Nothing is written but the mark behind a clean checkpoint, so that a power cut in between changes nothing.
+//! Nothing is written but the mark behind a clean checkpoint, so that a power cut in between changes nothing. Then the blocks
+//! that bear an id beside the later one are erased: were that one erased first some day, a crash would bring back what
+//! everybody has seen superseded.
 
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ pub(crate) struct Recovered {
     /// The next write's.
     pub sequence: u64,
     pub damage: Vec<RawDamage>,
+    /// Ids that more than one block bears, of a write or a move that a crash cut short.
+    pub superseded: Vec<u128>,
 }
 
 /// States by number from those of a checkpoint; the factory's word stands above it.
@@ -60,7 +64,8 @@ pub(crate) fn from_checkpoint(loaded: &Loaded) -> Recovered {
         map.insert(block, id, loaded.states[block as usize].role() == Role::Used);
     }
     let states = loaded.states.clone();
-    Recovered { states, map, sequence: loaded.header.sequence, damage: Vec::new() }
+    let sequence = loaded.header.sequence;
+    Recovered { states, map, sequence, damage: Vec::new(), superseded: Vec::new() }
 }
 
 /// What a block's pages say of it.
@@ -176,11 +181,15 @@ pub(crate) async fn scan(
     }
     segments.sort_unstable_by_key(|(sequence, block, _)| (*sequence, *block));
     let mut map = Map::new(geometry.block_count());
+    let mut superseded = Vec::new();
     for (_, block, tag) in segments {
         let is_live = map.get(tag.id).is_none();
+        if !is_live {
+            superseded.push(tag.id);
+        }
         map.insert(block, tag.id, is_live);
         let role = if is_live { Role::Used } else { Role::Dead };
         states[block as usize] = BlockState::new(role, tag.erases.max(states[block as usize].erases()));
     }
-    Ok(Recovered { states, map, sequence, damage })
+    Ok(Recovered { states, map, sequence, damage, superseded })
 }
