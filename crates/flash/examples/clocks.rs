@@ -1,6 +1,6 @@
 //! The same work on the same emulated device on the real clock and on the virtual one:
 //! `cargo run --release -p pumice-flash --example clocks -- [DEVICE]`. The model is one, so the times should differ by what
-//! this machine's timers and CPU add, and by nothing else.
+//! this machine's timers and CPU add, and by nothing else. `tests/clocks.rs` holds them to that.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use pumice_flash::{Access, BlockAddr, Device};
 use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::{IoBuf, JoinHandle, WriteSync, block_on, now, spawn};
 
-type Steps = Vec<(&'static str, Duration)>;
+/// What was done, and how long it took.
+pub type Steps = Vec<(&'static str, Duration)>;
 
 /// What every channel does side by side in one step.
 #[derive(Clone, Copy)]
@@ -22,18 +23,27 @@ enum Step {
 
 fn main() {
     let name = std::env::args().nth(1).unwrap_or_else(|| "emu:sdf,channels=8,blocks=4,data=drop".to_string());
-    let real = block_on(work(name.clone()));
-    let world = World::new(1);
-    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
-    let simulated = match world.block_on(host, work(name.clone())) {
-        Ok(steps) => steps,
-        Err(halt) => panic!("the simulated world: {halt}"),
-    };
+    let (simulated, real) = (on_virtual_clock(&name), on_real_clock(&name));
     println!("{name}");
     println!("{:<36} {:>12} {:>12} {:>8}", "", "virtual ms", "real ms", "ratio");
     for ((what, virtual_time), (_, real_time)) in simulated.iter().zip(&real) {
         let (simulated, real) = (virtual_time.as_secs_f64() * 1e3, real_time.as_secs_f64() * 1e3);
         println!("{what:<36} {simulated:>12.3} {real:>12.3} {:>8.4}", real / simulated);
+    }
+}
+
+/// The work as it takes in this machine's time.
+pub fn on_real_clock(name: &str) -> Steps {
+    block_on(work(name.to_string()))
+}
+
+/// The work as it takes in virtual time.
+pub fn on_virtual_clock(name: &str) -> Steps {
+    let world = World::new(1);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    match world.block_on(host, work(name.to_string())) {
+        Ok(steps) => steps,
+        Err(halt) => panic!("the simulated world: {halt}"),
     }
 }
 

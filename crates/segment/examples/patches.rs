@@ -2,7 +2,7 @@
 //! 128-bit ids, batched random reads, a sequential scan, erases.
 //!
 //! `cargo run --release -p pumice-segment --example patches -- [DEVICE] [PATCHES]`: DEVICE is a path or `emu:PRESET[,…]`.
-//! Whatever a file or block device holds is overwritten.
+//! Whatever a file or block device holds is overwritten. `tests/patches.rs` runs it on every backend.
 
 use std::time::Duration;
 
@@ -16,8 +16,11 @@ use pumice_segment::ftl::{Place, RawFlash, RawFormat, RawOptions};
 const WRITERS: usize = 16;
 const BATCH: usize = 44;
 const READ_BYTES: usize = 8192;
+/// Reads of a scan.
+const SCAN_BYTES: usize = 1 << 20;
 
-type Failed = Box<dyn std::error::Error>;
+/// Why it stopped.
+pub type Failed = Box<dyn std::error::Error>;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -32,10 +35,10 @@ fn main() {
 async fn open(name: &str) -> Result<Device, Failed> {
     let spec: DeviceSpec = name.parse()?;
     let device = Device::open(&spec, Access::ReadWrite).await?;
-    if matches!(spec, DeviceSpec::Emulated(_)) {
+    if device.has_own_blocks() {
         return Ok(device);
     }
-    // Files and disks have no channels: four queues of 8 MiB blocks.
+    // Files and disks have neither channels nor blocks: four queues of 8 MiB blocks.
     let found = device.geometry();
     let pages = (8 << 20) / found.page_bytes;
     let blocks = (device.raw_bytes() / (8 << 20) / 4) as u32;
@@ -68,7 +71,11 @@ async fn all(tasks: Vec<JoinHandle<Result<(), String>>>) -> Result<(), Failed> {
     Ok(())
 }
 
-async fn run(name: &str, patches: u64) -> Result<(), Failed> {
+/// All of it, on this device.
+///
+/// # Errors
+/// The device's, and what reads wrong.
+pub async fn run(name: &str, patches: u64) -> Result<(), Failed> {
     let mut drive_id = [0; 16];
     Rng::from_seed(pumice_reactor::wall_ms()).fill(&mut drive_id);
     let format = RawFormat { drive_id, force: true };
@@ -126,12 +133,12 @@ async fn run(name: &str, patches: u64) -> Result<(), Failed> {
         let (raw, next) = (raw.clone(), next.clone());
         spawn(async move {
             let client = raw.client();
-            let mut buf = IoBuf::for_read(1 << 20);
             while next.get() < patches {
                 let number = next.replace(next.get() + 1);
-                for offset in (0..len).step_by(1 << 20) {
-                    let result;
-                    (result, buf) = raw.read(&client, id(number), offset as u32, buf).await;
+                for offset in (0..len).step_by(SCAN_BYTES) {
+                    // Where tags take pages of their own a patch is no multiple of it.
+                    let buf = IoBuf::for_read(SCAN_BYTES.min(len - offset));
+                    let (result, _) = raw.read(&client, id(number), offset as u32, buf).await;
                     result.map_err(|error| error.to_string())?;
                 }
             }

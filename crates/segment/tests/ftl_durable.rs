@@ -192,6 +192,34 @@ fn bad_blocks_stay_bad_and_erases_are_counted_over_restarts() {
                 assert_eq!(raw.counts(0).bad, 2, "after a close");
                 drop(raw);
             }
+            // Whatever is written and erased from now on, two blocks beside those in use are never touched.
+            let RawOpened { raw, .. } = open(&device).await;
+            let erases = |block| nand.erase_count(BlockAddr { channel: 0, block });
+            let before: Vec<u32> = (0..16).map(erases).collect();
+            for round in 1..=6u128 {
+                let mut written = Vec::new();
+                for id in 1000 * round.. {
+                    match raw.write(&raw.client(), id, Place::Channel(0), segment(&raw, 1)).await {
+                        Ok(_) => written.push(id),
+                        Err(RawError::Full { .. }) => break,
+                        Err(error) => panic!("{spec}: {error}"),
+                    }
+                }
+                assert_eq!(
+                    written.len(),
+                    16 - 1 - 2 - 2,
+                    "{spec}: all but a reserved, two bad and two in use"
+                );
+                for id in written {
+                    raw.erase(&raw.client(), id).await.expect("erase");
+                }
+            }
+            let in_use: Vec<u32> = [0, 4].iter().map(|&id| raw.place_of(id).expect("there").block).collect();
+            let untouched =
+                (0..16).filter(|&block| erases(block) == before[block as usize] && !in_use.contains(&block));
+            // The first block is for checkpoints, and has its turn or not.
+            assert_eq!(untouched.filter(|&block| block != 0).count(), 2, "{spec}");
+            drop(raw);
             // A new drive on the same media knows of them.
             let format = RawFormat { drive_id: [8; 16], force: true };
             let raw = RawFlash::format(device.clone(), format, RawOptions::default()).await.expect("forced");
