@@ -5,7 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use pumice_flash::{Device, DeviceSpec};
-use pumice_segment::{FormatOptions, Group, Heap, MetaEdit, MovedRecord, PrewriteProgress};
+use pumice_segment::{Durability, FormatOptions, Group, Heap, HeapOptions, MetaEdit, MovedRecord, PrewriteProgress};
 
 async fn on_both<F: AsyncFn(Device)>(check: F) {
     let (device, _) = emulated("emu:tiny").await;
@@ -322,4 +322,25 @@ fn what_cleaning_moves_does_not_call_for_more_cleaning() {
         ptrs.iter().for_each(|ptr| heap.mark_dead(*ptr));
         assert!(!heap.is_futile(), "much has died");
     });
+}
+
+/// Replies wait for the newest number that they may have seen: where writes are acknowledged at once, that is also one
+/// that was taken while a frame was forming, and that no later write may ever follow.
+#[test]
+fn a_number_taken_behind_a_write_counts_as_durable_with_it() {
+    pumice_reactor::block_on(on_both(async |device: Device| {
+        drop(formatted(&device).await);
+        for durability in [Durability::EverySecond, Durability::None] {
+            let options = HeapOptions { durability, ..options() };
+            let heap = Heap::open(device.clone(), options, &no_progress).await.expect("open").heap;
+            append_waiting(&heap, &[b"one"]).await;
+            let taken = heap.next_seq(1);
+            assert!(heap.durable().is_open(taken), "{durability}: {taken} waits for a write that may never come");
+            heap.close().await.expect("close");
+        }
+        let heap = reopen(&device).await.0.heap;
+        append_waiting(&heap, &[b"two"]).await;
+        let taken = heap.next_seq(1);
+        heap.wait_durable(taken).await.expect("durable");
+    }));
 }
