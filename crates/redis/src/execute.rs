@@ -189,7 +189,10 @@ pub(crate) fn run_queued<'a>(
 
 /// Runs a command that may run, and keeps the statistics.
 pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>) {
-    if ctx.server.clients.has_monitors() && !command.facts_of(&args).flags.contains(&"admin") {
+    let is_told = ctx.server.clients.has_monitors() && !command.facts_of(&args).flags.contains(&"admin");
+    // Redis tells of EXEC when it ends: after the commands that it ran.
+    let is_told_after = is_told && command.facts.name == "exec";
+    if is_told && !is_told_after {
         crate::commands::monitor::tell(ctx, &args);
     }
     let started = pumice_reactor::now();
@@ -203,6 +206,9 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     let nanos = pumice_reactor::now().0.saturating_sub(started.0);
     account(ctx, command, result, mark, nanos);
     note_slow(ctx, command, &args, nanos);
+    if is_told_after {
+        crate::commands::monitor::tell(ctx, &args);
+    }
 }
 
 /// Turns a handler's result into the reply and counts the run. `mark`: where its reply began.

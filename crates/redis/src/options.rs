@@ -1,8 +1,10 @@
 //! Settings of the Redis face. Those that CONFIG SET may change are in [`Settings`]; the rest is fixed at start.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use crate::keyspace::{Compact, Type};
 
 /// Certificate and key for TLS.
 #[derive(Clone, Debug)]
@@ -80,13 +82,56 @@ pub struct Settings {
     pub output_soft_seconds: AtomicU64,
     /// What one client may have sent ahead, in bytes.
     pub query_buffer_bytes_max: AtomicU64,
+    /// Up to how many elements Redis keeps sets of integers, sorted sets and hashes in one piece.
+    pub compact_entries: CompactLimits,
+    /// Up to how long their elements may be for that, in bytes; nothing to sets.
+    pub compact_bytes: CompactLimits,
+    /// What `maxmemory-policy` says. Nothing is ever evicted; OBJECT answers by it.
+    pub policy: Mutex<&'static str>,
     /// Whether expired keys are removed in the background (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expiry: AtomicBool,
     /// Parameters that tools set and read back, and that mean nothing here.
     pub kept: Mutex<Vec<(String, String)>>,
 }
 
+/// A limit of Redis's compact encodings, for each type that has one. They are Redis's: here they decide what OBJECT
+/// ENCODING answers, and which collections are scanned in one page.
+#[derive(Debug)]
+pub struct CompactLimits {
+    /// Sets of integers.
+    pub set: AtomicU64,
+    /// Sorted sets.
+    pub zset: AtomicU64,
+    /// Hashes.
+    pub hash: AtomicU64,
+}
+
+impl CompactLimits {
+    fn new(set: u64, zset: u64, hash: u64) -> Self {
+        Self { set: AtomicU64::new(set), zset: AtomicU64::new(zset), hash: AtomicU64::new(hash) }
+    }
+
+    fn of(&self, kind: Type) -> u64 {
+        match kind {
+            Type::Set => self.set.load(Ordering::Relaxed),
+            Type::Zset => self.zset.load(Ordering::Relaxed),
+            Type::Hash => self.hash.load(Ordering::Relaxed),
+            Type::List | Type::String => u64::MAX,
+        }
+    }
+}
+
 impl Settings {
+    /// The limits of the compact encoding of collections of type `kind`.
+    pub fn compact(&self, kind: Type) -> Compact {
+        Compact { entries: self.compact_entries.of(kind), bytes: self.compact_bytes.of(kind) }
+    }
+
+    /// The eviction policy.
+    pub fn policy(&self) -> &'static str {
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The settings to start with.
     pub fn new(options: &Options) -> Self {
         Self {
@@ -101,6 +146,9 @@ impl Settings {
             output_soft_bytes: AtomicU64::new(0),
             output_soft_seconds: AtomicU64::new(0),
             query_buffer_bytes_max: AtomicU64::new(1 << 30),
+            compact_entries: CompactLimits::new(512, 128, 512),
+            compact_bytes: CompactLimits::new(u64::MAX, 64, 64),
+            policy: Mutex::new("noeviction"),
             active_expiry: AtomicBool::new(true),
             kept: Mutex::new(Vec::new()),
         }
@@ -108,7 +156,7 @@ impl Settings {
 
     /// Whether clients must authenticate.
     pub fn has_password(&self) -> bool {
-        self.has_password.load(std::sync::atomic::Ordering::Acquire)
+        self.has_password.load(Ordering::Acquire)
     }
 
     /// The password; empty: none.
@@ -119,7 +167,7 @@ impl Settings {
     /// Changes the password.
     pub fn set_password(&self, password: &str) {
         *self.password.lock().unwrap_or_else(PoisonError::into_inner) = password.to_string();
-        self.has_password.store(!password.is_empty(), std::sync::atomic::Ordering::Release);
+        self.has_password.store(!password.is_empty(), Ordering::Release);
     }
 
     /// Whether `given` is the password. Takes the same time wherever they differ.

@@ -67,5 +67,6 @@ fn every_command_is_documented_as_redis_documents_it() {
     }
     assert!(compared > 100, "{compared} commands");
     let Reply::Map(all) = ours.line("COMMAND DOCS") else { panic!("no map") };
-    assert_eq!(all.len(), names.len());
+    // Subcommands are told within their commands.
+    assert_eq!(all.len(), names.iter().filter(|name| !text(name).contains('|')).count());
 }

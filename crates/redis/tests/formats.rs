@@ -101,6 +101,19 @@ fn strings_and_the_member_entry_keep_their_layout() {
 }
 
 #[test]
+fn strings_that_were_changed_in_place_or_counted_as_floats_say_so_in_their_tag() {
+    check(
+        &["SET s hello", "APPEND s !", "SETRANGE k 0 z", "INCRBYFLOAT e 3"],
+        &format!(
+            "0 | 00000001 00 73 | 33 | 0 | 68656c6c6f21
+             {MEMBER}
+             1 | 00000001 00 6b | 33 | 0 | 7a
+             3 | 00000001 00 65 | 17 | 0 | 33"
+        ),
+    );
+}
+
+#[test]
 fn lists_keep_their_layout() {
     check(
         &["RPUSH k b c", "LPUSH k a"],

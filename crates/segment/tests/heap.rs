@@ -5,7 +5,9 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use pumice_flash::{Device, DeviceSpec};
-use pumice_segment::{Durability, FormatOptions, Group, Heap, HeapOptions, MetaEdit, MovedRecord, PrewriteProgress};
+use pumice_segment::{
+    Durability, FormatOptions, Group, Heap, HeapOptions, MetaEdit, MovedRecord, PrewriteProgress,
+};
 
 async fn on_both<F: AsyncFn(Device)>(check: F) {
     let (device, _) = emulated("emu:tiny").await;
@@ -335,7 +337,10 @@ fn a_number_taken_behind_a_write_counts_as_durable_with_it() {
             let heap = Heap::open(device.clone(), options, &no_progress).await.expect("open").heap;
             append_waiting(&heap, &[b"one"]).await;
             let taken = heap.next_seq(1);
-            assert!(heap.durable().is_open(taken), "{durability}: {taken} waits for a write that may never come");
+            assert!(
+                heap.durable().is_open(taken),
+                "{durability}: {taken} waits for a write that may never come"
+            );
             heap.close().await.expect("close");
         }
         let heap = reopen(&device).await.0.heap;

@@ -1,14 +1,13 @@
-//! The server itself: TIME, SAVE and its like, WAIT, FLUSHDB, FLUSHALL, DEBUG, SHUTDOWN, SLOWLOG.
+//! The server itself: TIME, SAVE and its like, WAIT, FLUSHDB, FLUSHALL, SHUTDOWN, SLOWLOG.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
+use crate::handler;
 use crate::keyspace::DATABASES;
-use crate::{handler, number};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -19,7 +18,6 @@ pub static ROWS: &[Row] = &[
     ("wait", handler!(wait)),
     ("flushdb", handler!(flushdb)),
     ("flushall", handler!(flushall)),
-    ("debug", handler!(debug)),
     ("shutdown", handler!(shutdown)),
     ("slowlog", handler!(slowlog)),
 ];
@@ -33,7 +31,7 @@ async fn time(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 }
 
 /// Everything acknowledged is durable already, or was acknowledged early by choice: it is on flash after this.
-async fn settle(ctx: &mut Ctx) -> CommandResult {
+pub(super) async fn settle(ctx: &mut Ctx) -> CommandResult {
     let node = ctx.server.node.clone();
     node.sync().await.map_err(|error| Failure::new(format!("ERR {error}")))?;
     ctx.server.last_save.store(ctx.now_ms / 1000, Ordering::Relaxed);
@@ -89,63 +87,6 @@ async fn flushall(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let all: [usize; DATABASES] = std::array::from_fn(|database| database);
     ctx.flush(&all).await?;
     ctx.reply.ok();
-    Ok(())
-}
-
-async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
-        (b"sleep", 3) => {
-            let seconds = number::parse_double(&args[2]).filter(|s| (0.0..=1e6).contains(s)).unwrap_or(0.0);
-            pumice_reactor::sleep(Duration::from_secs_f64(seconds)).await;
-            ctx.reply.ok();
-        }
-        (b"set-active-expire", 3) => {
-            ctx.server.settings.active_expiry.store(args.is(2, "1"), Ordering::Relaxed);
-            ctx.reply.ok();
-        }
-        (b"object", 3 | 4) => {
-            let key = ctx.key(&args[2]);
-            let Some(encoding) = super::object::encoding(ctx, &key).await? else {
-                return Err(errors::NO_SUCH_KEY.into());
-            };
-            let length = ctx.meta(key.place, key.raw()).await?.map_or(0, |meta| meta.value_len);
-            ctx.reply.simple(&format!(
-                "Value at:0x0 refcount:1 encoding:{encoding} serializedlength:{length} lru:0 lru_seconds_idle:0"
-            ));
-        }
-        (b"error", 3) => {
-            return Err(Failure::new(String::from_utf8_lossy(&args[2]).replace(['\r', '\n'], " ")));
-        }
-        (b"log", 3) => {
-            tracing::warn!(text = %String::from_utf8_lossy(&args[2]), "DEBUG LOG");
-            ctx.reply.ok();
-        }
-        (b"change-repl-id" | b"reload" | b"loadaof" | b"quicklist-packed-threshold", _) => ctx.reply.ok(),
-        (b"help", _) => super::client::help(
-            ctx,
-            &[
-                "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-                "ERROR <string>",
-                "    Return a Redis protocol error with <string> as message.",
-                "LOG <message>",
-                "    Write <message> to the server log.",
-                "OBJECT <key>",
-                "    Show low level info about `key`.",
-                "SET-ACTIVE-EXPIRE (0|1)",
-                "    Setting it to 0 disables expiring keys in background.",
-                "SLEEP <seconds>",
-                "    Make this connection wait for <seconds>. Other clients are served meanwhile.",
-                "HELP",
-                "    Prints this help.",
-            ],
-        ),
-        _ => {
-            let sub = String::from_utf8_lossy(&args[1]);
-            return Err(Failure::new(format!(
-                "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try DEBUG HELP."
-            )));
-        }
-    }
     Ok(())
 }
 

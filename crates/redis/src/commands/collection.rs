@@ -35,8 +35,6 @@ pub(super) const HASH_BYTES: usize = 4;
 /// A command that writes more than this does it in pieces of about this size, so that memory stays bounded and
 /// other commits get their turn. Below it, a command is all or nothing on a crash.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// Redis keeps names and values up to this long in its compact encodings.
-const COMPACT_BYTES_MAX: usize = 64;
 
 /// An element's field, on the stack while it is short.
 pub(super) type Field = SmallVec<[u8; 56]>;
@@ -79,7 +77,7 @@ pub(super) fn check_member<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Com
 
 /// Notes in `collection` that an element of these sizes is in it, for OBJECT ENCODING.
 pub(super) fn note_sizes(collection: &mut Collection, name: usize, value: usize) {
-    if name > COMPACT_BYTES_MAX || value > COMPACT_BYTES_MAX {
+    if name.max(value) as u64 > collection.compact.bytes {
         collection.hints |= HINT_LONG_ELEMENT;
     }
 }

@@ -12,6 +12,7 @@ use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
+use crate::options::Settings;
 use crate::server::Server;
 use crate::{glob, handler, number};
 
@@ -25,10 +26,6 @@ const KEPT: &[(&str, &str)] = &[
     ("auto-aof-rewrite-percentage", "100"),
     ("close-on-oom", "yes"),
     ("dynamic-hz", "yes"),
-    ("hash-max-listpack-entries", "128"),
-    ("hash-max-listpack-value", "64"),
-    ("hash-max-ziplist-entries", "128"),
-    ("hash-max-ziplist-value", "64"),
     ("hz", "10"),
     ("latency-monitor-threshold", "0"),
     ("lazyfree-lazy-eviction", "no"),
@@ -42,19 +39,51 @@ const KEPT: &[(&str, &str)] = &[
     ("loglevel", "notice"),
     ("lua-time-limit", "5000"),
     ("maxmemory-clients", "0"),
-    ("maxmemory-policy", "noeviction"),
     ("maxmemory-samples", "5"),
     ("min-replicas-to-write", "0"),
     ("notify-keyspace-events", ""),
     ("rdbcompression", "yes"),
     ("save", ""),
-    ("set-max-intset-entries", "512"),
     ("stop-writes-on-bgsave-error", "yes"),
     ("tcp-keepalive", "300"),
-    ("zset-max-listpack-entries", "128"),
-    ("zset-max-listpack-value", "64"),
-    ("zset-max-ziplist-entries", "128"),
-    ("zset-max-ziplist-value", "64"),
+];
+
+/// The eviction policies that Redis knows, in the order in which it lists them.
+const POLICIES: &[&str] = &[
+    "volatile-lru",
+    "volatile-lfu",
+    "volatile-random",
+    "volatile-ttl",
+    "allkeys-lru",
+    "allkeys-lfu",
+    "allkeys-random",
+    "noeviction",
+];
+
+/// The parameter called `name` among the limits of Redis's compact encodings, under its name and its former one.
+fn compact_limit<'a>(settings: &'a Settings, name: &str) -> Option<&'a AtomicU64> {
+    let (entries, bytes) = (&settings.compact_entries, &settings.compact_bytes);
+    Some(match name {
+        "hash-max-listpack-entries" | "hash-max-ziplist-entries" => &entries.hash,
+        "hash-max-listpack-value" | "hash-max-ziplist-value" => &bytes.hash,
+        "set-max-intset-entries" => &entries.set,
+        "zset-max-listpack-entries" | "zset-max-ziplist-entries" => &entries.zset,
+        "zset-max-listpack-value" | "zset-max-ziplist-value" => &bytes.zset,
+        _ => return None,
+    })
+}
+
+/// The names of [`compact_limit`].
+const COMPACT_LIMITS: &[&str] = &[
+    "hash-max-listpack-entries",
+    "hash-max-listpack-value",
+    "hash-max-ziplist-entries",
+    "hash-max-ziplist-value",
+    "set-max-intset-entries",
+    "zset-max-listpack-entries",
+    "zset-max-listpack-value",
+    "zset-max-ziplist-entries",
+    "zset-max-ziplist-value",
 ];
 
 /// Names and values of the parameters that are not kept, in the order of Redis's documentation.
@@ -68,24 +97,31 @@ fn live(server: &Server) -> Vec<(&'static str, String)> {
         number(&settings.output_soft_seconds)
     );
     let yes_no = |value: bool| if value { "yes" } else { "no" }.to_string();
-    vec![
+    let mut all = vec![
         ("appendonly", yes_no(true)),
         ("bind", String::new()),
         ("client-output-buffer-limit", limits),
         ("client-query-buffer-limit", number(&settings.query_buffer_bytes_max)),
+        ("daemonize", yes_no(false)),
         ("databases", crate::keyspace::DATABASES.to_string()),
         ("dbfilename", String::new()),
         ("dir", server.options.directory.display().to_string()),
         ("maxclients", number(&settings.clients_max)),
         ("maxmemory", server.options.memory_bytes.to_string()),
+        ("maxmemory-policy", settings.policy().to_string()),
         ("port", server.options.port.to_string()),
         ("proto-max-bulk-len", crate::resp::parser::BULK_BYTES_MAX.to_string()),
         ("protected-mode", yes_no(settings.protected_mode.load(Ordering::Relaxed))),
+        ("replicaof", String::new()),
         ("requirepass", settings.password()),
+        ("slaveof", String::new()),
         ("slowlog-log-slower-than", settings.slowlog_slower_than_us.load(Ordering::Relaxed).to_string()),
         ("slowlog-max-len", number(&settings.slowlog_entries_max)),
         ("timeout", number(&settings.timeout_seconds)),
-    ]
+    ];
+    let limits = COMPACT_LIMITS.iter();
+    all.extend(limits.filter_map(|name| Some((*name, number(compact_limit(settings, name)?)))));
+    all
 }
 
 fn all(server: &Server) -> Vec<(String, String)> {
@@ -172,7 +208,11 @@ fn set(server: &Server, args: &Args<'_>) -> CommandResult {
 fn whole(name: &str, value: &str, min: i64) -> Result<i64, Failure> {
     let parsed = number::parse_int(value.as_bytes())
         .or_else(|| parse_size(value).ok().and_then(|bytes| i64::try_from(bytes).ok()));
+    let is_memory = name == "maxmemory" || name.ends_with("-value") || name == "client-query-buffer-limit";
     match parsed {
+        _ if is_memory && parsed.is_none_or(|parsed| parsed < 0) => {
+            Err(refuse(name, "argument must be a memory value"))
+        }
         None => Err(refuse(name, "argument couldn't be parsed into an integer")),
         Some(parsed) if parsed < min => {
             Err(refuse(name, &format!("argument must be between {min} and {} inclusive", i64::MAX)))
@@ -181,20 +221,31 @@ fn whole(name: &str, value: &str, min: i64) -> Result<i64, Failure> {
     }
 }
 
+fn yes_or_no(name: &str, value: &str) -> CommandResult {
+    let is_known = value.eq_ignore_ascii_case("yes") || value.eq_ignore_ascii_case("no");
+    if is_known { Ok(()) } else { Err(refuse(name, "argument must be 'yes' or 'no'")) }
+}
+
 fn check(server: &Server, name: &str, value: &str) -> CommandResult {
     match name {
         "requirepass" => Ok(()),
-        "protected-mode" => match value {
-            "yes" | "no" => Ok(()),
-            _ => Err(refuse(name, "argument must be 'yes' or 'no'")),
-        },
+        "protected-mode" => yes_or_no(name, value),
         "maxclients" => whole(name, value, 1).map(drop),
         "timeout" | "slowlog-max-len" => whole(name, value, 0).map(drop),
         "client-query-buffer-limit" => whole(name, value, 1 << 20).map(drop),
         "slowlog-log-slower-than" => whole(name, value, -1).map(drop),
         "client-output-buffer-limit" => output_limits(value).map(drop),
+        "maxmemory-policy" => match policy(value) {
+            Some(_) => Ok(()),
+            None => {
+                let known = POLICIES.join(", ");
+                Err(refuse(name, &format!("argument(s) must be one of the following: {known}")))
+            }
+        },
+        _ if COMPACT_LIMITS.contains(&name) => whole(name, value, 0).map(drop),
         // Benchmarks and test suites switch these as they please; what they would do is always on here.
-        "appendonly" | "maxmemory" => Ok(()),
+        "appendonly" => yes_or_no(name, value),
+        "maxmemory" => whole(name, value, 0).map(drop),
         _ if KEPT.iter().any(|(known, _)| *known == name) => Ok(()),
         _ if live(server).iter().any(|(known, _)| *known == name) => {
             Err(refuse(name, "can't set immutable config"))
@@ -203,6 +254,10 @@ fn check(server: &Server, name: &str, value: &str) -> CommandResult {
             Err(Failure::new(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")))
         }
     }
+}
+
+fn policy(value: &str) -> Option<&'static str> {
+    POLICIES.iter().find(|known| known.eq_ignore_ascii_case(value)).copied()
 }
 
 /// Hard limit, soft limit and seconds of normal clients, if `value` speaks of them.
@@ -241,7 +296,9 @@ fn apply(server: &Server, name: &str, value: &str) {
     };
     match name {
         "requirepass" => settings.set_password(value),
-        "protected-mode" => settings.protected_mode.store(value == "yes", Ordering::Relaxed),
+        "protected-mode" => {
+            settings.protected_mode.store(value.eq_ignore_ascii_case("yes"), Ordering::Relaxed)
+        }
         "maxclients" => store(&settings.clients_max),
         "timeout" => store(&settings.timeout_seconds),
         "slowlog-max-len" => store(&settings.slowlog_entries_max),
@@ -255,6 +312,16 @@ fn apply(server: &Server, name: &str, value: &str) {
             }
         }
         "appendonly" | "maxmemory" => {}
+        "maxmemory-policy" => {
+            if let Some(policy) = policy(value) {
+                *settings.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+            }
+        }
+        _ if COMPACT_LIMITS.contains(&name) => {
+            if let Some(limit) = compact_limit(settings, name) {
+                store(limit);
+            }
+        }
         _ => {
             let mut kept = settings.kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.retain(|(known, _)| known != name);

@@ -6,7 +6,7 @@ use crate::args::Args;
 use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::keyspace::{HeadKey, StringHead, StringValue};
+use crate::keyspace::{HeadKey, StringHead, StringValue, TAG_STRING_FLOAT, Type};
 use crate::{handler, number};
 
 /// The commands of this module.
@@ -83,17 +83,17 @@ async fn incr(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let key = ctx.key(&args[1]);
     let old = ctx.string(&key).await?;
     let value = add(old.as_ref(), by)?;
-    put(ctx, &key, old, &number::int_text(value)).await?;
+    put(ctx, &key, old, Type::String.tag(), &number::int_text(value)).await?;
     ctx.reply.int(value);
     Ok(())
 }
 
-async fn put(ctx: &mut Ctx, key: &HeadKey, old: Option<StringHead>, text: &[u8]) -> CommandResult {
+async fn put(ctx: &mut Ctx, key: &HeadKey, old: Option<StringHead>, tag: u8, text: &[u8]) -> CommandResult {
     let stored = ctx.meta(key.place, key.raw()).await?;
     let mut change = ctx.change();
     super::strings::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
     let expire_ms = old.map_or(0, |old| old.expire_ms);
-    change.put_string(key, expire_ms, &StringValue::Bytes(text), stored.map(|meta| meta.expire_ms));
+    change.put_head(key, tag, expire_ms, &StringValue::Bytes(text), stored.map(|meta| meta.expire_ms));
     ctx.commit(change).await
 }
 
@@ -110,7 +110,7 @@ async fn incrbyfloat(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         crate::long_double::AddError::NotFloat => Failure::from(errors::NOT_FLOAT),
         crate::long_double::AddError::NanOrInfinity => Failure::from(errors::NAN_OR_INFINITY),
     })?;
-    put(ctx, &key, old.clone(), &text).await?;
+    put(ctx, &key, old.clone(), TAG_STRING_FLOAT, &text).await?;
     ctx.reply.bulk(&text);
     Ok(())
 }

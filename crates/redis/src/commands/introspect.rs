@@ -1,7 +1,7 @@
 //! COMMAND: what commands there are, and where their keys stand.
 
 use crate::args::Args;
-use crate::command::{Command, Facts, Find, Row, Table, key_places, subcommand};
+use crate::command::{Facts, Find, Row, Table, key_places, subcommand};
 use crate::command_docs::{self, Argument};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
@@ -217,16 +217,19 @@ fn argument_docs(ctx: &mut Ctx, arguments: &[Argument]) {
 }
 
 fn list(ctx: &mut Ctx, table: &'static Table, args: &Args<'_>) -> CommandResult {
-    let all = table.commands().iter();
-    let found: Vec<&Command> = if args.len() == 2 {
+    let all = table
+        .commands()
+        .iter()
+        .flat_map(|command| std::iter::once(command.facts).chain(command.facts.subcommands.iter()));
+    let found: Vec<&Facts> = if args.len() == 2 {
         all.collect()
     } else if args.len() == 5 && args.is(2, "filterby") {
         let value = &args[4];
         if args.is(3, "pattern") {
-            all.filter(|command| glob::matches(value, command.facts.name.as_bytes())).collect()
+            all.filter(|facts| glob::matches(value, facts.name.as_bytes())).collect()
         } else if args.is(3, "aclcat") {
             let wanted = [b"@", value].concat();
-            all.filter(|command| command.facts.categories.iter().any(|c| c.as_bytes() == wanted)).collect()
+            all.filter(|facts| facts.categories.iter().any(|c| c.as_bytes() == wanted)).collect()
         } else if args.is(3, "module") {
             Vec::new()
         } else {
@@ -236,7 +239,7 @@ fn list(ctx: &mut Ctx, table: &'static Table, args: &Args<'_>) -> CommandResult 
         return Err(errors::SYNTAX.into());
     };
     ctx.reply.set(found.len());
-    found.iter().for_each(|command| ctx.reply.bulk(command.facts.name.as_bytes()));
+    found.iter().for_each(|facts| ctx.reply.bulk(facts.name.as_bytes()));
     Ok(())
 }
 

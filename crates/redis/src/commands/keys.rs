@@ -36,7 +36,7 @@ async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         let key = ctx.key(user_key);
         let Some(meta) = ctx.meta(key.place, key.raw()).await? else { continue };
         removed += u64::from(!is_expired(meta.expire_ms, ctx.now_ms));
-        if meta.tag != Type::String.tag() {
+        if !Type::is_string(meta.tag) {
             let entry = ctx.entry(key.place, key.raw()).await?;
             ctx.erase_stored(&mut change, &key, entry).await?;
         }

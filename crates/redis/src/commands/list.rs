@@ -55,9 +55,14 @@ impl End {
 /// The list at `key`, with any shift completed that a crash interrupted. Hold the latch.
 pub(super) async fn open(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Collection>, Failure> {
     match ctx.collection(key, Type::List).await? {
-        Some(list) if list_shift::is_interrupted(&list) => list_shift::complete(ctx, list).await.map(Some),
-        list => Ok(list),
+        Some(list) => whole(ctx, list).await.map(Some),
+        None => Ok(None),
     }
+}
+
+/// `list`, with any shift completed that a crash interrupted. Hold the latch.
+pub(super) async fn whole(ctx: &mut Ctx, list: Collection) -> Result<Collection, Failure> {
+    if list_shift::is_interrupted(&list) { list_shift::complete(ctx, list).await } else { Ok(list) }
 }
 
 /// Stores the element at the index `at`.

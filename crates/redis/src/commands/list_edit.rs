@@ -157,7 +157,7 @@ impl Search {
             if args.is(at, "rank") {
                 search.rank = args.int(at + 1)?;
                 if search.rank == i64::MIN {
-                    return Err(errors::OUT_OF_RANGE.into());
+                    return Err(errors::OUT_OF_SYMMETRIC_RANGE.into());
                 }
                 if search.rank == 0 {
                     return Err(

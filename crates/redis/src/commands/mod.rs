@@ -9,6 +9,8 @@ mod collection;
 mod config;
 mod connection;
 mod counters;
+mod debug;
+mod digest;
 mod element_scan;
 mod expire;
 mod hash;
@@ -45,6 +47,7 @@ use crate::command::{FastHandler, Row};
 /// All rows.
 pub static ROWS: &[&[Row]] = &[
     admin::ROWS,
+    debug::ROWS,
     client::ROWS,
     config::ROWS,
     connection::ROWS,

@@ -4,7 +4,10 @@ use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::keyspace::{HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, HeadKey, Type};
+use crate::keyspace::{
+    HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, HeadKey, StringHead, TAG_STRING_EDITED,
+    TAG_STRING_FLOAT, Type,
+};
 use crate::{handler, number};
 
 /// The commands of this module.
@@ -14,9 +17,10 @@ pub static ROWS: &[Row] = &[("object", handler!(object)), ("memory", handler!(me
 pub(super) async fn encoding(ctx: &mut Ctx, key: &HeadKey) -> Result<Option<&'static str>, Failure> {
     Ok(match ctx.head(key).await? {
         None => None,
-        Some(Head::String(string)) => Some(match string.entry.value_len() {
-            1..=20 if number::parse_int(&string.entry.value).is_some() => "int",
-            0..=44 => "embstr",
+        Some(Head::String(string)) => Some(match (string.entry.tag, string.entry.value_len()) {
+            (TAG_STRING_EDITED, _) => "raw",
+            _ if integer(&string).is_some() => "int",
+            (_, 0..=44) => "embstr",
             _ => "raw",
         }),
         Some(Head::Collection(collection)) => {
@@ -31,6 +35,30 @@ pub(super) async fn encoding(ctx: &mut Ctx, key: &HeadKey) -> Result<Option<&'st
             })
         }
     })
+}
+
+/// The integer that Redis would keep in place of a string.
+fn integer(string: &StringHead) -> Option<i64> {
+    let is_text = [TAG_STRING_EDITED, TAG_STRING_FLOAT].contains(&string.entry.tag);
+    if is_text || string.entry.large.is_some() { None } else { number::parse_int(&string.entry.value) }
+}
+
+/// What OBJECT REFCOUNT tells of an object that Redis shares between keys.
+const SHARED: i64 = i32::MAX as i64;
+/// Redis shares the integers below.
+const SHARED_INTEGERS: i64 = 10_000;
+
+pub(super) async fn refcount(ctx: &mut Ctx, key: &HeadKey) -> Result<i64, Failure> {
+    let policy = ctx.server.settings.policy();
+    // These keep a time or a count in each object.
+    let keeps_one_each = policy.ends_with("lru") || policy.ends_with("lfu");
+    let is_shared = match ctx.head(key).await? {
+        Some(Head::String(string)) => {
+            !keeps_one_each && integer(&string).is_some_and(|value| (0..SHARED_INTEGERS).contains(&value))
+        }
+        _ => false,
+    };
+    Ok(if is_shared { SHARED } else { 1 })
 }
 
 async fn object(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -63,16 +91,27 @@ async fn object(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.reply.null();
         return Ok(());
     };
+    let counts_accesses = ctx.server.settings.policy().ends_with("lfu");
     match sub.as_slice() {
         b"encoding" => ctx.reply.bulk(encoding.as_bytes()),
-        b"refcount" => ctx.reply.int(1),
-        // Accesses are not counted per key: that would be a write per read.
-        b"idletime" => ctx.reply.int(0),
-        _ => {
+        b"refcount" => {
+            let count = refcount(ctx, &key).await?;
+            ctx.reply.int(count);
+        }
+        // Accesses are not noted per key: that would be a write per read.
+        b"idletime" if counts_accesses => {
+            return Err(
+                "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when \
+                 switching between policies at runtime LRU and LFU data will take some time to adjust."
+                    .into(),
+            );
+        }
+        b"freq" if !counts_accesses => {
             return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
                  that when switching between policies at runtime LRU and LFU data will take some time to adjust."
                 .into());
         }
+        _ => ctx.reply.int(0),
     }
     Ok(())
 }

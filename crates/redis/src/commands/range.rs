@@ -104,7 +104,7 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         if want == Want::Keys {
             continue;
         }
-        if entry.tag != Type::String.tag() || entry.value_len() > VALUE_BYTES_MAX {
+        if !Type::is_string(entry.tag) || entry.value_len() > VALUE_BYTES_MAX {
             ctx.reply.null();
         } else if entry.large.is_some() {
             let place = ctx.key(&key).place;

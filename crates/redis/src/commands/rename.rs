@@ -126,10 +126,10 @@ async fn put_again(
         None => {}
         Some(Head::String(_)) if stored.large.is_some() => {
             let value = ctx.compose(to, &[Source::of(from.place, &stored)]).await?;
-            change.put_string(to, expire_ms, &value.as_ref(), was);
+            change.put_head(to, stored.tag, expire_ms, &value.as_ref(), was);
         }
         Some(Head::String(_)) => {
-            change.put_string(to, expire_ms, &StringValue::Bytes(&stored.value), was);
+            change.put_head(to, stored.tag, expire_ms, &StringValue::Bytes(&stored.value), was);
         }
         Some(Head::Collection(collection)) => match copied {
             None => {

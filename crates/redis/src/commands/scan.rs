@@ -65,7 +65,7 @@ async fn scan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             break;
         }
         looked_at += 1;
-        let fits = any_kind || kind.is_some_and(|kind| kind.tag() == entry.tag);
+        let fits = any_kind || (kind.is_some() && kind == Type::from_tag(entry.tag));
         if fits && pattern.is_none_or(|pattern| glob::matches(pattern, &key)) {
             found.push(key);
         }

@@ -7,7 +7,7 @@ use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::HeadKey;
+use crate::keyspace::{HeadKey, TAG_STRING_EDITED, Type};
 use crate::resp::parser::BULK_BYTES_MAX;
 use crate::value::{Source, Value};
 
@@ -33,13 +33,13 @@ fn argument_source(key: &HeadKey, value: Value<'_>) -> Source {
 }
 
 /// Stores `sources` as the value of `key`, whose expiry stays.
-async fn put(ctx: &mut Ctx, key: &HeadKey, expire_ms: u64, sources: &[Source]) -> CommandResult {
+async fn put(ctx: &mut Ctx, key: &HeadKey, tag: u8, expire_ms: u64, sources: &[Source]) -> CommandResult {
     let value = ctx.compose(key, sources).await?;
     // An expired head in the way may be a collection's.
     let stored = ctx.meta(key.place, key.raw()).await?;
     let mut change = ctx.change();
     super::strings::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
-    change.put_string(key, expire_ms, &value.as_ref(), stored.map(|meta| meta.expire_ms));
+    change.put_head(key, tag, expire_ms, &value.as_ref(), stored.map(|meta| meta.expire_ms));
     ctx.commit(change).await
 }
 
@@ -54,12 +54,11 @@ async fn append(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         return Err(errors::STRING_TOO_LONG.into());
     }
     let expire_ms = old.as_ref().map_or(0, |old| old.expire_ms);
-    if old.is_none() || added > 0 {
-        let mut sources = Vec::with_capacity(2);
-        sources.extend(old.map(|old| Source::of(key.place, &old.entry)));
-        sources.push(argument_source(&key, value));
-        put(ctx, &key, expire_ms, &sources).await?;
-    }
+    let tag = if old.is_some() { TAG_STRING_EDITED } else { Type::String.tag() };
+    let mut sources = Vec::with_capacity(2);
+    sources.extend(old.map(|old| Source::of(key.place, &old.entry)));
+    sources.push(argument_source(&key, value));
+    put(ctx, &key, tag, expire_ms, &sources).await?;
     ctx.reply.count(old_len + added);
     Ok(())
 }
@@ -123,7 +122,7 @@ async fn setrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     {
         sources.push(Source::part(key.place, &old.entry, offset + len..old_len));
     }
-    put(ctx, &key, expire_ms, &sources).await?;
+    put(ctx, &key, TAG_STRING_EDITED, expire_ms, &sources).await?;
     ctx.reply.count(old_len.max(offset + len));
     Ok(())
 }

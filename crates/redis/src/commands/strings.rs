@@ -41,7 +41,7 @@ impl Ctx {
     pub(crate) fn string_of(&self, entry: Option<Entry>) -> Result<Option<StringHead>, Failure> {
         match entry.filter(|entry| !is_expired(entry.expire_ms, self.now_ms)) {
             None => Ok(None),
-            Some(entry) if entry.tag == Type::String.tag() => {
+            Some(entry) if Type::is_string(entry.tag) => {
                 Ok(Some(StringHead { expire_ms: entry.expire_ms, entry }))
             }
             Some(_) => Err(errors::WRONG_TYPE.into()),
@@ -77,7 +77,7 @@ fn get_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         if is_expired(found.expire_ms, now_ms) {
             return (found.seq, Ok(false));
         }
-        if found.tag != Type::String.tag() {
+        if !Type::is_string(found.tag) {
             return (found.seq, Err(errors::WRONG_TYPE));
         }
         reply.bulk_view(found.value);
@@ -250,7 +250,7 @@ fn set_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         Peek::NeedsFlash => return Fast::Slow,
         Peek::Absent => None,
         // The elements of a collection in the way must be removed.
-        Peek::Found(meta) if meta.tag != Type::String.tag() => return Fast::Slow,
+        Peek::Found(meta) if !Type::is_string(meta.tag) => return Fast::Slow,
         Peek::Found(meta) => Some(meta),
     };
     let live = stored.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
@@ -327,7 +327,7 @@ pub(super) async fn clear_for_string(
     key: &HeadKey,
     tag: Option<u8>,
 ) -> CommandResult {
-    if tag.is_some_and(|tag| tag != Type::String.tag()) {
+    if tag.is_some_and(|tag| !Type::is_string(tag)) {
         let entry = ctx.entry(key.place, key.raw()).await?;
         ctx.erase_stored(change, key, entry).await?;
     }
@@ -428,7 +428,7 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             change.delete_head(&key, string.expire_ms);
         } else if at != string.expire_ms {
             let value = StringValue::of(&string.entry);
-            change.put_string(&key, at, &value, Some(string.expire_ms));
+            change.put_head(&key, string.entry.tag, at, &value, Some(string.expire_ms));
         }
         if !change.is_empty() {
             ctx.commit(change).await?;
@@ -511,7 +511,7 @@ async fn strlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let key = ctx.key(&args[1]);
     let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
     match meta {
-        Some(meta) if meta.tag != Type::String.tag() => Err(errors::WRONG_TYPE.into()),
+        Some(meta) if !Type::is_string(meta.tag) => Err(errors::WRONG_TYPE.into()),
         meta => {
             ctx.count_look_up(meta.is_some());
             ctx.reply.count(meta.map_or(0, |meta| meta.value_len));

@@ -31,8 +31,6 @@ pub static ROWS: &[Row] = &[
 
 const NEGATIVE_ZERO: &[u8] = &[1];
 const SCORE_BYTES: usize = 8;
-/// Members that Redis keeps in its compact encoding.
-const COMPACT_COUNT_MAX: u64 = 128;
 
 /// The field of sub [`ORDER`] for a member and its score.
 pub(super) fn order_field(score: f64, member: &[u8]) -> Field {
@@ -61,7 +59,7 @@ fn unreadable_score() -> Failure {
 /// Gives `member` a score; `old` is the one it has.
 pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old: Option<f64>, new: f64) {
     note_sizes(zset, member.len(), 0);
-    let is_large = zset.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0 || zset.count >= COMPACT_COUNT_MAX;
+    let is_large = zset.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0 || zset.count >= zset.compact.entries;
     // Redis's compact encoding forgets the sign of a zero.
     let is_negative_zero = is_large && new == 0.0 && new.is_sign_negative();
     let new = if new == 0.0 && !is_negative_zero { 0.0 } else { new };

@@ -87,7 +87,8 @@ impl Ctx {
                 let node = &self.server.node;
                 let place = |slot| node.place_of_slot(slot);
                 let (expire_ms, seq) = (entry.expire_ms, entry.seq);
-                match Collection::decode(key.clone(), kind, expire_ms, seq, &entry.value, place) {
+                let compact = self.server.settings.compact(kind);
+                match Collection::decode(key.clone(), kind, expire_ms, seq, &entry.value, compact, place) {
                     Some(collection) => Ok(Some(Head::Collection(collection))),
                     None => Err(unreadable(key, "its head does not decode")),
                 }
@@ -142,6 +143,7 @@ impl Ctx {
             count: 0,
             hints: 0,
             stored_hints: 0,
+            compact: self.server.settings.compact(kind),
             first: 0,
             end: 0,
             is_new: true,
@@ -314,7 +316,9 @@ impl Ctx {
         };
         let node = self.server.node.clone();
         let place = |slot| node.place_of_slot(slot);
-        match Collection::decode(key.clone(), kind, entry.expire_ms, entry.seq, &entry.value, place) {
+        let compact = self.server.settings.compact(kind);
+        let (expire_ms, seq) = (entry.expire_ms, entry.seq);
+        match Collection::decode(key.clone(), kind, expire_ms, seq, &entry.value, compact, place) {
             Some(collection) => self.erase_elements(change, &collection).await,
             // An unreadable head cannot name its elements; it can still be replaced.
             None => Ok(()),

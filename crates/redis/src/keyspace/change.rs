@@ -113,8 +113,7 @@ impl Change {
             }
             return;
         }
-        let many = if collection.kind == Type::Set { 512 } else { 128 };
-        if collection.count > many {
+        if collection.count > collection.compact.entries {
             collection.hints |= HINT_MANY;
         }
         if !head_changed && !collection.is_new && collection.hints == collection.stored_hints {

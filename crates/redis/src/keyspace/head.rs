@@ -24,17 +24,27 @@ pub enum Type {
     Hash = 5,
 }
 
+/// The tag of a string that APPEND or SETRANGE changed in place: Redis keeps it as it is.
+pub const TAG_STRING_EDITED: u8 = 0x21;
+/// The tag of a string that INCRBYFLOAT made: Redis never takes it for an integer.
+pub const TAG_STRING_FLOAT: u8 = 0x11;
+
 impl Type {
-    /// The type of a stored tag.
+    /// The type of a stored tag. Strings have three, which only OBJECT ENCODING and DEBUG tell apart.
     pub fn from_tag(tag: u8) -> Option<Self> {
         Some(match tag {
-            1 => Self::String,
+            1 | TAG_STRING_FLOAT | TAG_STRING_EDITED => Self::String,
             2 => Self::List,
             3 => Self::Set,
             4 => Self::Zset,
             5 => Self::Hash,
             _ => return None,
         })
+    }
+
+    /// Whether a stored tag is that of a string.
+    pub fn is_string(tag: u8) -> bool {
+        Self::from_tag(tag) == Some(Self::String)
     }
 
     /// The tag it is stored under.
@@ -61,7 +71,8 @@ impl Type {
     }
 }
 
-/// Some element was longer than what Redis keeps in its compact encodings (64 bytes). Never cleared.
+/// Some element was longer than what Redis keeps in its compact encodings (64 bytes unless CONFIG SET said otherwise).
+/// Never cleared.
 pub const HINT_LONG_ELEMENT: u8 = 1;
 /// Some member of the set was no integer. Never cleared.
 pub const HINT_NOT_INTEGERS: u8 = 2;
@@ -89,6 +100,15 @@ pub struct StringHead {
     pub entry: Entry,
 }
 
+/// Up to where Redis keeps collections of one type in its compact encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compact {
+    /// Elements.
+    pub entries: u64,
+    /// Bytes of a name or value.
+    pub bytes: u64,
+}
+
 /// A collection: what its head says. Change `count` (and `first`/`end` of a list), then give it to
 /// [`super::Change::put_collection`].
 #[derive(Clone, Debug)]
@@ -111,6 +131,8 @@ pub struct Collection {
     pub hints: u8,
     /// The hints as stored, to tell whether they changed.
     pub(crate) stored_hints: u8,
+    /// When to note hints.
+    pub(crate) compact: Compact,
     /// Lists: index of the first element.
     pub first: i64,
     /// Lists: index after the last element.
@@ -173,6 +195,7 @@ impl Collection {
         expire_ms: u64,
         seq: u64,
         value: &Bytes,
+        compact: Compact,
         place: impl Fn(u16) -> Place,
     ) -> Option<Self> {
         let expected = if kind == Type::List { LIST_BYTES } else { COLLECTION_BYTES };
@@ -192,6 +215,7 @@ impl Collection {
             count: word(8)?,
             hints: value[18],
             stored_hints: value[18],
+            compact,
             first: if list { word(24)? as i64 } else { 0 },
             end: if list { word(32)? as i64 } else { 0 },
             is_new: false,

@@ -11,6 +11,7 @@ use pumice_kv::SliceId;
 use pumice_node::Place;
 
 use super::change::StringValue;
+use super::head::is_expired;
 use super::key::{RawKey, SYSTEM_SPACE, Space, head_prefix, space_prefix};
 use crate::context::Ctx;
 use crate::errors::CommandResult;
@@ -124,9 +125,11 @@ impl Ctx {
         let mut touched = Vec::new();
         for &database in databases {
             for key in self.server.node.watches().watched_in(database as u32) {
-                // Redis aborts a transaction only if the key that it watches was there.
+                // Redis aborts a transaction only if the key that it watches was there. One that was there at WATCH, and
+                // whose time is over, EXEC finds by itself.
                 let key = self.key_in(database, &key);
-                if self.meta(key.place, key.raw()).await?.is_some() {
+                let meta = self.meta(key.place, key.raw()).await?;
+                if meta.is_some_and(|meta| !is_expired(meta.expire_ms, self.now_ms)) {
                     touched.push(key);
                 }
             }

@@ -1,10 +1,11 @@
-//! Hashes, sets, sorted sets and lists beside a real redis-server: tables of edge cases (`edges.rs`), and
-//! collections too large for one batch, one reply or one page (`large.rs`).
+//! Hashes, sets, sorted sets and lists beside a real redis-server: tables of edge cases (`edges.rs`), how
+//! values are kept (`encodings.rs`), and collections too large for one batch, one reply or one page (`large.rs`).
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod edges;
+mod encodings;
 mod large;
 
 use common::oracle::Oracle;
@@ -125,6 +126,7 @@ impl Pair {
 
     /// Everything that both hold.
     pub fn check_contents(&mut self) {
+        self.check("DEBUG DIGEST");
         self.check("DBSIZE");
         let Reply::Array(keys) = self.check("~KEYS *") else { panic!("KEYS answers with an array") };
         for key in keys {

@@ -16,6 +16,7 @@ use pumice_reactor::sim::{
     CutMode, DiskImage, FaultOp, FileFault, Halt, HostId, HostOptions, PowerCut, World,
 };
 use pumice_reactor::{Addr, sleep};
+use pumice_redis::keyspace::Type;
 
 use super::resp::{Connection, Reply, encode};
 use super::served::{PORT, SERVING_CORES, Setup, boot, format, open_node, path};
@@ -211,7 +212,9 @@ async fn orphans(node: &Node) -> Result<Vec<u64>, String> {
             while let Some((key, entry)) = scan.next().await.map_err(|error| error.to_string())? {
                 let id = |bytes: &[u8]| bytes.first_chunk::<8>().copied();
                 match (key.get(..4), key.get(4)) {
-                    (Some(space), Some(0)) if space != [0; 4] && space != [0xFF; 4] && entry.tag != 1 => {
+                    (Some(space), Some(0))
+                        if space != [0; 4] && space != [0xFF; 4] && !Type::is_string(entry.tag) =>
+                    {
                         named.extend(id(&entry.value).map(u64::from_le_bytes));
                     }
                     (Some(_), Some(1)) if !store.is_retired(slice, &key) => {
