@@ -482,3 +482,29 @@ fn what_was_superseded_does_not_come_back_when_its_successor_is_erased() {
         }
     });
 }
+
+#[test]
+fn a_file_s_shape_is_found_by_whichever_checkpoint_is_left() {
+    in_virtual_time(async || {
+        let device = file().await;
+        drop(RawFlash::format(device.clone(), FORMAT, RawOptions::default()).await.expect("format"));
+        // Each close writes one of the four blocks for checkpoints; the newest comes to lie on the last of them.
+        for _ in 0..3 {
+            open(&device).await.raw.close().await.expect("close");
+        }
+        for number in 0..3 {
+            let block = device.geometry().block(number);
+            device.erase(block).await.expect("erase");
+            let zeros = IoBuf::zeroed(4096).freeze();
+            device.program(block, 0, zeros, pumice_reactor::WriteSync::Durable).await.expect("program");
+        }
+        let spec = DeviceSpec::Path(Path::new("/drive").into());
+        let found = Device::open(&spec, pumice_flash::Access::ReadOnly).await.expect("file");
+        // Cut in any way: a file this small has not even a block as files are cut by default.
+        let other = Geometry { channels: 1, blocks_per_channel: 64, ..device.geometry() };
+        let found = found.with_geometry(other).expect("shape");
+        let cut = RawFlash::probe(&found).await.expect("probe").expect("there is a drive");
+        assert_eq!(cut.geometry().channels, 4);
+        assert!(RawFlash::open(cut, RawOptions::default(), &|_, _| ()).await.expect("open").clean);
+    });
+}

@@ -187,7 +187,12 @@ pub(crate) async fn load(media: &Arc<Media>) -> Result<Option<Loaded>, RawError>
             mark_page: mark_page(geometry, group[group.len() - 1].payload.len()),
         };
         let is_current = header.clean && !is_marked(media, &header, &place).await?;
-        let Payload { states, ids } = payload;
+        let Payload { mut states, ids } = payload;
+        for &block in &place.blocks {
+            // Erased for this checkpoint, which was put together before.
+            let state = &mut states[block as usize];
+            *state = BlockState::new(state.role(), state.erases() + 1);
+        }
         return Ok(Some(Loaded { header, states, ids, is_current, place }));
     }
     Ok(None)
