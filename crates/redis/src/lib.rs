@@ -28,7 +28,6 @@ mod output;
 pub mod resp;
 pub mod server;
 pub mod session;
-pub mod sha1;
 pub mod stats;
 pub mod tls;
 mod transport;

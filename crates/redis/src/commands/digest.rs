@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::ops::Bound;
 
 use pumice_kv::{Direction, Entry, Want};
+use sha1::{Digest as _, Sha1};
 
 use super::collection::{MEMBERS, member_of};
 use super::list;
@@ -15,30 +16,32 @@ use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
 use crate::keyspace::{Collection, DATABASES, Head, HeadKey, Type};
 use crate::number::format_double;
-use crate::sha1::{SHA1_BYTES, Sha1};
+
+/// Bytes of a SHA-1.
+const DIGEST_BYTES: usize = 20;
 
 /// The digest of some data.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Digest([u8; SHA1_BYTES]);
+pub(super) struct Digest([u8; DIGEST_BYTES]);
 
 impl Digest {
-    fn xor(&mut self, sha1: [u8; SHA1_BYTES]) {
+    fn xor(&mut self, sha1: [u8; DIGEST_BYTES]) {
         self.0.iter_mut().zip(sha1).for_each(|(byte, other)| *byte ^= other);
     }
 
     /// Joins what has no order.
     fn join(&mut self, bytes: &[u8]) {
-        self.xor(Sha1::of(bytes));
+        self.xor(Sha1::digest(bytes).into());
     }
 
     /// Adds what has its place in an order.
     fn follow(&mut self, bytes: &[u8]) {
-        self.follow_sha1(Sha1::of(bytes));
+        self.follow_sha1(Sha1::digest(bytes).into());
     }
 
-    fn follow_sha1(&mut self, sha1: [u8; SHA1_BYTES]) {
+    fn follow_sha1(&mut self, sha1: [u8; DIGEST_BYTES]) {
         self.xor(sha1);
-        self.0 = Sha1::of(&self.0);
+        self.0 = Sha1::digest(self.0).into();
     }
 
     pub(super) fn hex(&self) -> String {
@@ -102,14 +105,14 @@ impl Ctx {
     }
 
     /// The SHA-1 of a string, piece by piece where it is long.
-    async fn sha1_of(&mut self, key: &HeadKey, entry: &Entry) -> Result<[u8; SHA1_BYTES], Failure> {
-        let Some(large) = &entry.large else { return Ok(Sha1::of(&entry.value)) };
+    async fn sha1_of(&mut self, key: &HeadKey, entry: &Entry) -> Result<[u8; DIGEST_BYTES], Failure> {
+        let Some(large) = &entry.large else { return Ok(Sha1::digest(&entry.value).into()) };
         let mut sha1 = Sha1::default();
         let mut pieces = self.server.node.read_large(key.place, large, 0..large.len());
         while let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? {
             sha1.update(&piece);
         }
-        Ok(sha1.finish())
+        Ok(sha1.finalize().into())
     }
 
     async fn digest_elements(&mut self, collection: Collection, digest: &mut Digest) -> CommandResult {
