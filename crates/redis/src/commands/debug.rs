@@ -8,7 +8,7 @@ use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{StringValue, is_expired};
-use crate::resp::parser::{BULK_BYTES_MAX, KEY_BYTES_MAX};
+use crate::resp::parser::KEY_BYTES_MAX;
 use crate::{glob, handler, number};
 
 /// The commands of this module.
@@ -44,6 +44,9 @@ const HELP: &[&str] = &[
     "HELP",
     "    Prints this help.",
 ];
+
+/// Longest text that STRINGMATCH-LEN makes: it takes memory that no budget counts.
+const STRINGMATCH_BYTES_MAX: u64 = 16 << 20;
 
 async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
@@ -84,7 +87,7 @@ async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             ctx.reply.ok();
         }
         (b"stringmatch-len", 4) => {
-            let len = u64::try_from(args.int(2)?).ok().filter(|&len| len <= BULK_BYTES_MAX);
+            let len = u64::try_from(args.int(2)?).ok().filter(|&len| len <= STRINGMATCH_BYTES_MAX);
             let text = vec![b'A'; len.ok_or(errors::NOT_POSITIVE)? as usize];
             let matches = glob::matches(&args[3], &text);
             ctx.reply.flag(matches);
