@@ -5,6 +5,8 @@
 //!    frames are passed over by their first pages, up to [`HEADS_MAX`] of them; from the last one that was met on,
 //!    everything is read, because that frame may be torn and a damaged header must not hide what lies behind it.
 //! 3. Segments are read ahead of the replay, [`AHEAD_BYTES`] of them.
+//! 4. Where frames are not whole, or seem to end and another look at the next page says otherwise, a segment is read a second
+//!    time: an error that passes must not be taken for the torn end of the log, which is dropped in silence.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,6 +54,12 @@ impl Found {
 pub(crate) struct Fetched {
     pub frames: Vec<Frame>,
     pub bytes_read: u64,
+}
+
+impl Fetched {
+    fn whole_frames(&self) -> usize {
+        self.frames.iter().filter(|frame| frame.damage.is_empty()).count()
+    }
 }
 
 /// The first two pages of each of `segments`, in their order.
@@ -102,15 +110,25 @@ impl Ahead {
         {
             let inner = inner.clone();
             let (id, life, stream) = (found.id, found.life, found.stream);
-            let (from, len) = (found.known_end, found.sealed_end.unwrap_or(inner.segment_bytes));
+            let from = found.known_end;
+            let len = found.sealed_end.unwrap_or(inner.segment_bytes);
             let read = spawn(async move {
                 let page = inner.superblock.page_bytes;
                 let len = len.next_multiple_of(page).min(inner.segment_bytes);
                 let segment = Segment { device: &inner.device, id, life, page };
-                match stream {
+                let look = async || match stream {
                     Stream::Commit | Stream::Moved => segment.whole(len).await,
                     Stream::Table | Stream::Large => segment.extent(from, len).await,
+                };
+                let first = look().await?;
+                let begin = if matches!(stream, Stream::Commit | Stream::Moved) { 0 } else { from };
+                if !segment.may_hide_frames(&first, begin, len).await? {
+                    return Ok(first);
                 }
+                let again = look().await?;
+                let bytes_read = first.bytes_read + again.bytes_read;
+                let best = if again.whole_frames() > first.whole_frames() { again } else { first };
+                Ok(Fetched { bytes_read, ..best })
             });
             self.under_way.push_back((found, read));
         }
@@ -134,6 +152,23 @@ impl Segment<'_> {
         let stretch = scan::read_tolerant(self.device, self.id, 0, len as usize).await?;
         let frames = scan::frames(self.id, self.life, &stretch.bytes, self.page);
         Ok(Fetched { frames, bytes_read: u64::from(len) })
+    }
+
+    /// Whether another look at `begin..end` may find more: some frame is not whole, there is something between two, or where
+    /// they ended the next one begins after all.
+    async fn may_hide_frames(&self, found: &Fetched, begin: u32, end: u32) -> Result<bool, FlashError> {
+        let mut at = begin.next_multiple_of(self.page).max(self.page);
+        for frame in &found.frames {
+            if frame.offset != at || !frame.damage.is_empty() {
+                return Ok(true);
+            }
+            at = frame.end(self.page);
+        }
+        if at >= end {
+            return Ok(false);
+        }
+        let next = scan::read_tolerant(self.device, self.id, at, self.page as usize).await?.bytes;
+        Ok(FrameHeader::decode(&next, self.life, Addr::new(self.id, at)).is_some())
     }
 
     /// The frames from `from` on. Those that were passed over have no records.
