@@ -8,6 +8,7 @@
 //! content verifies there because checksums are seeded with the block's life.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -193,10 +194,23 @@ impl FileDevice {
 
     pub(crate) async fn prewrite(&self, block: BlockAddr) -> Result<(), FlashError> {
         self.erase(block)?;
+        self.zero(block, 0..self.geometry.block_bytes()).await
+    }
+
+    /// Zeros for the pages of `range` (bytes), which lie behind the write pointer; it stays where it is.
+    pub(crate) async fn zero(&self, block: BlockAddr, range: Range<u32>) -> Result<(), FlashError> {
+        self.writable(Operation::Program)?;
+        let page = self.geometry.page_bytes;
+        let len_bytes = u64::from(range.end.saturating_sub(range.start));
+        self.check(Operation::Program, block, range.start, len_bytes, page)?;
+        let first_page = range.start / page;
+        if self.pointers().get(&self.geometry.number(block)).is_some_and(|&next| first_page < next) {
+            return Err(FlashError::AlreadyProgrammed { block, page: first_page });
+        }
         let zeros = IoBuf::zeroed(PREWRITE_CHUNK_BYTES.min(self.geometry.block_bytes()) as usize).freeze();
-        let mut offset_bytes = 0;
-        while offset_bytes < self.geometry.block_bytes() {
-            let len = zeros.len().min((self.geometry.block_bytes() - offset_bytes) as usize);
+        let mut offset_bytes = range.start;
+        while offset_bytes < range.end {
+            let len = zeros.len().min((range.end - offset_bytes) as usize);
             self.file
                 .write_at(zeros.slice(..len), self.at(block, offset_bytes), WriteSync::Cached)
                 .await

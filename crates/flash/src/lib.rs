@@ -20,6 +20,7 @@ mod preset;
 mod spec;
 pub mod zoned;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -405,6 +406,15 @@ impl Device {
     pub async fn prewrite(&self, block: BlockAddr) -> Result<(), FlashError> {
         match self {
             Self::File(device) => device.prewrite(block).await,
+            Self::Zoned(_) | Self::Emulated(_) | Self::Corrected(_) => Ok(()),
+        }
+    }
+
+    /// Fills a stretch of a block behind its write pointer (bytes, whole pages) with zeros where an erase keeps what was
+    /// there ([`Device::erase_keeps_bytes`]); the stretch stays unprogrammed. No effect elsewhere.
+    pub async fn zero(&self, block: BlockAddr, range: Range<u32>) -> Result<(), FlashError> {
+        match self {
+            Self::File(device) => device.zero(block, range).await,
             Self::Zoned(_) | Self::Emulated(_) | Self::Corrected(_) => Ok(()),
         }
     }

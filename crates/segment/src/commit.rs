@@ -38,6 +38,10 @@ const FRAME_BUFFER_MIN_BYTES: usize = 16 << 10;
 const PIPELINE_BYTES: usize = 64 << 10;
 /// The same while cleaning has to keep up: then the drive is busy anyway, and every commit's padding is cleaned later.
 const PIPELINE_PACED_BYTES: usize = 128 << 10;
+/// Payload whose checksum may be computed anew under the lock, because its record carries its own number.
+const NUMBERED_MAX_BYTES: u32 = 32 << 10;
+/// A commit that waits for company waits for so much at most.
+const GATHERED_BYTES: usize = 256 << 10;
 /// Writes side by side, at most.
 const FLYING_MAX: usize = 2;
 
@@ -101,6 +105,8 @@ pub(crate) struct Commit {
     pub pumps: usize,
     /// Frames being written, in order.
     pub flying: VecDeque<Flying>,
+    /// A pump waits for the forming frame to fill.
+    pub gathering: bool,
     pub undurable_bytes: usize,
     frame_bytes_lately: usize,
     /// Write everything up to here without waiting for more.
@@ -123,11 +129,17 @@ impl Commit {
             closing: VecDeque::with_capacity(8),
             pumps: 0,
             flying: VecDeque::with_capacity(FLYING_MAX),
+            gathering: false,
             undurable_bytes: 0,
             frame_bytes_lately: FRAME_BUFFER_MIN_BYTES,
             force_seq: 0,
             last_sync: Nanos(0),
         }
+    }
+
+    /// The pump waits for company, which is now complete.
+    fn is_gathered(&self) -> bool {
+        self.gathering && self.has_company()
     }
 
     /// Takes a segment that was opened ahead before.
@@ -175,6 +187,17 @@ impl Commit {
         starts
     }
 
+    /// Whether the forming frame should wait for more: users that cleaning holds back are let on together, and every
+    /// commit of a few of them pads a page that is cleaned later. Not where commits were small lately: a lone user's.
+    pub(crate) fn awaits_company(&self, inner: &Inner) -> bool {
+        inner.pace.is_on() && self.frame_bytes_lately > FRAME_BUFFER_MIN_BYTES && !self.has_company()
+    }
+
+    fn has_company(&self) -> bool {
+        let enough = self.frame_bytes_lately.min(GATHERED_BYTES);
+        self.forming.as_ref().is_none_or(|forming| forming.used >= enough)
+    }
+
     /// When the forming frame took its first record.
     pub(crate) fn forming_since(&self) -> Option<Nanos> {
         self.forming.as_ref().map(|forming| forming.since)
@@ -197,7 +220,9 @@ impl Commit {
         let page = inner.page_bytes();
         let segment_bytes = inner.segment_bytes as usize;
         let frame_bytes = inner.frame_max_bytes();
-        // A frame loses its header, its padding, and at its end at most the largest record that did not fit.
+        // A frame loses its header, its padding, and at its end at most the largest record that did not fit. Each
+        // record may come to carry its number.
+        let (total, largest) = (total + count * record::SEQ_BYTES, largest + record::SEQ_BYTES);
         let loss = page + frame::HEADER_BYTES + 8;
         let frames = total / (frame_bytes.saturating_sub(largest + loss)).max(page) + 2;
         let cost = total + frames * loss;
@@ -265,23 +290,35 @@ impl Commit {
         shape: Shape,
         batch_begun: &mut bool,
     ) -> RecordPtr {
-        let total = record::HEADER_BYTES + shape.len as usize;
-        let need = record::padded(total);
-        if self.forming.as_ref().is_some_and(|forming| forming.used + need > forming.limit) {
+        // Behind numbers that others took, a record says its own.
+        let mut seq = match &self.forming {
+            Some(forming) if forming.first_seq + u64::from(forming.count) != self.next_seq => {
+                Some(self.next_seq)
+            }
+            _ => None,
+        };
+        let need = |seq: Option<u64>| record::padded(record::total_bytes(shape.len as usize, seq.is_some()));
+        let is_over = |forming: &Forming| {
+            forming.used + need(seq) > forming.limit || (seq.is_some() && shape.len > NUMBERED_MAX_BYTES)
+        };
+        if self.forming.as_ref().is_some_and(is_over) {
             self.seal(inner, *batch_begun);
-            *batch_begun = false;
+            (*batch_begun, seq) = (false, None);
         }
+        let need = need(seq);
         if self.forming.is_none() {
             self.begin(inner, need);
         }
         let Some(forming) = self.forming.as_mut() else { unreachable!("a frame was just begun") };
+        let total = record::total_bytes(shape.len as usize, seq.is_some());
+        let crc = if seq.is_some() { record::payload_crc(seq, input.parts) } else { shape.crc };
         let end = forming.used + need;
         if end > forming.buf.len() {
             forming.grow(end);
         }
         let addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.used as u32);
         let out = &mut forming.buf[forming.used..end];
-        let mut at = record::encode_head(out, forming.life, addr, shape.len, input.kind, None, shape.crc);
+        let mut at = record::encode_head(out, forming.life, addr, shape.len, input.kind, seq, crc);
         for part in input.parts {
             out[at..at + part.len()].copy_from_slice(part);
             at += part.len();
@@ -298,6 +335,7 @@ impl Commit {
     /// Ends the forming frame and queues it.
     pub(crate) fn seal(&mut self, inner: &Inner, more: bool) {
         let Some(mut forming) = self.forming.take() else { return };
+        self.gathering = false;
         let page = inner.page_bytes();
         let padded = forming.used.next_multiple_of(page);
         if padded > forming.buf.len() {
@@ -337,6 +375,7 @@ impl Commit {
             lag: u32::try_from(number - durable_frames).unwrap_or(u32::MAX),
             stream: Stream::Commit,
             more,
+            skipped: forming.skipped(self.next_seq),
         }
         .encode(&mut forming.buf[forming.frame_at..], frame_addr);
         let cost = forming.buf.capacity();
@@ -395,12 +434,18 @@ impl Commit {
         }
         let at = (ptr.addr.offset() - forming.start.offset()) as usize;
         let bytes = forming.buf.get(at..at + ptr.len as usize)?;
-        let payload = bytes.get(record::HEADER_BYTES..)?;
+        let payload = bytes.get(record::peek_payload_at(bytes)..)?;
         Some(Record { kind: bytes[8], payload: Bytes::copy_from_slice(payload) })
     }
 }
 
 impl Forming {
+    /// Of the numbers up to `next_seq`, those that are none of its records'.
+    fn skipped(&self, next_seq: u64) -> u16 {
+        let skipped = next_seq - self.first_seq - u64::from(self.count);
+        u16::try_from(skipped).unwrap_or_else(|_| panic!("a frame skips {skipped} numbers"))
+    }
+
     fn grow(&mut self, needed: usize) {
         let capacity = needed.next_power_of_two().min(self.limit.max(needed)).next_multiple_of(4096);
         let mut larger = IoBuf::for_read(capacity);
@@ -463,21 +508,21 @@ pub(crate) fn append(
         let queued = commit.sealed.len();
         for (input, shape) in records.iter().zip(&shapes) {
             let ptr = commit.put(inner, input, *shape, &mut batch_begun);
+            commit.undurable_bytes += record::padded(ptr.len as usize);
             ptrs.push(ptr);
         }
-        commit.undurable_bytes += total;
         last_seq = commit.next_seq - 1;
         start_pump = !records.is_empty() && commit.starts_pump(inner);
-        wake_pump = !start_pump && commit.sealed.len() > queued;
+        wake_pump = !start_pump && (commit.sealed.len() > queued || commit.is_gathered());
     }
     inner.counters.records.fetch_add(records.len() as u64, Ordering::Relaxed);
     inner.counters.appends.fetch_add(1, Ordering::Relaxed);
     inner.counters.payload_bytes.fetch_add(payload, Ordering::Relaxed);
     if inner.options.durability != Durability::Always {
         inner.durable.open_to(last_seq);
-        if wake_pump {
-            inner.pump_wake.notify_one();
-        }
+    }
+    if wake_pump {
+        inner.pump_wake.notify_one();
     }
     if start_pump {
         drop(spawn(pump(inner.clone())));
@@ -499,9 +544,13 @@ pub(crate) fn no_segment(inner: &Inner, why: NoSegment) -> AppendError {
 /// See [`crate::Heap::next_seq`].
 pub(crate) fn take_seqs(inner: &Arc<Inner>, n: u64) -> u64 {
     let mut commit = inner.commit();
-    // Records of a frame are numbered consecutively: the numbers taken here must not fall between them.
-    commit.seal(inner, false);
     let first = commit.next_seq;
+    // The forming frame can pass over so many numbers.
+    let fits =
+        |forming: &Forming| first + n - forming.first_seq - u64::from(forming.count) <= u64::from(u16::MAX);
+    if !commit.forming.as_ref().is_none_or(fits) {
+        commit.seal(inner, false);
+    }
     commit.next_seq += n;
     let idle = commit.is_idle();
     let last = commit.next_seq - 1;

@@ -5,8 +5,9 @@
 //!    frames are passed over by their first pages, up to [`HEADS_MAX`] of them; from the last one that was met on,
 //!    everything is read, because that frame may be torn and a damaged header must not hide what lies behind it.
 //! 3. Segments are read ahead of the replay, [`AHEAD_BYTES`] of them.
-//! 4. Where frames are not whole, or seem to end and another look at the next page says otherwise, a segment is read a second
-//!    time: an error that passes must not be taken for the torn end of the log, which is dropped in silence.
+//! 4. Where frames are not whole, or seem to end and another look at the next page says otherwise, a segment is read
+//!    again, until two looks agree: an error that passes must not be taken for the torn end of the log, which is dropped in
+//!    silence.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ const HEADS_MAX: usize = 32;
 /// Bytes of segments under way beside the one that is replayed.
 const AHEAD_BYTES: usize = 16 << 20;
 const AHEAD_SEGMENTS: usize = 8;
+/// Times that a segment is read, at most.
+const LOOKS_MAX: usize = 4;
 /// First pages read at once.
 const FIRST_PAGES: usize = 32;
 
@@ -59,6 +62,13 @@ pub(crate) struct Fetched {
 impl Fetched {
     fn whole_frames(&self) -> usize {
         self.frames.iter().filter(|frame| frame.damage.is_empty()).count()
+    }
+
+    /// Whether two looks found the same frames, whole or not in the same places.
+    fn agrees_with(&self, other: &Self) -> bool {
+        let found =
+            |frame: &Frame| (frame.offset, frame.header, frame.damage.first().map(|damage| damage.offset));
+        self.frames.iter().map(found).eq(other.frames.iter().map(found))
     }
 }
 
@@ -120,15 +130,21 @@ impl Ahead {
                     Stream::Commit | Stream::Moved => segment.whole(len).await,
                     Stream::Table | Stream::Large => segment.extent(from, len).await,
                 };
-                let first = look().await?;
+                let mut best = look().await?;
                 let begin = if matches!(stream, Stream::Commit | Stream::Moved) { 0 } else { from };
-                if !segment.may_hide_frames(&first, begin, len).await? {
-                    return Ok(first);
+                for _ in 1..LOOKS_MAX {
+                    if !segment.may_hide_frames(&best, begin, len).await? {
+                        break;
+                    }
+                    let again = look().await?;
+                    let (agree, bytes_read) = (again.agrees_with(&best), best.bytes_read + again.bytes_read);
+                    let better = if again.whole_frames() > best.whole_frames() { again } else { best };
+                    best = Fetched { bytes_read, ..better };
+                    if agree {
+                        break;
+                    }
                 }
-                let again = look().await?;
-                let bytes_read = first.bytes_read + again.bytes_read;
-                let best = if again.whole_frames() > first.whole_frames() { again } else { first };
-                Ok(Fetched { bytes_read, ..best })
+                Ok(best)
             });
             self.under_way.push_back((found, read));
         }

@@ -23,6 +23,8 @@ use crate::{HeapError, MetaEdit, SegmentId};
 const CHUNK_BYTES: usize = 1 << 20;
 /// Failures that one record puts up with.
 const TRIES: u32 = 8;
+/// Zeros are written ahead of the log's end a sixteenth of a half at a time.
+const ZEROED_PART: u64 = 16;
 /// The log is read in pieces of this size, or of a record's size when that is larger.
 const WINDOW_BYTES: usize = 256 << 10;
 
@@ -45,6 +47,8 @@ pub(crate) struct MetaState {
     pub offset: u64,
     pub blobs: Vec<Bytes>,
     pub snapshot_bytes: u64,
+    /// From `offset` to here the half holds zeros, as far as is known.
+    pub zeroed_end: u64,
     pub replay_from: u64,
     pub moved_from: u64,
 }
@@ -150,7 +154,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
         if snapshot {
             next.half = 1 - next.half;
             next.generation += 1;
-            (next.next_index, next.offset) = (0, 0);
+            (next.next_index, next.offset, next.zeroed_end) = (0, 0, 0);
         }
         let record = MetaRecord {
             kind: if snapshot { MetaKind::Snapshot } else { MetaKind::Edit },
@@ -181,7 +185,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
             inner.fail(&reason);
             return Err(HeapError::Damaged(reason));
         }
-        let result = write_record(inner, &record, next.half, next.offset, len as usize).await;
+        let result = write_record(inner, &record, &mut next, len as usize).await;
         {
             let mut table = inner.table();
             table.composed(&composed, result.is_ok());
@@ -221,12 +225,16 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
 async fn write_record(
     inner: &Inner,
     record: &MetaRecord,
-    half: usize,
-    offset: u64,
+    next: &mut MetaState,
     len: usize,
 ) -> Result<(), FlashError> {
     let superblock = inner.home.superblock();
-    write_record_to(&inner.device, &superblock, record, half, offset, len).await?;
+    let half = next.half;
+    if record.kind == MetaKind::Snapshot {
+        erase_half(&inner.device, &superblock, half).await?;
+    }
+    zero_ahead(&inner.device, &superblock, next, next.offset + len as u64).await?;
+    write_record_to(&inner.device, &superblock, record, half, next.offset, len).await?;
     if record.kind == MetaKind::Snapshot {
         // What is worn keeps this snapshot, and not the next.
         let per_segment = u64::from(superblock.segment_bytes);
@@ -243,7 +251,46 @@ async fn write_record(
     Ok(())
 }
 
-/// Programs a record; a snapshot erases its half first.
+/// Erases a half for a snapshot.
+pub(crate) async fn erase_half(
+    device: &pumice_flash::Device,
+    superblock: &Superblock,
+    half: usize,
+) -> Result<(), FlashError> {
+    for index in 0..superblock.meta_half_segments {
+        device.erase(device.geometry().block(superblock.meta_segment(half, index))).await?;
+    }
+    Ok(())
+}
+
+/// Where an erase keeps bytes: sees to it that zeros follow a record that ends at `end`, because they tell the log's end from
+/// a record that was lost. A stretch at a time: a whole half for each snapshot would be most of what the log writes.
+async fn zero_ahead(
+    device: &pumice_flash::Device,
+    superblock: &Superblock,
+    next: &mut MetaState,
+    end: u64,
+) -> Result<(), FlashError> {
+    let half = half_bytes(superblock);
+    let page = u64::from(superblock.page_bytes);
+    if !device.erase_keeps_bytes() || next.zeroed_end.max(end) == half || end + page <= next.zeroed_end {
+        return Ok(());
+    }
+    let zeroed_end = (end + (half / ZEROED_PART).max(page)).next_multiple_of(page).min(half);
+    let segment_bytes = u64::from(superblock.segment_bytes);
+    let mut at = next.zeroed_end.max(end);
+    while at < zeroed_end {
+        let in_segment = at % segment_bytes;
+        let len = (zeroed_end - at).min(segment_bytes - in_segment);
+        let block = device.geometry().block(superblock.meta_segment(next.half, (at / segment_bytes) as u32));
+        device.zero(block, in_segment as u32..(in_segment + len) as u32).await?;
+        at += len;
+    }
+    next.zeroed_end = zeroed_end;
+    Ok(())
+}
+
+/// Programs a record; a snapshot's half is erased.
 pub(crate) async fn write_record_to(
     device: &pumice_flash::Device,
     superblock: &Superblock,
@@ -253,14 +300,6 @@ pub(crate) async fn write_record_to(
     len: usize,
 ) -> Result<(), FlashError> {
     let geometry = device.geometry();
-    if record.kind == MetaKind::Snapshot {
-        for index in 0..superblock.meta_half_segments {
-            let block = geometry.block(superblock.meta_segment(half, index));
-            // Zeros (on files) behind the log's end tell it from a record that was lost.
-            device.erase(block).await?;
-            device.prewrite(block).await?;
-        }
-    }
     let mut buf = IoBuf::zeroed(len);
     record.encode(&mut buf, &superblock.drive_id, offset);
     let data = buf.freeze();

@@ -12,10 +12,10 @@ use crate::fetch::{self, Found};
 use crate::heap::{Heap, Opened, Progress};
 use crate::home;
 use crate::inner::Inner;
+use crate::layout::frame;
 use crate::layout::header::{self, SegmentHeader};
 use crate::layout::meta::{ENTRY_BYTES, MetaKind, MetaRecord, SegmentState};
 use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBLOCK_BYTES, Superblock};
-use crate::layout::{VERSION, frame};
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
@@ -402,7 +402,7 @@ pub(crate) async fn open(
     let data_segments = superblock.segment_count.saturating_sub(system.len() as u32);
     let reserve = options
         .reserve_segments
-        .unwrap_or_else(|| (data_segments / 128).clamp(6, 128))
+        .unwrap_or_else(|| (data_segments / 256).clamp(6, 128))
         .min(data_segments / 2);
     let mut table = table_of(&device, &superblock, reserve, options.commit_max_bytes);
     let mut blobs = Vec::new();
@@ -430,6 +430,7 @@ pub(crate) async fn open(
         offset: log.offset,
         blobs: blobs.clone(),
         snapshot_bytes: log.snapshot_bytes,
+        zeroed_end: log.offset,
         replay_from: last.replay_from,
         moved_from: last.moved_from,
     };
@@ -518,7 +519,7 @@ async fn find_segments(
                 return Err(HeapError::UnknownVersion {
                     what: "segment",
                     found: u32::from(found),
-                    known: u32::from(VERSION),
+                    known: u32::from(header::NEWEST_VERSION),
                 });
             }
             header::Decoded::Header(header) => (header.drive_id == superblock.drive_id

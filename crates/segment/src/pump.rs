@@ -16,6 +16,8 @@ use crate::{CommitFailed, Durability, HeapError, metalog};
 
 /// How long records may wait for company when nobody waits for them.
 const GATHER: Duration = Duration::from_millis(100);
+/// The same when users wait for it, while cleaning holds them to what it wins and so milliseconds at a time anyway.
+const GATHER_PACED: Duration = Duration::from_micros(300);
 /// Everything is synced this often in everysec mode.
 const SYNC_EVERY: Duration = Duration::from_millis(900);
 /// Pause between tries when the host's file system is full.
@@ -53,6 +55,11 @@ impl Commit {
         if let (Some(since), Some(first_seq)) = (self.forming_since(), self.forming_first_seq()) {
             let forced = first_seq <= self.force_seq;
             let rest = after(since, GATHER, at);
+            let rest_paced = after(since, GATHER_PACED, at);
+            if mode == Durability::Always && !forced && !rest_paced.is_zero() && self.awaits_company(inner) {
+                self.gathering = true;
+                return Step::Wait(rest_paced);
+            }
             if mode == Durability::Always || forced || rest.is_zero() {
                 self.seal(inner, false);
                 let Some(frame) = self.sealed.pop_front() else { unreachable!("a frame was just sealed") };

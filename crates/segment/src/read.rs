@@ -44,7 +44,7 @@ pub(crate) fn peek(inner: &Inner, ptr: RecordPtr) -> Option<Record> {
         return None;
     }
     inner.counters.tail_hits.fetch_add(1, Ordering::Relaxed);
-    Some(Record { kind: bytes[8], payload: bytes.slice(record::HEADER_BYTES..) })
+    Some(Record { kind: bytes[8], payload: bytes.slice(record::peek_payload_at(&bytes)..) })
 }
 
 fn check_range(inner: &Inner, ptr: RecordPtr) -> Result<u64, ReadError> {

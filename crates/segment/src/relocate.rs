@@ -163,10 +163,10 @@ pub(crate) fn reencode_records(
             len: total as u32,
         };
         let (old, new) = (place(old_addr), place(new_addr));
-        let payload_len = total - record::HEADER_BYTES;
-        let kind = bytes[at + 8];
-        let crc = record::payload_crc(None, &[&bytes[at + record::HEADER_BYTES..at + total]]);
-        record::encode_head(&mut bytes[at..], life, new.addr, payload_len as u32, kind, None, crc);
+        let payload_at = record::peek_payload_at(&bytes[at..]);
+        let (kind, seq) = (bytes[at + 8], record::peek_seq(&bytes[at..]));
+        let crc = record::payload_crc(seq, &[&bytes[at + payload_at..at + total]]);
+        record::encode_head(&mut bytes[at..], life, new.addr, (total - payload_at) as u32, kind, seq, crc);
         pairs.push((old, new));
         at += record::padded(total);
     }

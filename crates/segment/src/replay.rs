@@ -214,7 +214,7 @@ impl Replay {
         let mut records = Vec::new();
         for (segment, frame) in self.pending.drain(..) {
             let header = frame.header;
-            let newest = (header.seq + u64::from(header.count)).saturating_sub(1);
+            let newest = header.newest_seq();
             self.last_seq = self.last_seq.max(newest);
             self.next_frame = self.next_frame.max(header.number + 1);
             let extent = self.extents.entry(segment).or_default();

@@ -280,6 +280,7 @@ async fn write_frame(
                 lag: 0,
                 stream,
                 more: false,
+                skipped: 0,
             },
             Addr::new(open.id, open.offset + head as u32),
         );

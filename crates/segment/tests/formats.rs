@@ -129,6 +129,20 @@ fn segment_headers_keep_their_layout() {
          08070605040302010900000000000000e80300000000000008",
     );
     assert_eq!(header::SegmentHeader::decode(&page), header::Decoded::Header(written));
+    // Commit segments are of version 2; those of version 1 are read.
+    let commit = header::SegmentHeader { stream: Stream::Commit, ..written };
+    let mut page = vec![0; 4096];
+    commit.encode(&mut page);
+    check(
+        &page,
+        "\
+         50554d5345474d540200000048826eca70756d696365206669787475726520314d00000000008000 \
+         08070605040302010900000000000000e80300000000000008",
+    );
+    page[8] = 1;
+    let crc = pumice_base::checksum::crc32c_seeded(0, &[&page[..12], &page[16..header::HEADER_BYTES]]);
+    page[12..16].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(header::SegmentHeader::decode(&page), header::Decoded::Header(commit));
 }
 
 #[test]
@@ -143,6 +157,7 @@ fn frames_and_records_keep_their_layout() {
         lag: 1,
         stream: Stream::Commit,
         more: true,
+        skipped: 0,
     };
     let addr = Addr::new(SegmentId(77), 8192);
     let mut bytes = vec![0; frame::HEADER_BYTES];
@@ -154,6 +169,17 @@ fn frames_and_records_keep_their_layout() {
          5c00000002000000010000000001",
     );
     assert_eq!(frame::FrameHeader::decode(&bytes, written.life, addr), Some(written));
+    let passing_over = frame::FrameHeader { skipped: 0x0203, ..written };
+    let mut other = vec![0; frame::HEADER_BYTES];
+    passing_over.encode(&mut other, addr);
+    check(
+        &other,
+        "\
+         5046524d32a6704008070605040302012a00000000000000e9030000000000000600000005000000 \
+         5c000000020000000100000000010302",
+    );
+    assert_eq!(frame::FrameHeader::decode(&other, written.life, addr), Some(passing_over));
+    assert_eq!((written.newest_seq(), passing_over.newest_seq()), (1002, 1002 + 0x0203));
     assert_eq!(frame::FrameHeader::decode(&bytes, written.life + 1, addr), None);
     assert_eq!(frame::FrameHeader::decode(&bytes, written.life, Addr(addr.0 + 4096)), None);
     for (seq, expected) in [

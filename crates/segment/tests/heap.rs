@@ -349,3 +349,56 @@ fn a_number_taken_behind_a_write_counts_as_durable_with_it() {
         heap.wait_durable(taken).await.expect("durable");
     }));
 }
+
+/// Zeros behind the metadata log's end tell a drive that was closed from one whose last record was lost. They are written
+/// a stretch at a time, over older generations.
+#[test]
+fn a_closed_drive_opens_clean_whatever_older_generations_left_behind_the_logs_end() {
+    const EDIT_BYTES: usize = 3000;
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("dir");
+        let device = file(dir.path(), 32 << 20).await;
+        drop(formatted(&device).await);
+        // Fills the log of a half, whose sixteenth part is four pages, with a snapshot and so many edits.
+        for edits in [50, 50, 0, 1, 2, 3, 4, 5, 6, 13, 49] {
+            let (opened, ..) = reopen(&device).await;
+            assert!(opened.clean, "before {edits} edits");
+            let heap = opened.heap;
+            let blob = || Bytes::from(vec![0xA5; EDIT_BYTES]);
+            heap.commit_meta(MetaEdit::Snapshot(blob()), 0).await.expect("snapshot");
+            for _ in 0..edits {
+                heap.commit_meta(MetaEdit::Edit(blob()), 0).await.expect("edit");
+            }
+            heap.close().await.expect("close");
+        }
+        let (opened, ..) = reopen(&device).await;
+        assert!(opened.clean);
+    });
+}
+
+/// A whole half of zeros for each snapshot was most of what the log wrote.
+#[test]
+fn the_metadata_log_writes_hardly_more_than_its_records() {
+    use pumice_reactor::sim::{HostOptions, World};
+    let world = World::new(1);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let counters = world.clone();
+    let run = async move {
+        let spec: DeviceSpec = "/drive".parse().expect("spec");
+        let device = Device::create(&spec, 64 << 20).await.expect("file");
+        let format = FormatOptions { segment_bytes: 4 << 20, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let heap = Heap::open(device, options(), &no_progress).await.expect("open").heap;
+        let (before, logged) = (counters.counters(host).written_bytes, heap.stats().meta_bytes);
+        for _ in 0..20 {
+            heap.commit_meta(MetaEdit::Snapshot(Bytes::from(vec![1; 10_000])), 0).await.expect("snapshot");
+            for _ in 0..70 {
+                heap.commit_meta(MetaEdit::Edit(Bytes::from(vec![2; 3000])), 0).await.expect("edit");
+            }
+        }
+        let (written, logged) =
+            (counters.counters(host).written_bytes - before, heap.stats().meta_bytes - logged);
+        assert!(written > logged && written < logged * 3, "{written} B written for {logged} B of records");
+    };
+    world.block_on(host, run).unwrap_or_else(|halt| panic!("{halt}"));
+}

@@ -11,7 +11,7 @@ use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{FaultOp, HostId, HostOptions, RandomEffect, RandomFault, World};
 use pumice_segment::Heap;
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 200;
 const RECORDS: u8 = 12;
 /// So much of each segment is frames that most flips hit one.
 const RECORD_BYTES: usize = 15_000;

@@ -141,6 +141,37 @@ fn an_erased_block_is_programmed_from_its_start_again() {
 }
 
 #[test]
+fn zeros_go_behind_the_write_pointer_and_leave_it_where_it_is() {
+    on_all(async |name: &'static str, device: Device| {
+        let block = at(0, 1);
+        device.erase(block).await.expect(name);
+        device.program(block, 0, pages(1, 16), WriteSync::Durable).await.expect(name);
+        device.erase(block).await.expect(name);
+        let data = pages(2, 2);
+        device.program(block, 0, data.clone(), WriteSync::Durable).await.expect(name);
+        device.zero(block, 2 * PAGE as u32..5 * PAGE as u32).await.expect(name);
+        if device.erase_keeps_bytes() {
+            for (range, what) in [
+                (PAGE..3 * PAGE, "programmed"),
+                (2 * PAGE..3 * PAGE + 1, "unaligned"),
+                (15 * PAGE..17 * PAGE, "oversize"),
+            ] {
+                let refused = device.zero(block, range.start as u32..range.end as u32).await;
+                let is_right = match what {
+                    "programmed" => matches!(refused, Err(FlashError::AlreadyProgrammed { page: 1, .. })),
+                    "unaligned" => matches!(refused, Err(FlashError::Unaligned { .. })),
+                    _ => matches!(refused, Err(FlashError::Oversize { .. })),
+                };
+                assert!(is_right, "{name}, {what}: {refused:?}");
+            }
+        }
+        assert_eq!(device.write_pointer(block), Some(2), "{name}");
+        device.program(block, 2, pages(3, 1), WriteSync::Durable).await.expect(name);
+        assert_eq!(read(&device, block, 0, 2 * PAGE).await.expect(name), &data[..], "{name}");
+    });
+}
+
+#[test]
 fn a_file_is_locked_against_a_second_opener_but_not_against_a_reader() {
     block_on(async {
         let dir = tempfile::tempdir().expect("dir");

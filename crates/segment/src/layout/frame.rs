@@ -2,7 +2,7 @@
 
 use pumice_base::checksum::crc32c_seeded;
 
-use super::{put_u32, put_u64, u32_at, u64_at};
+use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::{Addr, Stream};
 
 /// Bytes of a frame's header.
@@ -31,6 +31,8 @@ pub struct FrameHeader {
     pub stream: Stream,
     /// The last batch goes on in the next frame.
     pub more: bool,
+    /// Commit: sequence numbers among the frame's that are none of its records' (moved records have them).
+    pub skipped: u16,
 }
 
 impl FrameHeader {
@@ -46,10 +48,14 @@ impl FrameHeader {
         put_u32(out, 48, self.lag);
         out[52] = self.stream as u8;
         out[53] = if self.more { FLAG_MORE } else { 0 };
-        out[54] = 0;
-        out[55] = 0;
+        put_u16(out, 54, self.skipped);
         let crc = crc(self.life, addr, out);
         put_u32(out, 4, crc);
+    }
+
+    /// Commit: the newest sequence number that the frame stands for.
+    pub fn newest_seq(&self) -> u64 {
+        (self.seq + u64::from(self.count) + u64::from(self.skipped)).saturating_sub(1)
     }
 
     /// The header at the front of `bytes`, if one verifies there.
@@ -70,6 +76,7 @@ impl FrameHeader {
             lag: u32_at(bytes, 48),
             stream: Stream::from_u8(bytes[52])?,
             more: bytes[53] & FLAG_MORE != 0,
+            skipped: u16_at(bytes, 54),
         })
     }
 }

@@ -2,11 +2,14 @@
 
 use pumice_base::checksum::crc32c_seeded;
 
-use super::{VERSION, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::Stream;
 
 /// Bytes of a segment header; it has a page to itself.
 pub const HEADER_BYTES: usize = 128;
+/// Newest version that this build reads: commit segments are written as this, because their frames may pass over sequence
+/// numbers, all others as 1.
+pub const NEWEST_VERSION: u16 = 2;
 const MAGIC: u64 = u64::from_le_bytes(*b"PUMSEGMT");
 
 /// The first page of a segment: who opened it, when, for what.
@@ -45,7 +48,7 @@ impl SegmentHeader {
     /// Writes it to the front of `out`, a page of zeros.
     pub fn encode(&self, out: &mut [u8]) {
         put_u64(out, 0, MAGIC);
-        put_u16(out, 8, VERSION);
+        put_u16(out, 8, if self.stream == Stream::Commit { NEWEST_VERSION } else { 1 });
         out[10] = self.stream as u8;
         out[16..32].copy_from_slice(&self.drive_id);
         put_u32(out, 32, self.segment);
@@ -64,7 +67,7 @@ impl SegmentHeader {
             return Decoded::Nothing;
         }
         let version = u16_at(page, 8);
-        if version > VERSION {
+        if version > NEWEST_VERSION {
             return Decoded::Newer(version);
         }
         let Some(stream) = Stream::from_u8(page[10]) else { return Decoded::Nothing };

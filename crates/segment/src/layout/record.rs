@@ -75,13 +75,22 @@ pub struct Parsed {
     pub total: usize,
 }
 
+/// The sequence number that the record at the front of `bytes` carries, unverified.
+pub fn peek_seq(bytes: &[u8]) -> Option<u64> {
+    (bytes[9] & FLAG_SEQ != 0).then(|| u64_at(bytes, HEADER_BYTES))
+}
+
+/// Where the payload of the record at the front of `bytes` starts, unverified.
+pub fn peek_payload_at(bytes: &[u8]) -> usize {
+    HEADER_BYTES + if bytes[9] & FLAG_SEQ != 0 { SEQ_BYTES } else { 0 }
+}
+
 /// Length of the record at the front of `bytes`, unverified.
 pub fn peek_total(bytes: &[u8]) -> Option<usize> {
     if bytes.len() < HEADER_BYTES {
         return None;
     }
-    let seq_bytes = if bytes[9] & FLAG_SEQ != 0 { SEQ_BYTES } else { 0 };
-    Some(HEADER_BYTES + seq_bytes + u32_at(bytes, 4) as usize)
+    Some(peek_payload_at(bytes) + u32_at(bytes, 4) as usize)
 }
 
 /// Verifies the record at the front of `bytes`, which lies at `addr` in a segment of this life.
