@@ -1,7 +1,8 @@
 //! Key tables in memory: heads (filter and block index) first, blocks in what is left of the budget.
 //!
 //! Heads live in their tables and are swept clock-wise when they exceed three quarters of the budget; blocks lie
-//! in one cache per slice, whose capacity is what the heads leave.
+//! in one cache per slice, whose capacity is what the heads leave. What all tables together do not need is the row caches':
+//! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,6 +34,11 @@ impl Weighter<(u64, u32), Block> for BlockWeight {
     }
 }
 
+/// Kept for key tables however few there are: the next flush writes some.
+const NEEDED_MIN_BYTES: u64 = 4 << 20;
+/// Rows given up under a slice's lock at a time.
+const SHRINK_BYTES: u64 = 1 << 20;
+
 type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
 
 /// See the head of this file.
@@ -63,6 +69,12 @@ impl TableCache {
     /// Whether all key tables fit in memory.
     pub fn holds_all(&self) -> bool {
         self.table_bytes.load(Ordering::Relaxed) < self.budget
+    }
+
+    /// Memory that all tables need, heads and blocks, as far as the budget goes.
+    fn needed(&self) -> u64 {
+        let bytes = self.table_bytes.load(Ordering::Relaxed);
+        (bytes + bytes / 4 + NEEDED_MIN_BYTES).min(self.budget)
     }
 
     /// Memory of heads, in bytes.
@@ -120,11 +132,28 @@ impl Inner {
             }
         }
         cache.head_bytes.store(bytes, Ordering::Relaxed);
-        let each = cache.budget.saturating_sub(bytes) / cache.blocks.len() as u64;
+        let tables = cache.needed();
+        self.size_row_caches(self.budget.rows + (cache.budget - tables));
+        let each = tables.saturating_sub(bytes) / cache.blocks.len() as u64;
         for blocks in &cache.blocks {
             let mut blocks = lock(blocks);
             if blocks.capacity().abs_diff(each) > each / 16 {
                 blocks.set_capacity(each);
+            }
+        }
+    }
+
+    /// Gives the row caches `bytes` together. A slice is not held up for longer than [`SHRINK_BYTES`] of rows take to go.
+    fn size_row_caches(&self, bytes: u64) {
+        let each = bytes / self.slices.len() as u64;
+        for slice in &self.slices {
+            loop {
+                let mut slice = lock(slice);
+                let now = slice.rows.capacity();
+                if now.abs_diff(each) <= each / 16 {
+                    break;
+                }
+                slice.rows.set_capacity(each.max(now.saturating_sub(SHRINK_BYTES)));
             }
         }
     }

@@ -145,6 +145,7 @@ impl Store {
             counters: Counters::default(),
         });
         inner.follow_relocations();
+        inner.sweep_heads();
         let (mut replayed, mut damage) = (0, Vec::new());
         while let Some(batch) = replay.next().await? {
             damage.extend(batch.damage);

@@ -77,9 +77,9 @@ impl Default for StoreOptions {
 pub(crate) struct Budget {
     /// Active memtables; as much again may wait for their flush.
     pub memtable: u64,
-    /// Heads and blocks of key tables.
+    /// Heads and blocks of key tables, at most: what they do not need is the row caches'.
     pub tables: u64,
-    /// Row caches.
+    /// Row caches, at least.
     pub rows: u64,
     /// The heap's tail of recent commits.
     pub tail: u64,

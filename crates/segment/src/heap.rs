@@ -387,7 +387,10 @@ impl Heap {
     /// recovery would still replay are not offered: checkpoint first.
     pub fn victim(&self, least_bytes: u32) -> Option<SegmentId> {
         let replay_from = self.inner.meta.state().replay_from;
-        self.inner.table().victim(replay_from, least_bytes)
+        let mut table = self.inner.table();
+        let victim = table.victim(replay_from, least_bytes);
+        self.inner.note_reserve(&table);
+        victim
     }
 
     /// A segment whose records should move while they still read, whatever it has to win: a program failed in it, or a page
@@ -486,7 +489,7 @@ impl Heap {
     /// Free segments that user data may still open: the cleaner's measure of urgency.
     pub fn free_segments(&self) -> u32 {
         let table = self.inner.table();
-        table.free_count().saturating_sub(table.reserve())
+        table.free_count().saturating_sub(table.user_floor())
     }
 
     /// Starts or stops holding user appends to what cleaning wins: see [`Heap::earn`].

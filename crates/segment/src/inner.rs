@@ -58,8 +58,8 @@ pub(crate) struct Inner {
     pub home: Home,
     pub options: HeapOptions,
     pub segment_bytes: u32,
-    /// Segments kept back from user data.
-    reserve: u32,
+    /// Free segments that user data leaves: [`Table::user_floor`].
+    user_floor: AtomicU32,
     /// Everything that counts as durable under the chosen durability.
     pub durable: Gate,
     /// Everything that was written, perhaps not synced.
@@ -115,7 +115,7 @@ impl Inner {
         let tail_bytes = options.tail_bytes;
         Self {
             segment_bytes: device.geometry().block_bytes(),
-            reserve: table.reserve(),
+            user_floor: AtomicU32::new(table.user_floor()),
             device,
             home: Home::new(superblock.clone(), superblock_at),
             superblock,
@@ -261,8 +261,9 @@ impl Inner {
         result.map_err(|why| no_segment(self, why))
     }
 
-    /// To be called when free segments were taken or have come.
+    /// To be called when free segments were taken or have come, or some were lent.
     pub(crate) fn note_reserve(&self, table: &Table) {
+        self.user_floor.store(table.user_floor(), Ordering::Relaxed);
         self.free.store(table.free_count(), Ordering::Relaxed);
     }
 
@@ -270,7 +271,7 @@ impl Inner {
     /// cleaning have opened that.
     pub(crate) fn check_reserve(&self, class: AppendClass) -> Result<(), AppendError> {
         let least = match class {
-            AppendClass::User => self.reserve,
+            AppendClass::User => self.user_floor.load(Ordering::Relaxed),
             // The last segment of all was opened by cleaning, which needs what is left of it to empty its victim.
             AppendClass::Upkeep => 1,
             AppendClass::Delete | AppendClass::System => return Ok(()),

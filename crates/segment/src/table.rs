@@ -91,6 +91,8 @@ pub(crate) struct Table {
     first_data: u32,
     raw_bytes: u64,
     reserve: u32,
+    /// Of the reserve, what users may have: cleaning wins it back at once.
+    lent: u32,
     /// What a packed segment loses: its header, and half a page a frame.
     overhead_bytes: u32,
     /// Bytes that must die before cleaning is tried again; 0 = it may win something.
@@ -135,6 +137,7 @@ impl Table {
             first_data,
             raw_bytes: device.raw_bytes(),
             reserve,
+            lent: 0,
             futile_for_bytes: 0,
             tried_for_deletes: false,
             overhead_bytes: geometry.page_bytes * (1 + frames.div_ceil(2)),
@@ -265,8 +268,20 @@ impl Table {
         self.entries().filter(|(_, entry)| holds(entry)).map(|(id, _)| id).collect()
     }
 
-    pub(crate) fn reserve(&self) -> u32 {
-        self.reserve
+    /// Free segments that users leave: the reserve, or half of it while victims are so dead that cleaning them brings the
+    /// other half back within a few. Every segment kept free is dead data cleaned too early.
+    pub(crate) fn user_floor(&self) -> u32 {
+        self.reserve - self.lent
+    }
+
+    /// Lends or calls back, seeing how many bytes the best victim wins.
+    fn lend(&mut self, winnable: i64) {
+        let segment_bytes = i64::from(self.geometry.block_bytes());
+        if winnable >= segment_bytes / 8 * 3 {
+            self.lent = self.reserve / 2;
+        } else if winnable < segment_bytes / 4 {
+            self.lent = 0;
+        }
     }
 
     /// The segments that are opened next.
@@ -291,7 +306,7 @@ impl Table {
     /// Free segments below which user data waits. Cleaning dips into the reserve all the time: a little of that is no
     /// reason to.
     pub(crate) fn least_free_for_users(&self) -> u32 {
-        self.reserve - self.reserve / 4
+        self.user_floor() - self.user_floor() / 4
     }
 
     /// Refuses `class` the `n` segments that it wants.
@@ -305,7 +320,7 @@ impl Table {
 
     fn floor(&self, class: AppendClass) -> u32 {
         match class {
-            AppendClass::User => self.reserve,
+            AppendClass::User => self.user_floor(),
             // Deletes are small and bring space back: they may go further than anything else of the user's, and leave
             // enough for the key tables that they need.
             AppendClass::Delete => (self.reserve / 2).max(1),
@@ -317,7 +332,7 @@ impl Table {
     /// Whether user data that was refused segments would get them now.
     pub(crate) fn has_room(&self) -> bool {
         let wanted = self.refused.max(1);
-        self.free_count() >= self.reserve + wanted && self.openable() >= wanted as usize
+        self.free_count() >= self.user_floor() + wanted && self.openable() >= wanted as usize
     }
 
     /// Opens `n` segments for `stream`, or none.
@@ -530,7 +545,7 @@ impl Table {
     pub(crate) fn victim(&mut self, replay_from: u64, least_bytes: u32) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.geometry.block_bytes());
         let least = self.worth_bytes().max(i64::from(least_bytes));
-        let mut best: Option<(i64, u32)> = None;
+        let (mut best, mut most_winnable): (Option<(i64, u32)>, i64) = (None, 0);
         for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
             if entry.state != SegmentState::Sealed || entry.claimed || entry.unreadable_above.is_some() {
                 continue;
@@ -544,11 +559,13 @@ impl Table {
             if winnable < least && !is_endangered {
                 continue;
             }
+            most_winnable = most_winnable.max(winnable);
             let worth = if is_endangered { segment_bytes } else { winnable };
             if best.is_none_or(|(most, _)| worth > most) {
                 best = Some((worth, id as u32));
             }
         }
+        self.lend(most_winnable);
         let (_, id) = best?;
         self.entries[id as usize].claimed = true;
         Some(SegmentId(id))

@@ -5,11 +5,12 @@ mod common;
 #[path = "common/mini.rs"]
 mod mini;
 
-use common::{emulated, format_options, no_progress, options};
+use bytes::Bytes;
+use common::{append, emulated, file, format_options, no_progress, options};
 use mini::{History, Mini, Write, value_bytes};
 use pumice_base::rng::Rng;
 use pumice_flash::BlockAddr;
-use pumice_segment::{AppendError, Heap, HeapError, HeapOptions, ReadError};
+use pumice_segment::{AppendError, Heap, HeapError, HeapOptions, MetaEdit, ReadError, RecordPtr};
 
 fn small() -> HeapOptions {
     HeapOptions { commit_max_bytes: 16 << 10, ..options() }
@@ -142,12 +143,75 @@ fn a_record_that_is_too_long_is_refused_before_anything_changes() {
         let (device, _) = emulated("emu:tiny").await;
         let heap = common::formatted(&device).await;
         let long = vec![0; heap.append_max_bytes() as usize + 1];
-        let refused = common::append(&heap, 1, &long);
+        let refused = append(&heap, 1, &long);
         assert!(matches!(refused, Err(AppendError::Oversize { .. })), "{refused:?}");
         assert_eq!(heap.last_seq(), 0);
         let longest = vec![1; heap.append_max_bytes() as usize];
-        let ptr = common::append(&heap, 1, &longest).expect("longest").ptrs[0];
+        let ptr = append(&heap, 1, &longest).expect("longest").ptrs[0];
         heap.wait_durable(1).await.expect("durable");
         assert_eq!(&heap.read(ptr).await.expect("read").payload[..], &longest[..]);
+    });
+}
+
+/// Every segment that is kept free is dead data cleaned too early: users may have half of the reserve while the best
+/// victim is so dead that cleaning brings it back at once, and no longer.
+#[test]
+fn half_of_the_reserve_is_lent_while_victims_are_mostly_dead() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("dir");
+        let device = file(dir.path(), 16 << 20).await;
+        Heap::format(&device, &format_options()).await.expect("format");
+        let options = HeapOptions { reserve_segments: Some(6), ..options() };
+        let heap = Heap::open(device, options, &no_progress).await.expect("open").heap;
+        let segment_bytes = u64::from(heap.segment_bytes());
+        let mut ptrs = Vec::new();
+        let fill = async |ptrs: &mut Vec<RecordPtr>| {
+            let mut tries = 0;
+            while tries < 3 {
+                match append(&heap, 1, &[7; 4000]) {
+                    Ok(appended) => {
+                        ptrs.extend(appended.ptrs);
+                        heap.wait_durable(appended.first_seq).await.expect("durable");
+                    }
+                    Err(_) => {
+                        tries += 1;
+                        heap.commit_meta(MetaEdit::Edit(Bytes::new()), heap.last_seq()).await.expect("meta");
+                    }
+                }
+            }
+        };
+        let free = || {
+            let space = heap.space();
+            (space.free + space.reserved) / segment_bytes
+        };
+        fill(&mut ptrs).await;
+        assert_eq!((free(), heap.free_segments()), (6, 0), "users leave the reserve");
+        let first = ptrs[0].addr.segment();
+        let in_first: Vec<RecordPtr> =
+            ptrs.iter().copied().filter(|ptr| ptr.addr.segment() == first).collect();
+        // A fifth is not much; two fifths are.
+        in_first.iter().take(in_first.len() / 5).for_each(|ptr| heap.mark_dead(*ptr));
+        heap.unclaim(heap.victim(0).expect("a victim"));
+        fill(&mut ptrs).await;
+        assert_eq!((free(), heap.free_segments()), (6, 0), "nothing is lent");
+        in_first
+            .iter()
+            .skip(in_first.len() / 5)
+            .take(in_first.len() / 4)
+            .for_each(|ptr| heap.mark_dead(*ptr));
+        heap.unclaim(heap.victim(0).expect("a victim"));
+        assert_eq!((free(), heap.free_segments()), (6, 3));
+        fill(&mut ptrs).await;
+        assert_eq!((free(), heap.free_segments()), (3, 0), "half of it is lent");
+        // That victim is gone; those left are hardly dead.
+        let best = heap.victim(0).expect("a victim");
+        assert_eq!(best, first);
+        heap.release(best);
+        heap.commit_meta(MetaEdit::Edit(Bytes::new()), heap.last_seq()).await.expect("meta");
+        assert_eq!(free(), 4);
+        heap.victim(0).into_iter().for_each(|victim| heap.unclaim(victim));
+        assert_eq!(heap.free_segments(), 0);
+        fill(&mut ptrs).await;
+        assert_eq!(free(), 4, "it is called back");
     });
 }
