@@ -31,6 +31,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use zones::{Request, ZoneThread};
 
 /// The kick's poll. Tokens stay below: their generations would have to wrap first.
@@ -292,12 +293,17 @@ impl Uring {
     pub(crate) fn turn(&mut self, wait: Wait, out: &mut Vec<Completion>) -> io::Result<()> {
         self.push_backlog();
         out.append(&mut self.immediate);
-        let wait = match wait {
-            Wait::Until(deadline) if deadline <= self.now() => Wait::Poll,
-            wait => wait,
-        };
         let ready = !out.is_empty() || !self.ring.completion().is_empty();
-        let result = match if ready { Wait::Poll } else { wait } {
+        // The clock is looked at once, and only where it matters: a look costs as much as a completion.
+        let (wait, rest) = match wait {
+            _ if ready => (Wait::Poll, Duration::ZERO),
+            Wait::Until(deadline) => match deadline - self.now() {
+                rest if rest.is_zero() => (Wait::Poll, rest),
+                rest => (wait, rest),
+            },
+            wait => (wait, Duration::ZERO),
+        };
+        let result = match wait {
             Wait::Poll => {
                 let submission = self.ring.submission();
                 if submission.is_empty() && !submission.taskrun() && !submission.cq_overflow() {
@@ -312,9 +318,9 @@ impl Uring {
                 self.enters += 1;
                 self.ring.submit_and_wait(1)
             }
-            Wait::Until(deadline) => {
+            Wait::Until(_) => {
                 self.enters += 1;
-                let timeout = types::Timespec::from(deadline - self.now());
+                let timeout = types::Timespec::from(rest);
                 self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout))
             }
         };
@@ -420,7 +426,7 @@ impl Drop for Uring {
             if self.slots.is_empty() {
                 return;
             }
-            let deadline = self.now() + std::time::Duration::from_millis(100);
+            let deadline = self.now() + Duration::from_millis(100);
             if self.turn(Wait::Until(deadline), &mut completions).is_err() {
                 break;
             }
