@@ -61,6 +61,7 @@ fn raw_nand_is_written_to_death_and_loses_nothing_that_was_acknowledged() {
 #[test]
 fn large_collections_are_whole_after_a_power_cut_or_a_failed_write_inside_of_a_command() {
     let report = passes("redis-cut", &RunOptions::default());
+    println!("{report}");
     assert!(report.counters["undone"] > 5 && report.counters["done"] > 0, "{report}");
     assert!(report.counters["failed writes"] > 20, "{report}");
 }

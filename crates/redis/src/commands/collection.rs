@@ -8,7 +8,7 @@
 //! | hash       | hash of name (4, BE) + name → value        |                                                  |
 //! | set        | hash of member (4, BE) + member → nothing  |                                                  |
 //! | sorted set | hash of member (4, BE) + member → score    | order-preserving score (8) + member → sign of zero |
-//! | list       | index (8) → value                          | the gap of an unfinished shift                   |
+//! | list       | index (8) → value                          | the gap of an unfinished shift; sub 2: what it removes |
 //!
 //! The four bytes of hash before a name put elements into an order that has nothing to do with the names. That
 //! makes a SCAN cursor a plain number (the hash to go on from: no state on the server, stable while elements

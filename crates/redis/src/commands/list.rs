@@ -233,8 +233,13 @@ async fn rpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn llen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let count = ctx.collection(&args[1], Type::List).await?.map_or(0, |list| list.count);
-    ctx.reply.count(count);
+    let mut list = ctx.collection(&args[1], Type::List).await?;
+    if list.as_ref().is_some_and(list_shift::is_interrupted) {
+        // An LREM counts down as it goes; one that is under way has the latch.
+        let _held = ctx.latch([&args[1]]).await;
+        list = open(ctx, &args[1]).await?;
+    }
+    ctx.reply.count(list.map_or(0, |list| list.count));
     Ok(())
 }
 

@@ -4,12 +4,14 @@
 //! one side again, one index over: the side that has fewer. They are read as a stream and written in pieces, and
 //! between two pieces the list has a *gap*: indexes inside of `first..end` that hold no element. Each piece
 //! stores, in one batch with the elements it moved, where the gap is (sub 1) and a mark in the head that there
-//! is one. After a crash in the midst, the next command on the list finds the mark and closes the gap: an LINSERT
-//! has then not happened, of an LREM the part is done that was done. Shifts that fit into one piece are one
-//! batch, and whole or absent.
+//! is one. LREM stores as well what it removes (sub 2, with the first piece alone: it may be long), and with the gap
+//! which way it goes and how far. After a crash in the midst, the next command on the list finds the mark: it goes
+//! on removing what is left of an LREM, which has then happened, or closes the gap of an LINSERT, which has not.
+//! Shifts that fit into one piece are one batch, and whole or absent.
 
 use bytes::Bytes;
 use pumice_kv::Direction;
+use smallvec::SmallVec;
 
 use super::collection::{commit_piece, damaged, is_piece};
 use super::list::{put, read, remove};
@@ -21,27 +23,99 @@ use crate::keyspace::{Change, Collection};
 const HINT_GAP: u8 = 0x80;
 /// Sub of the record that says where the gap is; its field is empty.
 const GAP: u8 = 1;
+/// Sub of what an LREM under way removes; its field is empty.
+const REMOVED: u8 = 2;
+/// The gap alone.
 const GAP_BYTES: usize = 16;
+/// The gap, and how an LREM goes on.
+const REMOVAL_BYTES: usize = GAP_BYTES + 9;
 
 /// Whether a crash left a gap in `list`.
 pub(super) fn is_interrupted(list: &Collection) -> bool {
     list.hints & HINT_GAP != 0
 }
 
-/// Closes the gap that a crash left. Hold the latch.
+/// Ends the shift that a crash interrupted. Hold the latch.
 pub(super) async fn complete(ctx: &mut Ctx, list: Collection) -> Result<Collection, Failure> {
     let record = ctx.element(&list, GAP, b"").await?;
-    let gap = record.as_deref().and_then(decode_gap).ok_or_else(|| damaged(&list, list.count))?;
+    let gap = record.as_deref().and_then(Gap::decode).filter(|gap| gap.lies_in(&list));
+    let gap = gap.ok_or_else(|| unfit(&list))?;
+    let value = match gap.removal {
+        Some(_) => ctx.element(&list, REMOVED, b"").await?.ok_or_else(|| unfit(&list))?,
+        None => Bytes::new(),
+    };
     let mut shift = Shift::new(ctx, list);
-    (shift.start, shift.len, shift.is_stored) = (gap.0, gap.1, true);
-    shift.close(ctx).await?;
+    (shift.start, shift.len, shift.is_stored) = (gap.start, gap.len, true);
+    match gap.removal {
+        Some((direction, until)) => {
+            shift.removal = Some(Removal { value: &value, direction, until });
+            shift.remove_rest(ctx).await?;
+        }
+        None => shift.close(ctx).await?,
+    }
     shift.finish(ctx).await
 }
 
-fn decode_gap(record: &[u8]) -> Option<(i64, i64)> {
-    let word = |at: usize| record.get(at..at + 8)?.try_into().ok().map(i64::from_le_bytes);
-    (record.len() == GAP_BYTES).then_some(())?;
-    Some((word(0)?, word(8)?))
+fn unfit(list: &Collection) -> Failure {
+    Failure::new(format!(
+        "ERR key '{}' is damaged: what is noted of its unfinished LINSERT or LREM does not fit it",
+        String::from_utf8_lossy(list.key.user())
+    ))
+}
+
+/// What sub [`GAP`] says.
+struct Gap {
+    start: i64,
+    len: i64,
+    /// Which way an LREM goes, and the last index at which it removes.
+    removal: Option<(Direction, i64)>,
+}
+
+impl Gap {
+    fn encode(&self) -> SmallVec<[u8; REMOVAL_BYTES]> {
+        let mut record = SmallVec::new();
+        record.extend_from_slice(&self.start.to_le_bytes());
+        record.extend_from_slice(&self.len.to_le_bytes());
+        if let Some((direction, until)) = self.removal {
+            record.extend_from_slice(&until.to_le_bytes());
+            record.push(u8::from(direction == Direction::Backward));
+        }
+        record
+    }
+
+    fn decode(record: &[u8]) -> Option<Self> {
+        let word = |at: usize| record.get(at..at + 8)?.try_into().ok().map(i64::from_le_bytes);
+        let removal = match (record.len(), record.last()) {
+            (GAP_BYTES, _) => None,
+            (REMOVAL_BYTES, Some(0)) => Some((Direction::Forward, word(16)?)),
+            (REMOVAL_BYTES, Some(1)) => Some((Direction::Backward, word(16)?)),
+            _ => return None,
+        };
+        Some(Self { start: word(0)?, len: word(8)?, removal })
+    }
+
+    fn lies_in(&self, list: &Collection) -> bool {
+        let end = self.start.checked_add(self.len);
+        self.len > 0 && self.start >= list.first && end.is_some_and(|end| end <= list.end)
+    }
+}
+
+/// What an LREM removes, and where.
+#[derive(Clone, Copy)]
+struct Removal<'a> {
+    value: &'a [u8],
+    /// Which way the gap goes: to the nearer end of the list.
+    direction: Direction,
+    /// The last index, in that direction, at which elements are removed; those behind it stay whatever they are.
+    until: i64,
+}
+
+impl Removal<'_> {
+    fn takes(&self, at: i64, value: &[u8]) -> bool {
+        let is_in_reach =
+            if self.direction == Direction::Forward { at <= self.until } else { at >= self.until };
+        is_in_reach && value == self.value
+    }
 }
 
 /// Where the elements lie that are to be removed.
@@ -82,21 +156,23 @@ pub(super) async fn find(
 }
 
 /// A list with a gap, on its way.
-pub(super) struct Shift {
+pub(super) struct Shift<'a> {
     pub change: Change,
     pub list: Collection,
     /// First index of the gap.
     start: i64,
     /// Indexes in it; 0: there is none.
     len: i64,
-    /// The gap is on flash.
+    /// For LREM.
+    removal: Option<Removal<'a>>,
+    /// The gap is on flash, and what is removed.
     is_stored: bool,
 }
 
-impl Shift {
+impl<'a> Shift<'a> {
     /// No gap yet. Hold the latch until the end.
     pub(super) fn new(ctx: &mut Ctx, list: Collection) -> Self {
-        Self { change: ctx.change(), list, start: 0, len: 0, is_stored: false }
+        Self { change: ctx.change(), list, start: 0, len: 0, removal: None, is_stored: false }
     }
 
     /// Puts a new element before the one at the index `at`.
@@ -124,36 +200,44 @@ impl Shift {
     pub(super) async fn remove_matches(
         &mut self,
         ctx: &mut Ctx,
-        value: &[u8],
+        value: &'a [u8],
         matches: &Matches,
     ) -> CommandResult {
         let (left, right) = (matches.last - self.list.first, self.list.end - 1 - matches.first);
-        let direction = if left < right { Direction::Backward } else { Direction::Forward };
-        let (from, to) = match direction {
-            Direction::Forward => (matches.first, self.list.end),
-            Direction::Backward => (self.list.first, matches.last + 1),
+        let (direction, until) = if left < right {
+            self.start = matches.last + 1;
+            (Direction::Backward, matches.first)
+        } else {
+            self.start = matches.first;
+            (Direction::Forward, matches.last)
         };
-        let mut scan = read(ctx, &self.list, from, to, direction);
+        self.removal = Some(Removal { value, direction, until });
+        self.remove_rest(ctx).await
+    }
+
+    /// Moves the gap to its end of the list and off it, through what is to be removed.
+    async fn remove_rest(&mut self, ctx: &mut Ctx) -> CommandResult {
+        let Some(removal) = self.removal else { return Ok(()) };
+        let (from, to) = match removal.direction {
+            Direction::Forward => (self.start + self.len, self.list.end),
+            Direction::Backward => (self.list.first, self.start),
+        };
+        let mut scan = read(ctx, &self.list, from, to, removal.direction);
         for step in 0..to - from {
-            let at = if direction == Direction::Forward { from + step } else { to - 1 - step };
+            let at = if removal.direction == Direction::Forward { from + step } else { to - 1 - step };
             let Some((_, found)) = scan.next(ctx).await? else { return Err(self.is_short(at)) };
-            if found == value && (matches.first..=matches.last).contains(&at) {
+            if removal.takes(at, &found) {
                 self.list.count -= 1;
-                self.grow(at, direction);
+                self.len += 1;
+                if removal.direction == Direction::Backward {
+                    self.start = at;
+                }
             } else {
-                self.cross(at, &found, direction);
+                self.cross(at, &found, removal.direction);
                 self.piece(ctx).await?;
             }
         }
         self.leave(ctx).await
-    }
-
-    /// The gap takes in `at`, which is next to it.
-    fn grow(&mut self, at: i64, direction: Direction) {
-        if self.len == 0 || direction == Direction::Backward {
-            self.start = at;
-        }
-        self.len += 1;
     }
 
     /// The element at `at`, next to the gap, goes to the gap's other side.
@@ -236,14 +320,19 @@ impl Shift {
 
     fn store_gap(&mut self) {
         if self.len > 0 {
-            let mut record = [0; GAP_BYTES];
-            record[..8].copy_from_slice(&self.start.to_le_bytes());
-            record[8..].copy_from_slice(&self.len.to_le_bytes());
-            self.change.put_element(&self.list, GAP, b"", &record);
+            let removal = self.removal.map(|removal| (removal.direction, removal.until));
+            let gap = Gap { start: self.start, len: self.len, removal };
+            self.change.put_element(&self.list, GAP, b"", &gap.encode());
+            if let (Some(removal), false) = (self.removal, self.is_stored) {
+                self.change.put_element(&self.list, REMOVED, b"", removal.value);
+            }
             self.list.hints |= HINT_GAP;
             self.is_stored = true;
         } else if self.is_stored {
             self.change.delete_element(&self.list, GAP, b"");
+            if self.removal.is_some() {
+                self.change.delete_element(&self.list, REMOVED, b"");
+            }
             self.list.hints &= !HINT_GAP;
             self.is_stored = false;
         }

@@ -164,7 +164,7 @@ async fn copy_elements(
     assert!(change.is_empty(), "what else the command changes waits for the last batch");
     let mut waiting = 0;
     // Sub by sub: a collection uses a few low ones.
-    for sub in 0..=1 {
+    for sub in 0..=2 {
         let (low, high) = (Bound::Unbounded, Bound::Unbounded);
         let mut scan = ctx.scan_elements(collection, sub, low, high, Direction::Forward, Want::Values);
         while let Some((field, value)) = scan.next(ctx).await? {

@@ -64,7 +64,8 @@ impl TestServer {
         Self::in_dir(setup, dir)
     }
 
-    fn in_dir(setup: Setup, dir: tempfile::TempDir) -> Self {
+    /// On drives that are in `dir`, or new ones.
+    pub fn in_dir(setup: Setup, dir: tempfile::TempDir) -> Self {
         let socket = dir.path().join("s");
         let path = dir.path().to_path_buf();
         let (ready, is_ready) = mpsc::channel::<Arc<Server>>();

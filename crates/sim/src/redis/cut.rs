@@ -1,6 +1,6 @@
 //! World `redis-cut`: power is cut, or a write of the drive fails, inside of commands that write a collection in many
 //! batches. Afterwards the collection is what it was before or what the command makes of it, and nothing is left on the
-//! drive that no key names.
+//! drive that no key names. LREM, which ends what it began, is cut at every operation.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,7 +24,7 @@ use crate::report::{Report, RunOptions};
 use crate::worlds::{Broken, Outcome, caught};
 
 const MODES: [CutMode; 3] = [CutMode::Before, CutMode::Torn, CutMode::After];
-/// Cuts of each command and seed, spread over its operations.
+/// Cuts of each command and seed, spread over its operations, where not every operation is cut.
 const CUTS: u64 = 10;
 /// Failed writes of each command and seed, spread likewise: half of them cost a segment, half stop the drive.
 const FAULTS: u64 = 6;
@@ -49,11 +49,15 @@ enum Trouble {
 struct Case {
     name: &'static str,
     setup: fn() -> Vec<Vec<Vec<u8>>>,
-    command: &'static [&'static str],
+    command: fn() -> Vec<Vec<u8>>,
     /// Reads everything that the command may change.
-    reads: &'static [&'static [&'static str]],
-    /// A crash may leave it done in part.
-    may_be_partial: bool,
+    reads: &'static [&'static str],
+    /// Cut at every operation, in every mode.
+    everywhere: bool,
+}
+
+fn words(line: &str) -> Vec<Vec<u8>> {
+    line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
 fn element(prefix: &str, n: usize) -> Vec<u8> {
@@ -81,12 +85,22 @@ fn fill(name: &str, key: &str, prefix: &str, range: std::ops::Range<usize>) -> V
 
 fn list() -> Vec<Vec<Vec<u8>>> {
     let mut commands = fill("RPUSH", "list", "e", 0..ELEMENTS);
-    // One in the middle to find, and some to remove, far apart.
-    commands.push(["LSET", "list", "3000", "pivot"].map(|word| word.as_bytes().to_vec()).to_vec());
-    for at in ["500", "2900", "3100", "5500"] {
-        commands.push(["LSET", "list", at, "gone"].map(|word| word.as_bytes().to_vec()).to_vec());
+    // One in the middle to find, and some to remove: far apart, close to the start, close to the end.
+    commands.push(words("LSET list 3000 pivot"));
+    for (value, places) in [
+        ("gone", [500, 2900, 3100, 5500]),
+        ("early", [100, 800, 2000, 2500]),
+        ("late", [3500, 4000, 5200, 5900]),
+    ] {
+        commands.extend(places.map(|at| words(&format!("LSET list {at} {value}"))));
     }
+    commands.extend([1000, 4500].map(|at| [words(&format!("LSET list {at}")), vec![long()]].concat()));
     commands
+}
+
+/// An element that is stored in pieces of its own.
+fn long() -> Vec<u8> {
+    vec![b'l'; 300 << 10]
 }
 
 fn sets() -> Vec<Vec<Vec<u8>>> {
@@ -112,49 +126,79 @@ const CASES: &[Case] = &[
     Case {
         name: "LINSERT",
         setup: list,
-        command: &["LINSERT", "list", "BEFORE", "pivot", "new"],
-        reads: &[&["LRANGE", "list", "0", "-1"]],
-        may_be_partial: false,
+        command: || words("LINSERT list BEFORE pivot new"),
+        reads: &["LLEN list", "DEBUG DIGEST-VALUE list"],
+        everywhere: false,
+    },
+    // Zero removes all, which goes to the end here; what a crash leaves of it is copied before it is looked at.
+    Case {
+        name: "LREM 0",
+        setup: list,
+        command: || words("LREM list 0 gone"),
+        reads: &[
+            "COPY list copy REPLACE",
+            "LLEN copy",
+            "DEBUG DIGEST-VALUE copy",
+            "LLEN list",
+            "DEBUG DIGEST-VALUE list",
+        ],
+        everywhere: true,
+    },
+    // To the end, and others of the value behind those that are removed.
+    Case {
+        name: "LREM 2",
+        setup: list,
+        command: || words("LREM list 2 late"),
+        reads: &["LLEN list", "DEBUG DIGEST-VALUE list"],
+        everywhere: true,
+    },
+    // To the start, likewise.
+    Case {
+        name: "LREM -2",
+        setup: list,
+        command: || words("LREM list -2 early"),
+        reads: &["LLEN list", "DEBUG DIGEST-VALUE list"],
+        everywhere: true,
     },
     Case {
-        name: "LREM",
+        name: "LREM of a long element",
         setup: list,
-        command: &["LREM", "list", "0", "gone"],
-        reads: &[&["LRANGE", "list", "0", "-1"]],
-        may_be_partial: true,
+        command: || [words("LREM list -2"), vec![long()]].concat(),
+        reads: &["LLEN list", "DEBUG DIGEST-VALUE list"],
+        everywhere: true,
     },
     Case {
         name: "SUNIONSTORE",
         setup: sets,
-        command: &["SUNIONSTORE", "to", "a", "b"],
-        reads: &[&["SMEMBERS", "to"], &["SCARD", "to"]],
-        may_be_partial: false,
+        command: || words("SUNIONSTORE to a b"),
+        reads: &["SMEMBERS to", "SCARD to"],
+        everywhere: false,
     },
     Case {
         name: "ZRANGESTORE",
         setup: zsets,
-        command: &["ZRANGESTORE", "to", "a", "0", "-1"],
-        reads: &[&["ZRANGE", "to", "0", "-1"], &["LRANGE", "to", "0", "-1"], &["TYPE", "to"]],
-        may_be_partial: false,
+        command: || words("ZRANGESTORE to a 0 -1"),
+        reads: &["ZRANGE to 0 -1", "LRANGE to 0 -1", "TYPE to"],
+        everywhere: false,
     },
     Case {
         name: "COPY",
         setup: hashes,
-        command: &["COPY", "a", "to", "REPLACE"],
-        reads: &[&["HGETALL", "to"], &["HLEN", "to"]],
-        may_be_partial: false,
+        command: || words("COPY a to REPLACE"),
+        reads: &["HGETALL to", "HLEN to"],
+        everywhere: false,
     },
     Case {
         name: "RENAME",
         setup: hashes,
-        command: &["RENAME", "a", "to"],
-        reads: &[&["HGETALL", "to"], &["HGETALL", "a"]],
-        may_be_partial: false,
+        command: || words("RENAME a to"),
+        reads: &["HGETALL to", "HGETALL a"],
+        everywhere: false,
     },
 ];
 
-async fn call(connection: &mut Connection, words: &[&str]) -> io::Result<Reply> {
-    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+async fn call(connection: &mut Connection, command: &[Vec<u8>]) -> io::Result<Reply> {
+    let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
     connection.call(&words).await
 }
 
@@ -162,7 +206,7 @@ async fn call(connection: &mut Connection, words: &[&str]) -> io::Result<Reply> 
 async fn connect(addr: Addr) -> Result<Connection, String> {
     for _ in 0..1000 {
         if let Ok(mut connection) = Connection::open(&addr).await
-            && matches!(call(&mut connection, &["EXISTS", "a"]).await, Ok(Reply::Integer(_)))
+            && matches!(call(&mut connection, &words("EXISTS a")).await, Ok(Reply::Integer(_)))
         {
             return Ok(connection);
         }
@@ -174,8 +218,7 @@ async fn connect(addr: Addr) -> Result<Connection, String> {
 async fn prepare(addr: Addr, commands: Vec<Vec<Vec<u8>>>) -> Result<(), String> {
     let mut connection = connect(addr).await?;
     for command in commands {
-        let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
-        match connection.call(&words).await.map_err(|error| error.to_string())? {
+        match call(&mut connection, &command).await.map_err(|error| error.to_string())? {
             Reply::Error(why) => return Err(why),
             _ => continue,
         }
@@ -183,11 +226,11 @@ async fn prepare(addr: Addr, commands: Vec<Vec<Vec<u8>>>) -> Result<(), String> 
     Ok(())
 }
 
-async fn look(addr: Addr, reads: &[&[&str]]) -> Result<Vec<Reply>, String> {
+async fn look(addr: Addr, reads: &[&str]) -> Result<Vec<Reply>, String> {
     let mut connection = connect(addr).await?;
     let mut out = Vec::new();
-    for words in reads {
-        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    for line in reads {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         encode(&words, &mut out);
     }
     connection.send(out).await.map_err(|error| error.to_string())?;
@@ -282,7 +325,7 @@ impl Stage {
             }
             None => {}
         }
-        let work = async move { call(&mut connection, case.command).await };
+        let work = async move { call(&mut connection, &(case.command)()).await };
         let answer = match world.block_on_for(self.client, Duration::from_secs(20), work) {
             Ok(answer) => answer.ok(),
             Err(Halt::OutOfTime) => None,
@@ -326,15 +369,24 @@ fn is_typed(why: &str) -> bool {
     ["MISCONF ", "ERR writing ", "ERR the drive takes no writes"].iter().any(|prefix| why.starts_with(prefix))
 }
 
-/// Whether `found` is `before` without some of what `after` lacks, in order.
-fn is_between(found: &[Reply], before: &[Reply], after: &[Reply]) -> bool {
-    let [Reply::Array(Some(found))] = found else { return false };
-    let ([Reply::Array(Some(before))], [Reply::Array(Some(after))]) = (before, after) else { return false };
-    let mut rest = before.iter();
-    let is_part = |whole: &mut std::slice::Iter<'_, Reply>, part: &[Reply]| {
-        part.iter().all(|item| whole.any(|other| other == item))
-    };
-    is_part(&mut rest, found) && is_part(&mut found.iter(), after)
+/// What strikes a command of so many operations.
+fn troubles(case: &Case, operations: u64, seed: u64) -> Vec<Trouble> {
+    let mut rng = Rng::from_seed(seed).split(case.name);
+    let mut troubles = Vec::new();
+    for number in 0..CUTS + FAULTS {
+        let at = rng.below(operations);
+        let mode = MODES[rng.below(3) as usize];
+        match number.checked_sub(CUTS) {
+            None if case.everywhere => {}
+            None => troubles.push(Trouble::Cut(PowerCut { at, mode, fate: None })),
+            Some(fault) => troubles.push(Trouble::Fault { skip: at, errno: ERRORS[fault as usize % 2] }),
+        }
+    }
+    if case.everywhere {
+        let cuts = (0..operations).flat_map(|at| MODES.map(|mode| PowerCut { at, mode, fate: None }));
+        troubles.extend(cuts.map(Trouble::Cut));
+    }
+    troubles
 }
 
 fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) -> Outcome {
@@ -350,42 +402,25 @@ fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) 
     if before == after || operations < 1 {
         return Err(format!("{}: it changes nothing, or in {operations} operations", case.name).into());
     }
-    let mut rng = Rng::from_seed(seed).split(case.name);
-    for number in 0..CUTS + FAULTS {
-        let at = rng.below(operations);
-        let mode = MODES[rng.below(3) as usize];
-        if only.is_some_and(|only| only != number) {
+    for (number, trouble) in troubles(case, operations, seed).into_iter().enumerate() {
+        if only.is_some_and(|only| only != number as u64) {
             continue;
         }
-        let trouble = match number.checked_sub(CUTS) {
-            None => Trouble::Cut(PowerCut { at, mode, fate: None }),
-            Some(fault) => Trouble::Fault { skip: at, errno: ERRORS[fault as usize % 2] },
-        };
         let ran = caught(|| stage.play(&image, case, Some(trouble)).map_err(Broken::from));
         let checked = ran.and_then(|(found, acknowledged, _)| {
-            let is_unheard_part = || case.may_be_partial && is_between(&found, &before, &after);
-            let fits = found == after || (!acknowledged && (found == before || is_unheard_part()));
-            if !fits {
+            let is_whole = found == after;
+            if !is_whole && (acknowledged || found != before) {
                 let cut = if acknowledged { "acknowledged" } else { "not acknowledged" };
                 return Err(Broken::from(format!("neither before nor after ({cut})")));
             }
-            report.count(
-                if found == after {
-                    "done"
-                } else if found == before {
-                    "undone"
-                } else {
-                    "in part"
-                },
-                1,
-            );
+            report.count(if is_whole { "done" } else { "undone" }, 1);
             Ok(())
         });
         checked.map_err(|broken| Broken {
             what: format!("{}: {trouble:?} of {operations} operations: {}", case.name, broken.what),
             replay_args: format!(" --cut {number}"),
         })?;
-        report.count(if number < CUTS { "cuts" } else { "failed writes" }, 1);
+        report.count(if matches!(trouble, Trouble::Cut(_)) { "cuts" } else { "failed writes" }, 1);
     }
     Ok(world.event_hash())
 }
