@@ -156,6 +156,7 @@ impl Search {
             }
             if args.is(at, "rank") {
                 search.rank = args.int(at + 1)?;
+                // Redis 7.0 negates it, which overflows in C, and then answers as for -1; later ones refuse it, like this.
                 if search.rank == i64::MIN {
                     return Err(errors::OUT_OF_SYMMETRIC_RANGE.into());
                 }

@@ -687,6 +687,9 @@ fn lists_answer_as_redis_does() {
         LPOS p c RANK -1
         LPOS p c RANK -2
         LPOS p c RANK 9
+        LPOS p c RANK 9223372036854775807
+        LPOS p c RANK -9223372036854775807
+        LPOS p c RANK -9223372036854775809
         LPOS p c RANK 0
         LPOS p c RANK x
         LPOS p c COUNT 2
