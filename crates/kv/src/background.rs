@@ -98,7 +98,7 @@ impl Inner {
         if jobs.tier.is_none() {
             let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
             let above = jobs.whole.as_ref().and_then(|whole| whole.runs.first().copied());
-            jobs.tier = plan::plan_tier(slice, &version, above.unwrap_or(0));
+            jobs.tier = plan::plan_tier(slice, &version, above.unwrap_or(0), &self.barred_tables());
         }
         let Some(job) = &jobs.tier else { return false };
         if self.try_step(job).await.unwrap_or(true) {
@@ -141,10 +141,17 @@ impl Inner {
         true
     }
 
-    /// A step of a job. Answers whether the job is done; a failure is logged.
+    /// A step of a job. Answers whether the job is done; a failure is logged. A table that does not read ends the job, and
+    /// is barred from the next one.
     async fn try_step(self: &Arc<Self>, job: &Job) -> Result<bool, ()> {
         match self.merge_step(job).await {
             Ok(done) => Ok(done),
+            Err(error) if error.is_of_the_media() => {
+                // The table has been named when it was set aside; if it was only moved away, there is nothing to name.
+                tracing::debug!(%error, slice = job.slice.0, "a merge ends early");
+                sleep(AFTER_FAILURE).await;
+                Ok(true)
+            }
             Err(error) => {
                 tracing::warn!(%error, slice = job.slice.0, "merge failed");
                 sleep(AFTER_FAILURE).await;
@@ -172,10 +179,11 @@ impl Inner {
     }
 
     fn plan_whole(&self, slice: SliceId) -> Option<Job> {
+        let barred = self.barred_tables();
         let manifest = lock(&self.manifest);
         let version = manifest.versions[usize::from(slice.0)].clone();
         let eager = self.merge_eagerly.load(Ordering::Relaxed);
-        plan::plan_whole(slice, &version, &manifest.retired, eager, self.cache.holds_all())
+        plan::plan_whole(slice, &version, &manifest.retired, eager, self.cache.holds_all(), &barred)
     }
 
     /// Writes down which retired prefixes no table speaks of any more.

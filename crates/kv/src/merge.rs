@@ -16,7 +16,7 @@ use crate::errors::StoreError;
 use crate::flush::{BOTTOM_FILTER_BITS, NewTables, TableWriter, UPPER_FILTER_BITS};
 use crate::manifest::Change;
 use crate::merge_source::RunReader;
-use crate::plan::{Job, alone};
+use crate::plan::{Job, alone, is_to_be_rewritten};
 use crate::queue::SourceQueue;
 use crate::retired::{Retired, may_hold};
 use crate::slice::lock;
@@ -60,7 +60,7 @@ impl Inner {
         }
         let mut sources = Vec::with_capacity(inputs.len());
         for run in &inputs {
-            let mut source = RunReader::new(run);
+            let mut source = RunReader::new(run, &retired);
             source.advance(self).await?;
             sources.push(source);
         }
@@ -235,11 +235,13 @@ impl Inner {
     ) -> Result<bool, StoreError> {
         let (ids, retired) = self.ids_and_retired(slice);
         let Some(run) = version.runs.iter().find(|run| run.order == order) else { return Ok(true) };
-        let Some(table) = run.tables.iter().find(|table| retired.may_be_in(&table.meta)) else {
+        let barred = self.barred_tables();
+        let is_due = |table: &&Arc<Table>| is_to_be_rewritten(&table.meta, &retired, &barred);
+        let Some(table) = run.tables.iter().find(is_due) else {
             return Ok(true);
         };
         let one = Run { order, tables: vec![table.clone()] };
-        let mut source = RunReader::new(&one);
+        let mut source = RunReader::new(&one, &retired);
         source.advance(self).await?;
         let is_bottom = version.runs.last().is_some_and(|run| run.order == order);
         let place = Place { slice, target: order, is_bottom, ids };

@@ -8,6 +8,7 @@ use crate::block::Block;
 use crate::cache::damaged;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
+use crate::retired::Retired;
 use crate::slice::lock;
 use crate::store::Inner;
 use crate::table::Head;
@@ -21,6 +22,8 @@ pub struct RunReader {
     /// The run.
     pub order: RunOrder,
     tables: std::vec::IntoIter<Arc<Table>>,
+    /// Of these nobody misses what does not read.
+    retired: Vec<u64>,
     /// The next table, whose head is being read.
     opening: Option<Arc<Table>>,
     current: Option<(Arc<Table>, Arc<Head>, usize)>,
@@ -39,9 +42,11 @@ pub struct RunReader {
 
 impl RunReader {
     /// At the start of a run, before its first key.
-    pub fn new(run: &Run) -> Self {
+    pub fn new(run: &Run, retired: &Retired) -> Self {
+        let are_retired = run.tables.iter().filter(|table| retired.covers_all(&table.meta));
         Self {
             order: run.order,
+            retired: are_retired.map(|table| table.meta.id).collect(),
             tables: run.tables.clone().into_iter(),
             opening: None,
             current: None,
@@ -69,16 +74,34 @@ impl RunReader {
         (self.key.take().expect("taken only while there is a key"), self.entry.take())
     }
 
-    /// Goes to the next entry.
+    /// Goes to the next entry. A table that does not read is set aside, and stays so when this fails.
     pub async fn advance(&mut self, store: &Inner) -> Result<(), StoreError> {
         loop {
             match self.try_advance(store).await {
                 // Cleaning may have moved the table and its old segment been reused. A pin would forbid that, and keep a
                 // full drive from using what it wins meanwhile.
                 Err(error) if error.may_be_stale() && self.follow_move(store) => {}
+                Err(error) if error.is_of_the_media() => {
+                    let table = self.current.as_ref().map(|(table, ..)| table).or(self.opening.as_ref());
+                    if let Some(table) = table.filter(|table| !self.retired.contains(&table.meta.id)) {
+                        store.set_aside(table, &error);
+                        return Err(error);
+                    }
+                    self.pass_over();
+                }
                 done => return done,
             }
         }
+    }
+
+    /// Leaves out what does not read of a table that nobody looks at: a block, or all of it. What died with its entries is
+    /// not counted, which costs no more than a hint.
+    fn pass_over(&mut self) {
+        match &mut self.current {
+            Some((.., block)) => *block += 1,
+            None => self.opening = None,
+        }
+        (self.bytes, self.bytes_at) = (Bytes::new(), 0);
     }
 
     /// Takes the current table where the manifest has it now. Answers whether that is elsewhere than before.

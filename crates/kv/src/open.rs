@@ -122,6 +122,7 @@ impl Store {
             merge_eagerly: AtomicBool::new(false),
             merge_first: Mutex::default(),
             merge_found_no_room: AtomicBool::new(false),
+            aside: Mutex::default(),
             dead_large: Mutex::default(),
             uncounted: Mutex::default(),
             released_at: Mutex::default(),

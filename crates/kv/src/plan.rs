@@ -5,6 +5,9 @@
 //! depends on what the tables point at: beside values of 8 KiB, keys cost little to rewrite, and where memory does not hold
 //! all tables, knowing early what is dead is worth it. A merge into the bottom may take long; runs that come meanwhile are
 //! merged among themselves.
+//!
+//! A run with a table that does not read (`aside`) is left alone, and parts the others: those above it are merged as if the
+//! oldest of them were the bottom, those below it into the bottom.
 
 use bytes::Bytes;
 
@@ -31,31 +34,72 @@ pub struct Job {
     pub runs: Vec<RunOrder>,
 }
 
+/// Adjacent runs that may be merged with one another, newest first; at least one.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch<'a> {
+    runs: &'a [Run],
+    /// Below them is a run that is left alone.
+    is_fenced: bool,
+}
+
+/// A slice's runs, parted by those that hold a table of `barred`.
+pub fn stretches<'a>(version: &'a Version, barred: &[u64]) -> Vec<Stretch<'a>> {
+    let is_barred = |run: &Run| run.tables.iter().any(|table| barred.contains(&table.meta.id));
+    let runs = &version.runs[..];
+    let mut stretches: Vec<Stretch<'_>> = match barred {
+        [] => vec![Stretch { runs, is_fenced: false }],
+        _ => runs.split(is_barred).map(|runs| Stretch { runs, is_fenced: true }).collect(),
+    };
+    if let Some(last) = stretches.last_mut() {
+        last.is_fenced = false;
+    }
+    stretches.retain(|stretch| !stretch.runs.is_empty());
+    stretches
+}
+
+impl<'a> Stretch<'a> {
+    /// The runs that come from above, and the one that they go into, if there is one yet.
+    fn parts(&self) -> (&'a [Run], Option<&'a Run>) {
+        match self.runs.split_last() {
+            Some((last, upper)) if self.is_fenced || last.order == 0 => (upper, Some(last)),
+            _ => (self.runs, None),
+        }
+    }
+
+    /// The job that merges all of them.
+    pub fn whole(&self, slice: SliceId) -> Option<Job> {
+        (self.runs.len() > 1).then(|| job(slice, self.runs))
+    }
+}
+
 /// The next merge of a slice into its bottom run, if one is due. `eager` asks for one that finds dead records though none
-/// is due. `knows_dead`: the heap is told of what dies when it dies, not only by merges.
+/// is due. `knows_dead`: the heap is told of what dies when it dies, not only by merges. `barred`: tables to be left alone.
 pub fn plan_whole(
     slice: SliceId,
     version: &Version,
     retired: &Retired,
     eager: bool,
     knows_dead: bool,
+    barred: &[u64],
 ) -> Option<Job> {
-    plan_bottom(slice, version, eager, knows_dead).or_else(|| plan_rewrite(slice, version, retired, eager))
+    let stretches = stretches(version, barred);
+    let due = stretches.iter().find_map(|stretch| plan_bottom(slice, stretch, eager, knows_dead));
+    due.or_else(|| plan_rewrite(slice, version, retired, eager, barred))
 }
 
 fn job(slice: SliceId, runs: &[Run]) -> Job {
     Job { slice, runs: runs.iter().map(|run| run.order).collect() }
 }
 
-fn plan_bottom(slice: SliceId, version: &Version, eager: bool, knows_dead: bool) -> Option<Job> {
-    let bottom = version.runs.last().filter(|run| run.order == 0);
-    let upper = &version.runs[..version.runs.len() - usize::from(bottom.is_some())];
+fn plan_bottom(slice: SliceId, stretch: &Stretch<'_>, eager: bool, knows_dead: bool) -> Option<Job> {
+    let (upper, bottom) = stretch.parts();
     let is_due = match bottom {
         _ if upper.is_empty() => false,
         None => upper.len() >= FIRST_RUNS || eager,
         Some(bottom) => {
             let upper_bytes: u64 = upper.iter().map(Run::bytes).sum();
-            let record_bytes: u64 = version.tables().map(|table| table.meta.record_bytes).sum();
+            let tables = stretch.runs.iter().flat_map(|run| &run.tables);
+            let record_bytes: u64 = tables.map(|table| table.meta.record_bytes).sum();
             // All tables are rewritten once per 1/`share` of their size in new entries.
             let points_at_much = record_bytes > 16 * (upper_bytes + bottom.bytes());
             let share = if points_at_much && !knows_dead { 8 } else { 3 };
@@ -64,14 +108,23 @@ fn plan_bottom(slice: SliceId, version: &Version, eager: bool, knows_dead: bool)
     };
     is_due.then(|| {
         let mut all = job(slice, upper);
-        all.runs.push(0);
+        all.runs.push(bottom.map_or(0, |run| run.order));
         all
     })
 }
 
-/// The next merge among a slice's upper runs that are newer than `above`, if one is due.
-pub fn plan_tier(slice: SliceId, version: &Version, above: RunOrder) -> Option<Job> {
-    let upper = &version.runs[..version.runs.partition_point(|run| run.order > above)];
+/// The next merge among a slice's upper runs that are newer than `above`, if one is due; none of them holds a table of
+/// `barred`.
+pub fn plan_tier(slice: SliceId, version: &Version, above: RunOrder, barred: &[u64]) -> Option<Job> {
+    let stretches = stretches(version, barred);
+    let newer = |stretch: &Stretch<'_>| -> Option<Job> {
+        let upper = stretch.runs.partition_point(|run| run.order > above);
+        plan_tier_of(slice, &stretch.runs[..upper])
+    };
+    stretches.iter().find_map(newer)
+}
+
+fn plan_tier_of(slice: SliceId, upper: &[Run]) -> Option<Job> {
     let is_tier = |tier: &&[Run]| {
         let sizes = tier.iter().map(Run::bytes);
         let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
@@ -89,17 +142,28 @@ pub fn plan_tier(slice: SliceId, version: &Version, above: RunOrder) -> Option<J
 
 /// Tables that hold keys under retired prefixes are rewritten when nothing else of them is left, when space is
 /// wanted, or when the list of prefixes grows long; else the next ordinary merge drops the keys.
-fn plan_rewrite(slice: SliceId, version: &Version, retired: &Retired, eager: bool) -> Option<Job> {
+fn plan_rewrite(
+    slice: SliceId,
+    version: &Version,
+    retired: &Retired,
+    eager: bool,
+    barred: &[u64],
+) -> Option<Job> {
     if retired.is_empty() {
         return None;
     }
     let pressing = eager || retired.len() > RETIRED_MAX;
-    let run = version.runs.iter().find(|run| {
-        run.tables
-            .iter()
-            .any(|table| retired.covers_all(&table.meta) || (pressing && retired.may_be_in(&table.meta)))
-    })?;
+    let is_due = |meta: &TableMeta| {
+        (pressing || retired.covers_all(meta)) && is_to_be_rewritten(meta, retired, barred)
+    };
+    let run = version.runs.iter().find(|run| run.tables.iter().any(|table| is_due(&table.meta)))?;
     Some(Job { slice, runs: vec![run.order] })
+}
+
+/// Whether a table is worth rewriting without keys under retired prefixes. Where that is all of them, what does not read of
+/// it is in nobody's way.
+pub fn is_to_be_rewritten(table: &TableMeta, retired: &Retired, barred: &[u64]) -> bool {
+    retired.may_be_in(table) && (retired.covers_all(table) || !barred.contains(&table.id))
 }
 
 /// The numbers of the tables whose range overlaps no other's.
@@ -120,10 +184,10 @@ pub fn alone(runs: &[Run]) -> Vec<u64> {
     alone
 }
 
-/// What a merge into the bottom would write and win, in bytes.
+/// What a merge of all runs of a stretch would write and win, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prospect {
-    /// The slice whose bottom it is.
+    /// The slice whose runs they are.
     pub slice: SliceId,
     /// Bytes of tables that it would write.
     pub written: u64,
@@ -132,10 +196,10 @@ pub struct Prospect {
 }
 
 impl Prospect {
-    /// What a slice's would; `None` when there is nothing to merge.
-    pub fn of(slice: SliceId, version: &Version) -> Option<Self> {
-        let bottom = version.runs.last().filter(|run| run.order == 0)?;
-        let won: u64 = version.runs.iter().map(Run::bytes).sum::<u64>() - bottom.bytes();
+    /// What a stretch of a slice's would; `None` when there is nothing to merge.
+    pub fn of(slice: SliceId, stretch: &Stretch<'_>) -> Option<Self> {
+        let (upper, Some(bottom)) = stretch.parts() else { return None };
+        let won: u64 = upper.iter().map(Run::bytes).sum();
         (won > 0).then(|| Self { slice, written: bottom.bytes(), won })
     }
 

@@ -115,6 +115,8 @@ pub struct StoreStats {
     pub table_bytes: u64,
     /// Key tables.
     pub tables: u64,
+    /// Key tables of which part does not read, as far as merging met them: it leaves them alone.
+    pub tables_set_aside: u64,
     /// Runs of the slice that has most.
     pub runs_max: u64,
     /// Keys in memtables.
@@ -165,8 +167,10 @@ impl Store {
             let version = slice.version.clone();
             drop(slice);
             stats.runs_max = stats.runs_max.max(version.runs.len() as u64);
+            let aside = lock(&inner.aside);
             for table in version.tables() {
                 stats.tables += 1;
+                stats.tables_set_aside += u64::from(aside.contains(table.meta.id));
                 stats.table_entries += table.meta.entries;
                 stats.table_bytes += u64::from(table.meta.ptr.len);
             }

@@ -16,6 +16,7 @@ use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport};
 use smallvec::SmallVec;
 
+use crate::aside::Aside;
 use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
 use crate::entry::{Body, KeyEntry};
@@ -66,6 +67,8 @@ pub(crate) struct Inner {
     pub merge_first: Mutex<Option<SliceId>>,
     /// The last merge that went first found no room, and no segment was cleaned since.
     pub merge_found_no_room: AtomicBool,
+    /// Leaf lock; see `aside`.
+    pub aside: Mutex<Aside>,
     /// Large values that are gone, whose pieces the heap was not told of yet.
     pub dead_large: Mutex<Vec<(SliceId, Bytes, KeyEntry)>>,
     /// Writes whose shadowed versions memory does not know; see `shadow`.

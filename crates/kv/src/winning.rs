@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use pumice_segment::{Group, TABLE_GROUPS};
 
-use crate::plan::{Job, Prospect};
+use crate::plan::{Job, Prospect, stretches};
 use crate::slice::lock;
 use crate::store::Inner;
 use crate::table::Footer;
@@ -64,11 +64,14 @@ impl Inner {
         self.clean_wanted.notify_one();
     }
 
-    /// The job that merges all runs of a slice.
+    /// The job that merges all runs of a slice, or of the stretch of them that wins most.
     pub fn whole_merge(&self, slice: SliceId) -> Option<Job> {
+        let barred = self.barred_tables();
         let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
-        (version.runs.len() > 1)
-            .then(|| Job { slice, runs: version.runs.iter().map(|run| run.order).collect() })
+        let stretches = stretches(&version, &barred);
+        let prospects = stretches.iter().filter_map(|stretch| Some((Prospect::of(slice, stretch)?, stretch)));
+        let best = prospects.reduce(|best, other| if other.0.beats(&best.0) { other } else { best });
+        best?.1.whole(slice)
     }
 
     /// Where a run's tables lie. Where tables are much of the drive the bottom run has segments of its own, and upper
@@ -104,12 +107,15 @@ impl Inner {
         if self.merge_found_no_room.load(Ordering::Relaxed) {
             return None;
         }
+        let barred = self.barred_tables();
         let manifest = lock(&self.manifest);
-        let slices = manifest.versions.iter().enumerate();
         let mut best: Option<Prospect> = None;
-        for prospect in slices.filter_map(|(id, version)| Prospect::of(SliceId(id as u16), version)) {
-            if best.is_none_or(|best| prospect.beats(&best)) {
-                best = Some(prospect);
+        for (id, version) in manifest.versions.iter().enumerate() {
+            let stretches = stretches(version, &barred);
+            for prospect in stretches.iter().filter_map(|each| Prospect::of(SliceId(id as u16), each)) {
+                if best.is_none_or(|best| prospect.beats(&best)) {
+                    best = Some(prospect);
+                }
             }
         }
         best

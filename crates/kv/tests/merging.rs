@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_kv::SliceId;
 use pumice_kv::codec::{Cursor, put_varint};
-use pumice_kv::plan::{Prospect, alone, plan_tier, plan_whole};
+use pumice_kv::plan::{Prospect, alone, is_to_be_rewritten, plan_tier, plan_whole, stretches};
 use pumice_kv::queue::SourceQueue;
 use pumice_kv::retired::Retired;
 use pumice_kv::table::TableMeta;
@@ -40,7 +40,8 @@ fn version(bytes: &[u32]) -> Version {
 
 #[test]
 fn tiers_are_of_one_size_and_newer_than_the_merge_under_way() {
-    let orders = |bytes: &[u32], above| plan_tier(SliceId(0), &version(bytes), above).map(|job| job.runs);
+    let orders =
+        |bytes: &[u32], above| plan_tier(SliceId(0), &version(bytes), above, &[]).map(|job| job.runs);
     assert_eq!(orders(&[1, 1, 1, 1, 1, 1, 1, 100], 0), None, "seven runs");
     assert_eq!(orders(&[1, 2, 1, 3, 1, 4, 1, 2, 100], 0), Some((1..=8).rev().collect()));
     assert_eq!(orders(&[1, 2, 1, 3, 1, 5, 1, 2, 100], 0), None, "one is too large");
@@ -54,11 +55,60 @@ fn tiers_are_of_one_size_and_newer_than_the_merge_under_way() {
 #[test]
 fn the_bottom_is_merged_when_enough_lies_above_it() {
     let none = Retired::default();
-    let is_due = |bytes: &[u32], eager| plan_whole(SliceId(0), &version(bytes), &none, eager, true).is_some();
+    let is_due =
+        |bytes: &[u32], eager| plan_whole(SliceId(0), &version(bytes), &none, eager, true, &[]).is_some();
     assert!(!is_due(&[100], true), "there is nothing above it");
     assert!(!is_due(&[10, 20, 100], false));
     assert!(is_due(&[14, 20, 100], false), "a third");
     assert!(is_due(&[4, 100], true) && !is_due(&[3, 100], true), "a thirty-second for space's sake");
+}
+
+/// Run n holds table n.
+#[test]
+fn runs_above_and_below_one_that_does_not_read_are_merged_by_themselves() {
+    let none = Retired::default();
+    let whole = |bytes: &[u32], barred: &[u64]| {
+        plan_whole(SliceId(0), &version(bytes), &none, false, true, barred).map(|job| job.runs)
+    };
+    for (bytes, barred, due) in [
+        (&[50, 100][..], &[0][..], None),
+        // The oldest above it takes the place of the bottom.
+        (&[20, 50, 100], &[0], Some(vec![2, 1])),
+        (&[10, 50, 100], &[0], None),
+        // What lies below it goes on to be merged into the bottom.
+        (&[50, 9, 50, 100], &[2], Some(vec![1, 0])),
+        (&[5, 20, 9, 5, 100], &[2], None),
+        (&[8, 20, 9, 50, 100], &[2], Some(vec![4, 3])),
+        (&[50, 50, 100], &[0, 1, 2], None),
+        (&[50, 100], &[7], Some(vec![1, 0])),
+    ] {
+        assert_eq!(whole(bytes, barred), due, "{bytes:?} without {barred:?}");
+    }
+    let tier =
+        |bytes: &[u32], barred: &[u64]| plan_tier(SliceId(0), &version(bytes), 0, barred).map(|job| job.runs);
+    assert_eq!(tier(&[1, 1, 1, 1, 1, 1, 1, 1, 100], &[5]), None, "seven may be merged");
+    assert_eq!(tier(&[1, 1, 1, 1, 1, 1, 1, 1, 1, 100], &[9]), Some((1..=8).rev().collect()));
+    let three = version(&[10, 50, 100]);
+    let prospects = |barred: &[u64]| -> Vec<(u64, u64)> {
+        let each = stretches(&three, barred);
+        let prospects = each.iter().filter_map(|stretch| Prospect::of(SliceId(0), stretch));
+        prospects.map(|prospect| (prospect.written, prospect.won)).collect()
+    };
+    assert_eq!(prospects(&[]), [(100, 60)]);
+    assert_eq!(prospects(&[0]), [(50, 10)]);
+    assert_eq!(prospects(&[1]), [], "one run each");
+}
+
+#[test]
+fn a_table_that_does_not_read_is_rewritten_once_nobody_misses_anything_of_it() {
+    let table = table(1, ("key1", "key2"), 1);
+    let mut retired = Retired::default();
+    retired.add(SliceId(0), b"key1", 10);
+    assert!(
+        is_to_be_rewritten(&table.meta, &retired, &[]) && !is_to_be_rewritten(&table.meta, &retired, &[1])
+    );
+    retired.add(SliceId(0), b"key", 11);
+    assert!(is_to_be_rewritten(&table.meta, &retired, &[1]), "all of it is retired");
 }
 
 #[test]

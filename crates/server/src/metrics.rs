@@ -62,6 +62,11 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
         ],
         gauges: vec![
             ("write_amplification", "Flash bytes written per user byte", write_amplification(stats)),
+            (
+                "key_tables_set_aside",
+                "Key tables of which part does not read, which merging leaves alone",
+                stats.tables_set_aside as f64,
+            ),
             ("commit_seconds_p50", "Median commit latency", us(h.commit_latency.quantile_ns(0.5))),
             (
                 "commit_seconds_p99",

@@ -291,6 +291,7 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("merges", sum(|d| d.counters.merges));
     lines.add("merge_bytes", sum(|d| d.counters.merge_bytes));
     lines.add("sunk_tables", sum(|d| d.counters.sunk_tables));
+    lines.add("tables_set_aside", sum(|d| d.tables_set_aside));
     let latency = |quantile: f64| {
         let of = |d: &pumice_kv::StoreStats| d.heap.commit_latency.quantile_ns(quantile) / 1000;
         stats.drives.iter().map(of).max().unwrap_or(0)
