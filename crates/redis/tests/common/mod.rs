@@ -35,6 +35,8 @@ pub struct Setup {
     pub drives: usize,
     pub drive_bytes: u64,
     pub memory_bytes: u64,
+    /// As `--durability` takes it.
+    pub durability: &'static str,
     /// Addresses besides the Unix socket.
     pub tcp: Option<String>,
     /// Clients hear LOADING until [`TestServer::load`].
@@ -48,6 +50,7 @@ impl Default for Setup {
             drives: 1,
             drive_bytes: 1 << 30,
             memory_bytes: 64 << 20,
+            durability: "always",
             tcp: None,
             loads_when_told: false,
         }
@@ -187,7 +190,10 @@ async fn open(setup: &Setup, dir: &Path) -> Node {
         }
         devices.push((format!("drive{index}"), device));
     }
-    let options = NodeOptions { memory_bytes: setup.memory_bytes, set_id: [7; 16], ..NodeOptions::default() };
+    let durability = setup.durability.parse().expect("a durability");
+    let set_id = [7; 16];
+    let memory_bytes = setup.memory_bytes;
+    let options = NodeOptions { memory_bytes, durability, set_id, ..NodeOptions::default() };
     Node::open(devices, &options, &|_, _| {}).await.expect("opened")
 }
 
