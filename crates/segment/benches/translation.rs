@@ -1,11 +1,12 @@
-//! What raw flash costs the processor: from an id to its place (LightStore's hardware takes 700 ns), the tables' memory, and
-//! BCH per core.
+//! What raw flash costs the processor: from an id to its place (LightStore's hardware takes 700 ns), the tables' memory,
+//! checksums of pages and BCH per core.
 //!
 //! `cargo bench -p pumice-segment --bench translation` prints tables in the form of `bench/`. With `--test`, as `cargo test` runs
 //! it, a few look-ups only.
 
 use std::hint::black_box;
 
+use pumice_base::checksum::crc32c_seeded;
 use pumice_base::rng::Rng;
 use pumice_flash::bch::Bch;
 use pumice_flash::{Access, Device};
@@ -37,7 +38,9 @@ async fn translate(segments: u64, lookups: u64) {
     let spec = format!("emu:tiny,channels=8,blocks={blocks},pages=4,page=512,oob=64,data=drop");
     let device = Device::open(&spec.parse().expect("spec"), Access::ReadWrite).await.expect("device");
     let format = RawFormat { drive_id: [7; 16], force: false };
-    let raw = RawFlash::format(device, format, RawOptions { erased_ahead: 0 }).await.expect("format");
+    let raw = RawFlash::format(device, format, RawOptions { erased_ahead: 0, ..RawOptions::default() })
+        .await
+        .expect("format");
     let data = IoBuf::zeroed(raw.segment_bytes() as usize).freeze();
     let client = raw.client();
     let id = |number: u64| u128::from(number / 1000) << 64 | u128::from(number);
@@ -59,6 +62,25 @@ async fn translate(segments: u64, lookups: u64) {
     let row = vec![written.to_string(), memory, format!("{found:.1}"), format!("{missed:.1}")];
     let title = "From a random id to its place, on one core (LightStore's hardware: 700 ns)";
     table(title, &["segments", "tables", "found, ns", "not there, ns"], &[row]);
+}
+
+/// What a read of a page adds where the media correct themselves: the checksum that it is compared with.
+fn verify(pages: u64) {
+    let mut rows = Vec::new();
+    for page_bytes in [512usize, 4096, 8192, 16_384] {
+        let mut page = vec![0; page_bytes];
+        Rng::from_seed(3).fill(&mut page);
+        let whose = [7u8; 36];
+        let ns = each(pages, |number| {
+            black_box(crc32c_seeded(number, &[black_box(&whose), black_box(&page)]));
+        });
+        rows.push(vec![
+            format!("{page_bytes} B"),
+            format!("{ns:.0}"),
+            format!("{:.1}", page_bytes as f64 / ns),
+        ]);
+    }
+    table("Checksums of pages, on one core", &["page", "ns", "GB/s"], &rows);
 }
 
 fn correct(words: u64) {
@@ -95,7 +117,11 @@ fn correct(words: u64) {
 fn main() {
     let is_test =
         std::env::args().any(|argument| argument == "--test") || !std::env::args().any(|a| a == "--bench");
-    let (segments, lookups, words) = if is_test { (252, 1000, 2) } else { (SEGMENTS, 10_000_000, 2000) };
+    let (segments, lookups, pages, words) =
+        if is_test { (252, 1000, 10, 2) } else { (SEGMENTS, 10_000_000, 1_000_000, 2000) };
     block_on(translate(segments, lookups));
-    block_on(async move { correct(words) });
+    block_on(async move {
+        verify(pages);
+        correct(words);
+    });
 }

@@ -25,7 +25,9 @@ struct Bench {
 async fn bench(spec: &str, erased_ahead: u32) -> Bench {
     let (device, nand) = nand(spec).await;
     let format = RawFormat { drive_id: [7; 16], force: false };
-    let raw = RawFlash::format(device, format, RawOptions { erased_ahead }).await.expect("format");
+    let raw = RawFlash::format(device, format, RawOptions { erased_ahead, ..RawOptions::default() })
+        .await
+        .expect("format");
     Bench { raw, nand }
 }
 

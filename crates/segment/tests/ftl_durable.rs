@@ -170,7 +170,11 @@ fn bad_blocks_stay_bad_and_erases_are_counted_over_restarts() {
     in_virtual_time(async || {
         for spec in MEDIA {
             let (device, nand) = nand(spec).await;
-            let raw = RawFlash::format(device.clone(), FORMAT, RawOptions { erased_ahead: 1 });
+            let raw = RawFlash::format(
+                device.clone(),
+                FORMAT,
+                RawOptions { erased_ahead: 1, ..RawOptions::default() },
+            );
             let raw = raw.await.expect("format");
             for id in 0..8 {
                 write(&raw, id).await;
@@ -227,7 +231,8 @@ fn bad_blocks_stay_bad_and_erases_are_counted_over_restarts() {
         }
         // Files do not count: what is known is what the layer keeps.
         let device = file().await;
-        let raw = RawFlash::format(device.clone(), FORMAT, RawOptions { erased_ahead: 1 });
+        let raw =
+            RawFlash::format(device.clone(), FORMAT, RawOptions { erased_ahead: 1, ..RawOptions::default() });
         let raw = raw.await.expect("format");
         for step in 0..200u128 {
             write(&raw, step).await;
@@ -352,7 +357,12 @@ fn segments_make_room_for_checkpoints_where_all_blocks_for_these_are_taken() {
     in_virtual_time(async || {
         for spec in MEDIA {
             let (device, nand) = nand(spec).await;
-            let raw = RawFlash::format(device.clone(), FORMAT, RawOptions { erased_ahead: 0 }).await;
+            let raw = RawFlash::format(
+                device.clone(),
+                FORMAT,
+                RawOptions { erased_ahead: 0, ..RawOptions::default() },
+            )
+            .await;
             let raw = raw.expect("format");
             // Four blocks of 64 are kept, the others hold segments.
             for id in 0..60 {
@@ -425,6 +435,7 @@ fn what_users_write_is_never_taken_for_a_checkpoint() {
             generation: 1000,
             clean: true,
             in_band: false,
+            has_sums: true,
             part: 0,
             parts: 1,
             channels: geometry.channels,
@@ -457,7 +468,7 @@ fn what_was_superseded_does_not_come_back_when_its_successor_is_erased() {
     in_virtual_time(async || {
         for (spec, id) in MEDIA.into_iter().flat_map(|spec| (0..8u128).map(move |id| (spec, id))) {
             let (device, nand) = nand(spec).await;
-            let options = RawOptions { erased_ahead: 0 };
+            let options = RawOptions { erased_ahead: 0, ..RawOptions::default() };
             let raw = RawFlash::format(device.clone(), FORMAT, options).await.expect("format");
             let client = raw.client();
             raw.write(&client, id, Place::ById, segment(&raw, 100)).await.expect("the first version");

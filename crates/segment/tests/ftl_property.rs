@@ -30,7 +30,7 @@ async fn run(seed: u64, steps: u64) {
     let context = format!("PUMICE_SEED={seed} cargo test -p pumice-segment --test ftl_property");
     let spec = "emu:tiny,channels=3,blocks=64,pages=4,page=512,oob=64".parse().expect("spec");
     let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
-    let options = RawOptions { erased_ahead: 2 };
+    let options = RawOptions { erased_ahead: 2, ..RawOptions::default() };
     let mut raw = RawFlash::format(device.clone(), FORMAT, options).await.expect("format");
     let mut rng = Rng::from_seed(seed);
     let mut model: BTreeMap<u128, u8> = BTreeMap::new();

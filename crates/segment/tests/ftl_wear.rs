@@ -18,7 +18,7 @@ const UNPACED: ScrubOptions = ScrubOptions { bytes_per_second: u64::MAX, refresh
 
 async fn formatted(spec: &str) -> (RawFlash, Arc<Emulated>) {
     let (device, nand) = nand(spec).await;
-    let raw = RawFlash::format(device, FORMAT, RawOptions { erased_ahead: 1 }).await;
+    let raw = RawFlash::format(device, FORMAT, RawOptions { erased_ahead: 1, ..RawOptions::default() }).await;
     (raw.unwrap_or_else(|error| panic!("{error}")), nand)
 }
 
@@ -201,7 +201,12 @@ async fn use_up(spec: &str, seed: u64) {
             if writes.is_multiple_of(128) {
                 raw.close().await.unwrap_or_else(|error| panic!("{context}: close: {error}"));
             }
-            let opened = RawFlash::open(device.clone(), RawOptions { erased_ahead: 1 }, &|_, _| ()).await;
+            let opened = RawFlash::open(
+                device.clone(),
+                RawOptions { erased_ahead: 1, ..RawOptions::default() },
+                &|_, _| (),
+            )
+            .await;
             let opened = opened.unwrap_or_else(|error| panic!("{context}: open: {error}"));
             assert!(opened.damage.is_empty(), "{context}: {:?}", opened.damage);
             raw = opened.raw;

@@ -52,6 +52,7 @@ pub fn info(target: &str, opened: &RawOpened, geometry: impl Fn(Geometry) -> Val
         "drive_id": hex(&raw.drive_id()),
         "closed_cleanly": opened.clean,
         "segment_bytes": raw.segment_bytes(),
+        "checksums": raw.has_sums(),
         "segments": raw.segment_count(),
         "weak_segments": raw.weak().len(),
         "table_memory_bytes": raw.memory_bytes(),
@@ -71,11 +72,11 @@ fn kinds(space: &ChannelSpace) -> Value {
     json!({
         "raw": space.raw, "usable": space.usable, "live": space.live, "dead": space.dead,
         "writing": space.writing, "free_erased": space.erased, "free_unerased": space.unerased,
-        "reserved": space.reserved, "tags": space.tags, "bad": space.bad,
+        "reserved": space.reserved, "tags": space.tags, "checksums": space.sums, "bad": space.bad,
     })
 }
 
-/// Reads every segment; answers segments and bytes read, and what is wrong.
+/// Reads every segment, and what its block says of it; answers segments and bytes read, and what is wrong.
 pub async fn check(
     opened: &RawOpened,
     progress: &dyn Fn(u64, u64),
@@ -98,6 +99,15 @@ pub async fn check(
                 Err(error) => problems.push(error.to_string()),
             }
             at += len;
+        }
+        match raw.ends_agree(&client, id).await {
+            Ok(true) => {}
+            Ok(false) => problems.push(format!(
+                "segment {id:032x}: a tag or a table of checksums of its block is damaged; the other one serves, the patrol \
+                 moves it"
+            )),
+            Err(RawError::Flash(error)) => return Err(error),
+            Err(error) => problems.push(error.to_string()),
         }
         progress(done, total);
     }

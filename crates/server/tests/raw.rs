@@ -40,7 +40,8 @@ fn make(spec: &str, close: bool) -> u64 {
 #[track_caller]
 fn adds_up(space: &Value) {
     let of = |kind: &str| space[kind].as_u64().unwrap_or_else(|| panic!("{kind} of {space}"));
-    let kinds = ["live", "dead", "writing", "free_erased", "free_unerased", "reserved", "tags", "bad"];
+    let kinds =
+        ["live", "dead", "writing", "free_erased", "free_unerased", "reserved", "tags", "checksums", "bad"];
     let leftover = space["leftover"].as_u64().unwrap_or(0);
     assert_eq!(kinds.iter().map(|kind| of(kind)).sum::<u64>() + leftover, of("raw"), "{space}");
 }
@@ -81,4 +82,43 @@ fn info_tells_where_a_raw_drives_bytes_are_and_check_reads_them() {
         check_exit(&output, 0, "");
         assert!(stdout(&output).contains("6 segments"), "{}", stdout(&output));
     }
+}
+
+/// Flips a bit of a file.
+fn flip(path: &str, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("file");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[byte[0] ^ 16], at).expect("write");
+}
+
+#[track_caller]
+fn finds(spec: &str, what: &str) {
+    let output = run(&["check", spec]);
+    check_exit(&output, 1, "1 problem(s) found");
+    assert!(stdout(&output).contains(what), "no {what:?}: {}", stdout(&output));
+}
+
+#[test]
+fn check_names_segment_and_page_of_what_changed_on_the_media() {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let nand = format!("emu:tiny,channels=2,blocks=32,oob=64,path={}", path("nand"));
+    // Of a file's block the first page has the tag and the checksums.
+    for (spec, file, close, page) in [(nand, path("nand"), true, 5), (path("file"), path("file"), false, 4)] {
+        let at = make(&spec, close);
+        flip(&file, at + 5 * 4096 + 1000);
+        let named = format!("segment {:032x} page {page}", 3);
+        finds(&spec, &named);
+        flip(&file, at + 5 * 4096 + 1000);
+        check_exit(&run(&["check", &spec]), 0, "");
+    }
+    let (file, at) = (path("ends"), make(&path("ends"), true));
+    for end in [70, 31 * 4096 + 70] {
+        flip(&file, at + end);
+        finds(&file, "damaged; the other one serves");
+        flip(&file, at + end);
+    }
+    check_exit(&run(&["check", &file]), 0, "");
 }

@@ -5,12 +5,14 @@ use pumice_base::checksum::crc32c_seeded;
 use pumice_flash::Geometry;
 
 use super::blocks::{BlockState, Role};
-use super::tag::RAW_VERSION;
 use crate::layout::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
-/// Newest version of checkpoints that this build reads, and the one it writes. In version 1 they lay on the blocks that were
-/// kept when the drive was formatted; a build that knows no other would take an older one there for the newest.
-pub const CHECKPOINT_VERSION: u16 = 2;
+/// Newest version of checkpoints that this build reads, and the one it writes for drives whose pages have checksums; 2 for
+/// those of before. In version 1 they lay on the blocks that were kept when the drive was formatted; a build that knows no
+/// other would take an older one there for the newest.
+pub const CHECKPOINT_VERSION: u16 = 3;
+const VERSION_WITHOUT_SUMS: u16 = 2;
+const MARK_VERSION: u16 = 1;
 /// Bytes before a part's payload.
 pub const PART_HEADER_BYTES: usize = 128;
 /// Bytes of the mark that says that the drive was opened after a clean close.
@@ -21,6 +23,7 @@ const PART_MAGIC: &[u8; 8] = b"PUMFTLCP";
 const MARK_MAGIC: &[u8; 8] = b"PUMFTLOP";
 const CLEAN: u16 = 1;
 const IN_BAND: u16 = 2;
+const SUMS: u16 = 4;
 
 /// The header of a checkpoint's parts. A checkpoint is cut into parts of one block each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct PartHeader {
     pub clean: bool,
     /// Tags take pages of their own.
     pub in_band: bool,
+    /// Pages of segments have checksums.
+    pub has_sums: bool,
     /// This part of `parts`.
     pub part: u32,
     /// Parts of the checkpoint.
@@ -82,8 +87,9 @@ impl PartHeader {
     pub fn encode(&self, block: u32, payload: &[u8]) -> Vec<u8> {
         let mut out = vec![0; PART_HEADER_BYTES];
         out[..8].copy_from_slice(PART_MAGIC);
-        put_u16(&mut out, 8, CHECKPOINT_VERSION);
-        put_u16(&mut out, 10, if self.clean { CLEAN } else { 0 } | if self.in_band { IN_BAND } else { 0 });
+        put_u16(&mut out, 8, if self.has_sums { CHECKPOINT_VERSION } else { VERSION_WITHOUT_SUMS });
+        let flags = [(self.clean, CLEAN), (self.in_band, IN_BAND), (self.has_sums, SUMS)];
+        put_u16(&mut out, 10, flags.into_iter().map(|(is_set, flag)| u16::from(is_set) * flag).sum());
         out[16..32].copy_from_slice(&self.drive_id);
         put_u64(&mut out, 32, self.generation);
         put_u32(&mut out, 40, self.part);
@@ -137,6 +143,7 @@ impl PartHeader {
             generation: u64_at(bytes, 32),
             clean: flags & CLEAN != 0,
             in_band: flags & IN_BAND != 0,
+            has_sums: flags & SUMS != 0,
             part: u32_at(bytes, 40),
             parts: u32_at(bytes, 44),
             channels: u16_at(bytes, 64),
@@ -155,7 +162,7 @@ impl PartHeader {
 pub fn encode_mark(block: u32, drive_id: [u8; 16], generation: u64) -> [u8; MARK_BYTES] {
     let mut out = [0; MARK_BYTES];
     out[..8].copy_from_slice(MARK_MAGIC);
-    put_u16(&mut out, 8, RAW_VERSION);
+    put_u16(&mut out, 8, MARK_VERSION);
     out[16..32].copy_from_slice(&drive_id);
     put_u64(&mut out, 32, generation);
     let crc = crc32c_seeded(u64::from(block), &[&out[..12], &out[16..]]);

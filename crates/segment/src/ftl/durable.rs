@@ -26,6 +26,8 @@ pub struct RawStats {
     pub retired: u64,
     /// Those of them that no checkpoint knows yet, and no answer was given of.
     pub unsaved_bad: u64,
+    /// Reads, the patrol's among them, that met a page that is not what was written.
+    pub unverified: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
     /// Checkpoints that could not be written.
@@ -207,6 +209,7 @@ impl Inner {
             generation,
             clean,
             in_band: self.media.in_band(),
+            has_sums: self.media.layout().has_sums,
             part: 0,
             parts: 0,
             channels: geometry.channels,

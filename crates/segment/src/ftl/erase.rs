@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use pumice_flash::{BlockAddr, FlashError};
 
 use super::durable::UnderWay;
-use super::tag::{BlockTag, TagKind};
+use super::tag::{BlockTag, TagEnd, TagKind};
 use super::{Class, Client, Inner, RawError, RawFlash, Tag, joined};
 
 impl RawFlash {
@@ -136,7 +136,7 @@ impl Inner {
             id: 0,
             sequence: self.next_sequence(),
             erases: self.blocks(block.channel).state(block.block).erases() + 1,
-            len_bytes: 0,
+            end: TagEnd::SegmentBytes(0),
         };
         let result = self.media.erase(block, &tag).await;
         drop(grant);

@@ -39,6 +39,18 @@ pub enum RawError {
         /// Channels there are.
         channels: u16,
     },
+    /// A page of the segment is not what was written: it changed on the media, or its checksum did. The others are served.
+    #[error(
+        "segment {id:032x} page {page}, on {block}, is not what was written: its checksum does not fit; heal it from a copy"
+    )]
+    Unverified {
+        /// The segment.
+        id: u128,
+        /// The page, counted in the segment.
+        page: u32,
+        /// Where the segment lies.
+        block: BlockAddr,
+    },
     /// No block of the channel is free: every one holds a segment, is bad or is reserved.
     #[error("channel {channel} is full: {space}")]
     Full {

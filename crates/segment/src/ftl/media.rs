@@ -1,7 +1,5 @@
-//! A device's blocks as segments with tags: where on the media a segment's bytes and its two tags lie.
-//!
-//! Pages with room in their out-of-band bytes bear the tags there, and a segment is a whole block (SDF's 8 MiB). Files,
-//! whose pages have none, and raw media, which need them for parity, give the block's first and last page to the tags.
+//! A device's blocks as segments with tags and checksums: where they lie on the media is `image.rs`'s, how they are verified
+//! `verify.rs`'s.
 //!
 //! On files an erase leaves the bytes as they were. There an erased block's first page is overwritten with a tag that says
 //! so, and a block counts only if both its tags agree.
@@ -11,14 +9,17 @@ use pumice_flash::{BlockAddr, Device, EccCounts, FlashError, Geometry, weak_limi
 use pumice_reactor::{IoBuf, WriteSync};
 
 use super::RawError;
+use super::image::{Image, Layout};
+use super::sums::{Life, SumCache};
 use super::tag::{BlockTag, TAG_BYTES, TagDecoded};
 
 /// See the module's text.
 pub(crate) struct Media {
     device: Device,
     geometry: Geometry,
-    /// Tags take pages of their own.
-    in_band: bool,
+    layout: Layout,
+    /// Tables of checksums; where there are none it stays empty.
+    pub(super) tables: SumCache,
 }
 
 /// Which of a block's tags.
@@ -39,6 +40,7 @@ pub(crate) enum Found {
 }
 
 impl Media {
+    /// The device before it is known what it holds: nothing is verified.
     pub(crate) fn new(device: Device) -> Result<Self, RawError> {
         let geometry = device.geometry();
         let device = device.corrected()?;
@@ -51,7 +53,20 @@ impl Media {
             let why = format!("raw flash takes {} blocks at most", super::map::BLOCKS_MAX);
             return Err(FlashError::Geometry(format!("{geometry}: {why}")).into());
         }
-        Ok(Self { device, geometry, in_band })
+        let layout = Layout::new(geometry, in_band, false);
+        Ok(Self { device, geometry, layout, tables: SumCache::new(layout.data_pages(), 0) })
+    }
+
+    /// The device as a drive's, whose pages have checksums or not.
+    pub(crate) fn of_drive(&self, has_sums: bool, sums_memory_bytes: usize) -> Self {
+        let layout = Layout::new(self.geometry, self.layout.in_band, has_sums);
+        let tables = SumCache::new(layout.data_pages(), sums_memory_bytes);
+        Self { device: self.device.clone(), geometry: self.geometry, layout, tables }
+    }
+
+    /// Whether the media give back what was written. Emulated ones that drop it have nothing to verify.
+    pub(crate) fn keeps_data(&self) -> bool {
+        self.device.emulated().is_none_or(|nand| nand.spec().keeps_data)
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -62,28 +77,25 @@ impl Media {
         self.geometry
     }
 
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
     pub(crate) fn in_band(&self) -> bool {
-        self.in_band
+        self.layout.in_band
     }
 
     pub(crate) fn ecc_counts(&self) -> EccCounts {
         self.device.ecc_counts()
     }
 
-    /// Pages of a block that its tags take.
-    pub(crate) fn tag_pages(&self) -> u32 {
-        if self.in_band { 2 } else { 0 }
-    }
-
     pub(crate) fn segment_bytes(&self) -> u32 {
-        (self.geometry.pages_per_block - self.tag_pages()) * self.geometry.page_bytes
+        self.layout.segment_bytes()
     }
 
-    /// Pages of a segment's data by page of the block: `pages` without the tags' own.
-    pub(crate) fn data_of(&self, data: &Bytes, first_page: u32, end_page: u32) -> Bytes {
-        let shift = self.tag_pages() / 2;
-        let at = |page: u32| (page - shift) as usize * self.geometry.page_bytes as usize;
-        data.slice(at(first_page)..at(end_page))
+    /// A segment as it is written to the block of this life.
+    pub(crate) fn image(&self, life: Life, tag: BlockTag, data: Bytes) -> Image {
+        Image::new(self.layout, life, tag, data)
     }
 
     /// Programs pages; durable when this returns.
@@ -91,25 +103,14 @@ impl Media {
         self.device.program(block, page, data, WriteSync::Durable).await
     }
 
-    /// Programs pages of which the first bears `tag`: in its out-of-band bytes, or as a page of its own before `data`,
-    /// which is not programmed with it then.
-    pub(crate) async fn program_tagged(
-        &self,
-        block: BlockAddr,
-        page: u32,
-        data: Bytes,
-        tag: &BlockTag,
-    ) -> Result<(), FlashError> {
-        let tag = tag.encode(self.geometry.number(block));
-        if self.in_band {
-            let mut buf = IoBuf::zeroed(self.geometry.page_bytes as usize);
-            buf[..TAG_BYTES].copy_from_slice(&tag);
-            return self.program(block, page, buf.freeze()).await;
+    /// Programs pages of a segment as [`Image::end`] cuts them; durable when this returns.
+    pub(crate) async fn program_piece(&self, image: &Image, page: u32, end: u32) -> Result<(), FlashError> {
+        let block = image.life().block;
+        let (data, oob) = image.piece(page, end);
+        match oob.is_empty() {
+            true => self.program(block, page, data).await,
+            false => self.device.program_with_oob(block, page, data, oob, WriteSync::Durable).await,
         }
-        let pages = data.len() / self.geometry.page_bytes as usize;
-        let mut oob = IoBuf::zeroed(pages * self.geometry.oob_bytes as usize);
-        oob[..TAG_BYTES].copy_from_slice(&tag);
-        self.device.program_with_oob(block, page, data, oob.freeze(), WriteSync::Durable).await
     }
 
     /// Reads bytes of a block, corrected; answers whether a page that was read is weak.
@@ -127,23 +128,6 @@ impl Media {
         (result.map(is_weak), buf)
     }
 
-    /// [`Media::read_block`] by offset in the segment.
-    pub(crate) async fn read_segment(
-        &self,
-        block: BlockAddr,
-        offset_bytes: u32,
-        buf: IoBuf,
-    ) -> (Result<bool, FlashError>, IoBuf) {
-        let len = buf.len() as u64;
-        if u64::from(offset_bytes) + len > u64::from(self.segment_bytes()) {
-            let operation = pumice_flash::Operation::Read;
-            let error = FlashError::Oversize { operation, block, offset_bytes, len_bytes: len };
-            return (Err(error), buf);
-        }
-        let shift = self.tag_pages() / 2 * self.geometry.page_bytes;
-        self.read_block(block, offset_bytes + shift, buf).await
-    }
-
     /// Reads a block's tag.
     ///
     /// # Errors
@@ -154,7 +138,7 @@ impl Media {
             Which::Last => self.geometry.pages_per_block - 1,
         };
         let page_bytes = self.geometry.page_bytes;
-        let (result, bytes) = if self.in_band {
+        let (result, bytes) = if self.in_band() {
             let (result, buf) =
                 self.read_block(block, page * page_bytes, IoBuf::for_read(page_bytes as usize)).await;
             (result.map(drop), buf)
@@ -182,7 +166,7 @@ impl Media {
     /// Whatever says nothing of the page.
     pub(crate) async fn read_untagged(&self, block: BlockAddr) -> Result<Option<IoBuf>, FlashError> {
         let page = IoBuf::for_read(self.geometry.page_bytes as usize);
-        let (result, page, is_tagged) = if self.in_band {
+        let (result, page, is_tagged) = if self.in_band() {
             let (result, page) = self.read_block(block, 0, page).await;
             (result.map(drop), page, false)
         } else {
@@ -222,7 +206,9 @@ impl Media {
     pub(crate) async fn erase(&self, block: BlockAddr, tag: &BlockTag) -> Result<(), FlashError> {
         self.device.erase(block).await?;
         if self.device.erase_keeps_bytes() {
-            self.program_tagged(block, 0, Bytes::new(), tag).await?;
+            let mut page = IoBuf::zeroed(self.geometry.page_bytes as usize);
+            page[..TAG_BYTES].copy_from_slice(&tag.encode(self.geometry.number(block)));
+            self.program(block, 0, page.freeze()).await?;
             // Costs nothing there, and the first page takes a segment's tag again.
             self.device.erase(block).await?;
         }

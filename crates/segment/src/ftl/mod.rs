@@ -29,6 +29,7 @@ mod client;
 mod durable;
 mod erase;
 mod error;
+mod image;
 mod map;
 mod media;
 mod open;
@@ -38,7 +39,9 @@ mod recruit;
 mod schedule;
 mod scrub;
 mod space;
+mod sums;
 mod tag;
+mod verify;
 mod write;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -63,21 +66,29 @@ use pumice_reactor::{IoBuf, JoinHandle, spawn};
 pub use schedule::{Class, Grant, Scheduler};
 pub use scrub::{ScrubOptions, ScrubStats};
 pub use space::{ChannelSpace, RawSpace};
-pub use tag::{BlockTag, RAW_VERSION, TAG_BYTES, TagDecoded, TagKind};
+use sums::Life;
+pub use tag::{BlockTag, TAG_BYTES, TAG_VERSION, TagDecoded, TagEnd, TagKind};
+use verify::ReadFailed;
 
 /// Whoever waits for a block to change looks again after this, should the word of it have passed before it waited.
 const RECHECK: Duration = Duration::from_millis(5);
+/// Places that one read looks for its segment at, should it be moved each time.
+const MOVES_MAX: u32 = 8;
 
 /// How a device is used raw.
 #[derive(Clone, Copy, Debug)]
 pub struct RawOptions {
     /// Erased blocks that each channel keeps ready. 0 erases just before each write, as SDF did.
     pub erased_ahead: u32,
+    /// Memory for the tables of checksums of blocks that were read or written last, where these do not lie beside the pages:
+    /// 4 bytes for each page of their segments, and 128 a table. A read of a block whose table is not there reads this, too.
+    pub sums_memory_bytes: usize,
 }
 
 impl Default for RawOptions {
     fn default() -> Self {
-        Self { erased_ahead: 4 }
+        // The tables of 16 GiB of segments in pages of 4 KiB.
+        Self { erased_ahead: 4, sums_memory_bytes: 16 << 20 }
     }
 }
 
@@ -177,7 +188,7 @@ impl RawFlash {
         self.0.media.device()
     }
 
-    /// Bytes of a segment: a block's, but for the pages that its tags take where pages have no room beside them.
+    /// Bytes of a segment: a block's, but for the pages that its tags and checksums take where pages have no room beside them.
     pub fn segment_bytes(&self) -> u32 {
         self.0.media.segment_bytes()
     }
@@ -219,13 +230,22 @@ impl RawFlash {
 
     /// Where the drive's bytes are, by channel.
     pub fn space(&self) -> RawSpace {
-        let (geometry, segment_bytes) = (self.geometry(), self.segment_bytes());
-        let of = |channel| {
-            ChannelSpace::of(self.0.blocks(channel).states(), geometry.block_bytes(), segment_bytes)
-        };
+        let (geometry, layout) = (self.geometry(), self.0.media.layout());
+        let of = |channel| ChannelSpace::of(self.0.blocks(channel).states(), &layout);
         let raw = self.device().raw_bytes();
         let channels = (0..geometry.channels).map(of).collect();
         RawSpace { raw, leftover: raw - geometry.capacity_bytes(), channels }
+    }
+
+    /// Whether pages are verified by checksums when they are read: not on drives that were formatted before there were any,
+    /// nor on emulated media that drop what is written. Formatting gives a drive checksums.
+    pub fn has_sums(&self) -> bool {
+        self.0.media.layout().has_sums
+    }
+
+    /// Bytes of memory that tables of checksums take now, at most [`RawOptions::sums_memory_bytes`] or one table.
+    pub fn sums_memory_bytes(&self) -> usize {
+        self.0.media.tables.memory_bytes()
     }
 
     /// Bytes of memory that the mapping and the wear tables take.
@@ -265,11 +285,12 @@ impl RawFlash {
         joined(written).await
     }
 
-    /// Fills `buf` from `offset_bytes` of a segment on, whole read granules.
+    /// Fills `buf` from `offset_bytes` of a segment on, whole read granules. What is read is what was written, or an error
+    /// says that it is not; `buf` holds nothing to be used then.
     ///
     /// # Errors
-    /// [`RawError::NotFound`]; [`RawError::Flash`] with [`pumice_flash::FlashError::Uncorrectable`] when a copy has to
-    /// heal the page.
+    /// [`RawError::NotFound`]; [`RawError::Unverified`], or [`RawError::Flash`] with
+    /// [`pumice_flash::FlashError::Uncorrectable`], when a copy has to heal the page.
     pub async fn read(
         &self,
         client: &Client,
@@ -278,18 +299,39 @@ impl RawFlash {
         buf: IoBuf,
     ) -> (Result<Tag, RawError>, IoBuf) {
         let ticket = client.tag().await;
-        let Some(block) = self.place_of(id) else { return (Err(RawError::NotFound { id }), buf) };
-        let grant = self.0.channel(block.channel).scheduler.turn(Class::Read).await;
-        let (result, buf) = self.0.media.read_segment(block, offset_bytes, buf).await;
+        let mut buf = buf;
+        // A segment that is moved meanwhile is read where it lies then.
+        for _ in 0..MOVES_MAX {
+            let Some(life) = self.0.life_of(id) else { break };
+            let channel = life.block.channel;
+            let grant = self.0.channel(channel).scheduler.turn(Class::Read).await;
+            let result;
+            (result, buf) = self.0.media.read_segment(&life, offset_bytes, buf).await;
+            drop(grant);
+            if self.0.life_of(id) != Some(life) {
+                continue;
+            }
+            if let Ok(true) = result {
+                self.0.blocks(channel).set_weak(life.block.block);
+            }
+            return (result.map(|_| ticket.tag).map_err(|failed| self.0.failed(failed, &life)), buf);
+        }
+        (Err(RawError::NotFound { id }), buf)
+    }
+
+    /// Whether both ends of a segment's block say that it is there, and agree on its checksums. A segment of which only one
+    /// does is read all the same; [`RawFlash::refresh`] writes both anew, as the patrol does.
+    ///
+    /// # Errors
+    /// [`RawError::NotFound`]; the device's errors, but for pages that do not read.
+    pub async fn ends_agree(&self, client: &Client, id: u128) -> Result<bool, RawError> {
+        let _ticket = client.tag().await;
+        let life = self.0.life_of(id).ok_or(RawError::NotFound { id })?;
+        let grant = self.0.channel(life.block.channel).scheduler.turn(Class::Read).await;
+        let agree = self.0.media.ends_agree(&life).await;
         drop(grant);
-        if self.place_of(id) != Some(block) {
-            // Erased or moved meanwhile: whatever was read may not be the segment's.
-            return (Err(RawError::NotFound { id }), buf);
-        }
-        if let Ok(true) = result {
-            self.0.blocks(block.channel).set_weak(block.block);
-        }
-        (result.map(|_| ticket.tag).map_err(RawError::from), buf)
+        // Erased or moved meanwhile: nothing is known to be wrong with where it lies now.
+        if self.0.life_of(id) == Some(life) { agree } else { Ok(true) }
     }
 }
 
@@ -308,6 +350,22 @@ impl Inner {
 
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a segment lies, and what its pages are verified against.
+    fn life_of(&self, id: u128) -> Option<Life> {
+        let number = self.map().get(id)?;
+        let block = self.media.geometry().block(number);
+        let erases = self.blocks(block.channel).state(block.block).erases();
+        Some(Life { block, number, erases, drive_id: self.drive_id, id })
+    }
+
+    /// Counts a page that is not what was written.
+    fn failed(&self, failed: ReadFailed, life: &Life) -> RawError {
+        if let ReadFailed::Unverified { .. } = failed {
+            self.counters.count(|counts| counts.unverified += 1);
+        }
+        failed.of(life)
     }
 
     fn is_closing(&self) -> bool {

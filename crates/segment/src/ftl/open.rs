@@ -49,6 +49,7 @@ impl RawFlash {
             Err(RawError::Shape { .. } | RawError::Version { .. }) if format.force => None,
             Err(error) => return Err(error),
         };
+        let media = Arc::new(media.of_drive(media.keeps_data(), options.sums_memory_bytes));
         let area = area::fresh(&media, before.as_ref())?;
         let generation = area::newest_generation(&media).await?;
         let states = recover::known_states(&media, &area, before.as_ref());
@@ -75,6 +76,7 @@ impl RawFlash {
     ) -> Result<RawOpened, RawError> {
         let media = Arc::new(Media::new(device)?);
         let Some(loaded) = area::load(&media).await? else { return Err(RawError::NotFormatted) };
+        let media = Arc::new(media.of_drive(loaded.header.has_sums, options.sums_memory_bytes));
         // As it was formatted: where a block turned bad in the media's own eyes since, those behind it hold segments.
         let kept = (0..).zip(&loaded.states).filter(|(_, state)| state.role() == Role::System);
         let area: Vec<u32> = kept.map(|(block, _)| block).collect();

@@ -6,8 +6,8 @@
 //!    an id holds the segment; the other is dead. All else is free and has to be erased.
 //! 3. The newest checkpoint adds what tags do not say: which blocks are bad, and how often those were erased that hold
 //!    nothing. Erases since it of such blocks are forgotten.
-//! 4. A page that bore a tag and does not read: the block's first page names the segment. If the checkpoint has it on that
-//!    block, it was whole, and is served; if not, it is not. Both are reported.
+//! 4. A last page that does not read, or bears no tag: the block's first page names the segment. If the checkpoint has it on
+//!    that block, it was whole, and is served, and reported. If not, it is not served; that its page does not read is reported.
 //!
 //! Nothing is written but the mark behind a clean checkpoint, so that a power cut in between changes nothing. Then the blocks
 //! that bear an id beside the later one are erased: were that one erased first some day, a crash would bring back what
@@ -75,11 +75,17 @@ enum Seen {
     Segment(BlockTag),
     /// Nothing that counts; erased at least so often.
     Free { erases: u32 },
-    /// Its last page does not read, its first bears this tag.
-    Torn(BlockTag),
+    /// Its last page does not read, or bears no tag; its first bears this one.
+    Torn(BlockTag, Found),
 }
 
-async fn look(media: &Media, drive_id: [u8; 16], number: u32) -> Result<(Seen, u64), RawError> {
+/// `was_used`: the checkpoint has a segment on it.
+async fn look(
+    media: &Media,
+    drive_id: [u8; 16],
+    number: u32,
+    was_used: bool,
+) -> Result<(Seen, u64), RawError> {
     let block = media.geometry().block(number);
     let ours = |found: Found| match found {
         Found::Tag(tag) if tag.drive_id == drive_id => Some(tag),
@@ -92,7 +98,7 @@ async fn look(media: &Media, drive_id: [u8; 16], number: u32) -> Result<(Seen, u
     {
         return Ok((Seen::Segment(tag), tag.sequence));
     }
-    if last == Found::Nothing && !media.device().erase_keeps_bytes() {
+    if last == Found::Nothing && !was_used && !media.device().erase_keeps_bytes() {
         return Ok((Seen::Free { erases: 0 }, 0));
     }
     let first = ours(media.read_tag(block, Which::First).await?);
@@ -100,8 +106,8 @@ async fn look(media: &Media, drive_id: [u8; 16], number: u32) -> Result<(Seen, u
     let sequence = first.iter().chain(&whole).map(|tag| tag.sequence).max().unwrap_or(0);
     let seen = match (first, whole) {
         (Some(first), Some(last)) if first == last => Seen::Segment(last),
-        (Some(first), None) if last == Found::Unreadable && first.kind == TagKind::Segment => {
-            Seen::Torn(first)
+        (Some(first), None) if first.kind == TagKind::Segment && (last == Found::Unreadable || was_used) => {
+            Seen::Torn(first, last)
         }
         (Some(first), _) => Seen::Free { erases: first.erases },
         (None, last) => Seen::Free { erases: last.map_or(0, |tag| tag.erases) },
@@ -128,14 +134,16 @@ pub(crate) async fn scan(
         .collect();
     let total: u64 = wanted.iter().map(|blocks| blocks.len() as u64).sum();
     let drive_id = loaded.header.drive_id;
+    let was_used = |block: u32| loaded.states[block as usize].role() == Role::Used;
     let readers: Vec<_> = wanted
         .into_iter()
         .map(|blocks| {
             let media = Arc::clone(media);
+            let blocks: Vec<(u32, bool)> = blocks.into_iter().map(|block| (block, was_used(block))).collect();
             spawn(async move {
                 let mut seen = Vec::with_capacity(blocks.len());
-                for block in blocks {
-                    seen.push((block, look(&media, drive_id, block).await?));
+                for (block, was_used) in blocks {
+                    seen.push((block, look(&media, drive_id, block, was_used).await?));
                 }
                 Ok::<_, RawError>(seen)
             })
@@ -153,7 +161,7 @@ pub(crate) async fn scan(
     if let Some(error) = failed {
         return Err(error);
     }
-    let mut damage = Vec::new();
+    let (mut damage, mut torn) = (Vec::new(), Vec::new());
     // Later writes first: of two blocks with an id the first holds the segment.
     let mut segments = Vec::new();
     found.sort_unstable_by_key(|(block, _)| *block);
@@ -163,17 +171,19 @@ pub(crate) async fn scan(
         match seen {
             Seen::Segment(tag) => segments.push((std::cmp::Reverse(tag.sequence), block, tag)),
             Seen::Free { erases } => *state = BlockState::new(Role::Dirty, erases.max(state.erases())),
-            Seen::Torn(tag) => {
+            Seen::Torn(tag, last) => {
                 let (at, id) = (geometry.block(block), tag.id);
                 let saved = loaded.states[block as usize];
                 let was_whole = saved.role() == Role::Used
                     && saved.erases() == tag.erases
                     && loaded.ids.binary_search(&(block, id)).is_ok();
                 if was_whole {
-                    damage.push(RawDamage::LostPage { block: at, id });
+                    torn.push(block);
                     segments.push((std::cmp::Reverse(tag.sequence), block, tag));
                 } else {
-                    damage.push(RawDamage::Unfinished { block: at, id });
+                    if last == Found::Unreadable {
+                        damage.push(RawDamage::Unfinished { block: at, id });
+                    }
                     *state = BlockState::new(Role::Dirty, tag.erases.max(state.erases()));
                 }
             }
@@ -188,8 +198,13 @@ pub(crate) async fn scan(
             superseded.push(tag.id);
         }
         map.insert(block, tag.id, is_live);
+        // One that was superseded meanwhile is nobody's loss.
+        if is_live && torn.binary_search(&block).is_ok() {
+            damage.push(RawDamage::LostPage { block: geometry.block(block), id: tag.id });
+        }
+        // As the tag says, whatever the media have counted since: the segment's pages are verified against it.
         let role = if is_live { Role::Used } else { Role::Dead };
-        states[block as usize] = BlockState::new(role, tag.erases.max(states[block as usize].erases()));
+        states[block as usize] = BlockState::new(role, tag.erases);
     }
     Ok(Recovered { states, map, sequence, damage, superseded })
 }

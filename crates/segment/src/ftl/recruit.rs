@@ -97,6 +97,7 @@ impl RawFlash {
                 Err(
                     RawError::Full { .. }
                     | RawError::NotFound { .. }
+                    | RawError::Unverified { .. }
                     | RawError::Flash(FlashError::Uncorrectable { .. } | FlashError::ProgramFailed { .. }),
                 ) => {}
                 // The device's trouble, or the drive is being closed.

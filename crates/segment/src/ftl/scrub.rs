@@ -2,8 +2,9 @@
 //!
 //! 1. Block by block in the order of their numbers, each in chunks that a read waits for at most once. A chunk waits for its
 //!    time (the pace) and for its turn on the channel, which comes after reads, programs and erases ([`Class::Patrol`]).
-//! 2. A segment with a page near what its code corrects, or whose last page bears no tag that a restart could read, is moved
-//!    to another block. A page that is lost is counted, and stays: a copy elsewhere has to heal it.
+//! 2. A segment with a page near what its code corrects, or whose block does not say at both its ends what it holds (a
+//!    restart could not read its tag, a read would not find its checksums), is moved to another block. A page that is lost,
+//!    or not what was written, is counted, and stays: a copy elsewhere has to heal it.
 //! 3. Checkpoints keep how far it came: on close exactly, after a crash to a sixteenth of the drive or 256 blocks.
 
 use std::time::Duration;
@@ -11,7 +12,8 @@ use std::time::Duration;
 use pumice_flash::{BlockAddr, FlashError};
 use pumice_reactor::{IoBuf, now, sleep_until};
 
-use super::media::{Found, Which};
+use super::sums::Life;
+use super::verify::ReadFailed;
 use super::{Class, RawError, RawFlash};
 
 /// Checkpoints that a pass writes, and blocks between two at least: their own blocks wear, too.
@@ -49,7 +51,7 @@ pub struct ScrubStats {
     pub weak: u64,
     /// Segments moved.
     pub refreshed: u64,
-    /// Segments with pages that are lost.
+    /// Segments with pages that are lost, or not what was written.
     pub lost: u64,
 }
 
@@ -89,9 +91,15 @@ impl RawFlash {
         self.0.map().borne(number).filter(|(_, is_live)| *is_live).map(|(id, _)| id)
     }
 
+    /// What a block's pages are verified against, if it holds a segment.
+    fn live(&self, number: u32) -> Option<Life> {
+        let life = self.0.life_of(self.live_id(number)?)?;
+        (life.number == number).then_some(life)
+    }
+
     async fn scrub_block(&self, number: u32, refresh: bool, pace: &mut Pace) -> Result<(), RawError> {
-        let Some(id) = self.live_id(number) else { return Ok(()) };
-        let block = self.geometry().block(number);
+        let Some(life) = self.live(number) else { return Ok(()) };
+        let Life { id, block, .. } = life;
         let chunk_bytes = self.chunk_bytes();
         let (mut is_weak, mut is_lost, mut at) = (false, false, 0);
         while at < self.segment_bytes() {
@@ -101,31 +109,36 @@ impl RawFlash {
                 return Err(RawError::Closed);
             }
             let grant = self.0.channel(block.channel).scheduler.turn(Class::Patrol).await;
-            let (result, _) = self.0.media.read_segment(block, at, IoBuf::for_read(len as usize)).await;
+            let (result, _) = self.0.media.read_segment(&life, at, IoBuf::for_read(len as usize)).await;
             drop(grant);
-            if self.live_id(number) != Some(id) {
+            if self.live(number) != Some(life) {
                 return Ok(());
             }
             match result {
                 Ok(weak) => is_weak |= weak,
-                Err(FlashError::Uncorrectable { .. }) => is_lost = true,
-                Err(error) => return Err(error.into()),
+                Err(
+                    failed @ (ReadFailed::Flash(FlashError::Uncorrectable { .. })
+                    | ReadFailed::Unverified { .. }),
+                ) => {
+                    drop(self.0.failed(failed, &life));
+                    is_lost = true;
+                }
+                Err(ReadFailed::Flash(error)) => return Err(error.into()),
             }
             self.0.scrub_stats().bytes += u64::from(len);
             at += len;
         }
         let grant = self.0.channel(block.channel).scheduler.turn(Class::Patrol).await;
-        let tag = self.0.media.read_tag(block, Which::Last).await?;
+        let agree = self.0.media.ends_agree(&life).await?;
         drop(grant);
-        if self.live_id(number) != Some(id) {
+        if self.live(number) != Some(life) {
             return Ok(());
         }
         if self.0.is_closing() {
             // The checkpoint that says how far the patrol came may be written: this block is read again.
             return Err(RawError::Closed);
         }
-        // Without it the segment would be gone after a crash.
-        is_weak |= !matches!(tag, Found::Tag(tag) if tag.id == id);
+        is_weak |= !agree;
         is_weak |= self.is_near_limit(block);
         {
             let mut stats = self.0.scrub_stats();
@@ -144,6 +157,7 @@ impl RawFlash {
                     RawError::Full { .. }
                     | RawError::NotFound { .. }
                     | RawError::CheckpointsWorn { .. }
+                    | RawError::Unverified { .. }
                     | RawError::Flash(FlashError::Uncorrectable { .. }),
                 ) => {}
                 Err(error) => return Err(error),

@@ -5,6 +5,7 @@ use std::fmt;
 use pumice_base::size::format_size;
 
 use super::blocks::{BlockState, Role};
+use super::image::Layout;
 
 /// A channel's space by kind, in bytes of pages without what lies beside them. [`ChannelSpace::accounted`] is `raw`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,8 +14,11 @@ pub struct ChannelSpace {
     pub raw: u64,
     /// Segments.
     pub live: u64,
-    /// Pages of blocks with segments that bear tags alone: none where tags lie beside the pages.
+    /// Pages of blocks with segments that bear tags and no data: none where tags lie beside the pages. Checksums are on them,
+    /// too, as many as there is room for.
     pub tags: u64,
+    /// Pages of blocks with segments that hold the other checksums.
+    pub sums: u64,
     /// Blocks that are being written.
     pub writing: u64,
     /// Segments that were discarded, erased or moved, in blocks that have still to be erased.
@@ -32,13 +36,15 @@ pub struct ChannelSpace {
 }
 
 impl ChannelSpace {
-    pub(crate) fn of(states: &[BlockState], block_bytes: u32, segment_bytes: u32) -> Self {
-        let (block, segment) = (u64::from(block_bytes), u64::from(segment_bytes));
+    pub(crate) fn of(states: &[BlockState], layout: &Layout) -> Self {
+        let (block, segment) = (u64::from(layout.geometry.block_bytes()), u64::from(layout.segment_bytes()));
+        let of_pages = |pages: u32| u64::from(pages) * u64::from(layout.geometry.page_bytes);
         let mut space = Self { raw: states.len() as u64 * block, ..Self::default() };
         for state in states {
             let kind = match state.role() {
                 Role::Used => {
-                    space.tags += block - segment;
+                    space.tags += of_pages(layout.tag_pages());
+                    space.sums += of_pages(layout.sum_pages());
                     space.live += segment;
                     space.usable += segment;
                     continue;
@@ -60,6 +66,7 @@ impl ChannelSpace {
     pub fn accounted(&self) -> u64 {
         self.live
             + self.tags
+            + self.sums
             + self.writing
             + self.dead
             + self.unerased
@@ -73,6 +80,7 @@ impl ChannelSpace {
         self.raw += other.raw;
         self.live += other.live;
         self.tags += other.tags;
+        self.sums += other.sums;
         self.writing += other.writing;
         self.dead += other.dead;
         self.unerased += other.unerased;
@@ -94,7 +102,8 @@ impl fmt::Display for ChannelSpace {
             size(self.writing)
         )?;
         write!(f, ", dead {}, free {}", size(self.dead), size(self.unerased + self.erased))?;
-        write!(f, ", tags {}, reserved {}, bad {}", size(self.tags), size(self.reserved), size(self.bad))?;
+        write!(f, ", tags {}, checksums {}", size(self.tags), size(self.sums))?;
+        write!(f, ", reserved {}, bad {}", size(self.reserved), size(self.bad))?;
         write!(f, "; erase segments on it, or place by another channel")
     }
 }

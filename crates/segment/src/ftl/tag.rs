@@ -6,8 +6,11 @@ use crate::layout::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 /// Bytes of a tag.
 pub const TAG_BYTES: usize = 64;
-/// Newest version of tags and marks that this build reads, and the one it writes.
-pub const RAW_VERSION: u16 = 1;
+/// Newest version of tags that this build reads. Tags of version 2 have the checksum of the page that they lie beside where
+/// those of version 1 have the segment's length.
+pub const TAG_VERSION: u16 = 2;
+/// Where a tag has the checksum of the page that it lies beside, and where that of a page without a tag lies beside it.
+pub const PAGE_SUM_AT: usize = 60;
 const MAGIC: &[u8; 8] = b"PUMFTLTG";
 
 /// What a tag says of its block.
@@ -17,6 +20,15 @@ pub enum TagKind {
     Segment,
     /// The block was erased; for media on which an erase leaves the bytes as they were.
     Erased,
+}
+
+/// What a tag ends in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagEnd {
+    /// Bytes of the segment; 0 for erased blocks.
+    SegmentBytes(u32),
+    /// The checksum of the page that the tag lies beside.
+    PageSum(u32),
 }
 
 /// See the module's text.
@@ -32,8 +44,8 @@ pub struct BlockTag {
     pub sequence: u64,
     /// Erases of the block so far.
     pub erases: u32,
-    /// Bytes of the segment.
-    pub len_bytes: u32,
+    /// What it ends in, which says the version, too.
+    pub end: TagEnd,
 }
 
 /// What was found where a tag may be.
@@ -52,7 +64,11 @@ impl BlockTag {
     pub fn encode(&self, block: u32) -> [u8; TAG_BYTES] {
         let mut out = [0; TAG_BYTES];
         out[..8].copy_from_slice(MAGIC);
-        put_u16(&mut out, 8, RAW_VERSION);
+        let (version, end) = match self.end {
+            TagEnd::SegmentBytes(bytes) => (1, bytes),
+            TagEnd::PageSum(sum) => (2, sum),
+        };
+        put_u16(&mut out, 8, version);
         out[10] = match self.kind {
             TagKind::Segment => 0,
             TagKind::Erased => 1,
@@ -61,7 +77,7 @@ impl BlockTag {
         out[32..48].copy_from_slice(&self.id.to_le_bytes());
         put_u64(&mut out, 48, self.sequence);
         put_u32(&mut out, 56, self.erases);
-        put_u32(&mut out, 60, self.len_bytes);
+        put_u32(&mut out, PAGE_SUM_AT, end);
         let crc = checksum(block, &out);
         put_u32(&mut out, 12, crc);
         out
@@ -74,7 +90,7 @@ impl BlockTag {
             return TagDecoded::Nothing;
         }
         let version = u16_at(bytes, 8);
-        if version > RAW_VERSION {
+        if version > TAG_VERSION {
             return TagDecoded::Newer(version);
         }
         let kind = match bytes[10] {
@@ -91,7 +107,10 @@ impl BlockTag {
             id: u128::from_le_bytes(id),
             sequence: u64_at(bytes, 48),
             erases: u32_at(bytes, 56),
-            len_bytes: u32_at(bytes, 60),
+            end: match (version, u32_at(bytes, PAGE_SUM_AT)) {
+                (2, sum) => TagEnd::PageSum(sum),
+                (_, bytes) => TagEnd::SegmentBytes(bytes),
+            },
         })
     }
 }

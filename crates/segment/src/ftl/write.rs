@@ -10,7 +10,9 @@ use pumice_flash::{BlockAddr, FlashError};
 use pumice_reactor::{IoBuf, JoinHandle};
 
 use super::durable::UnderWay;
-use super::tag::{BlockTag, TagKind};
+use super::image::Image;
+use super::sums::Life;
+use super::tag::{BlockTag, TagEnd, TagKind};
 use super::{ChannelSpace, Class, Client, Inner, RawError, RawFlash, Tag, joined};
 
 /// Plane groups per die in one chunk of a program: what a read may have to wait for, twice.
@@ -52,7 +54,7 @@ impl RawFlash {
             }
         };
         let old = self.geometry().block(number);
-        let copied = self.copy(id, old, class).await;
+        let copied = self.copy(id, class).await;
         let copy = copied.as_ref().ok().map(|&copy| self.geometry().number(copy));
         let unwanted = inner.map().end_move(id, number, copy);
         inner.changed.notify_all();
@@ -71,18 +73,24 @@ impl RawFlash {
         self.0.chunk_pages() * self.geometry().page_bytes
     }
 
-    async fn copy(&self, id: u128, from: BlockAddr, class: Class) -> Result<BlockAddr, RawError> {
+    async fn copy(&self, id: u128, class: Class) -> Result<BlockAddr, RawError> {
         let inner = &self.0;
+        let Some(from) = inner.life_of(id) else { return Err(RawError::NotFound { id }) };
+        let channel = from.block.channel;
         let mut whole = IoBuf::zeroed(self.segment_bytes() as usize);
         let chunk_bytes = self.chunk_bytes() as usize;
         for (at, out) in (0..).step_by(chunk_bytes).zip(whole.chunks_mut(chunk_bytes)) {
-            let grant = inner.channel(from.channel).scheduler.turn(class).await;
-            let (result, buf) = inner.media.read_segment(from, at, IoBuf::for_read(out.len())).await;
+            let grant = inner.channel(channel).scheduler.turn(class).await;
+            let (result, buf) = inner.media.read_segment(&from, at, IoBuf::for_read(out.len())).await;
             drop(grant);
-            result?;
+            if let Err(failed) = result {
+                // An erase does not wait for its end: what was read may be what came after it.
+                let is_there = inner.life_of(id) == Some(from);
+                return Err(if is_there { inner.failed(failed, &from) } else { failed.of(&from) });
+            }
             out.copy_from_slice(&buf);
         }
-        inner.write(from.channel, id, whole.freeze()).await
+        inner.write(channel, id, whole.freeze()).await
     }
 }
 
@@ -108,9 +116,9 @@ impl Inner {
                 id,
                 sequence: self.next_sequence(),
                 erases: self.blocks(channel).state(block.block).erases(),
-                len_bytes: data.len() as u32,
+                end: TagEnd::SegmentBytes(data.len() as u32),
             };
-            match self.program(block, &tag, &data).await {
+            match self.program(block, tag, &data).await {
                 Ok(()) => {
                     self.blocks(channel).has_written(block.block);
                     break Ok(block);
@@ -162,9 +170,7 @@ impl Inner {
                     Some(block) => Some(block),
                     None if blocks.is_erasing() => None,
                     None => {
-                        let geometry = self.media.geometry();
-                        let segment_bytes = self.media.segment_bytes();
-                        let space = ChannelSpace::of(blocks.states(), geometry.block_bytes(), segment_bytes);
+                        let space = ChannelSpace::of(blocks.states(), &self.media.layout());
                         break Err(RawError::Full { channel, space });
                     }
                 }
@@ -207,27 +213,22 @@ impl Inner {
     async fn program(
         self: &Arc<Self>,
         block: BlockAddr,
-        tag: &BlockTag,
+        tag: BlockTag,
         data: &Bytes,
     ) -> Result<(), FlashError> {
-        let geometry = self.media.geometry();
         let chunk_pages = self.chunk_pages();
-        let last = geometry.pages_per_block - 1;
-        let in_band = self.media.in_band();
+        let number = self.media.geometry().number(block);
+        let life = Life { block, number, erases: tag.erases, drive_id: self.drive_id, id: tag.id };
+        let image = Arc::new(self.media.image(life, tag, data.clone()));
+        let last = image.last();
         let mut before: Option<JoinHandle<Result<(), FlashError>>> = None;
         let (mut page, mut result) = (0, Ok(()));
         while page < last && result.is_ok() {
-            let is_tagged = page == 0;
-            let end =
-                if is_tagged && in_band { 1 } else { ((page / chunk_pages + 1) * chunk_pages).min(last) };
-            let chunk = if end == 1 && in_band { Bytes::new() } else { self.media.data_of(data, page, end) };
+            let (first, end) = (page, image.end(page, chunk_pages));
             let grant = self.channel(block.channel).scheduler.turn(Class::Program).await;
-            let (this, first, tag) = (Arc::clone(self), page, *tag);
+            let (this, image) = (Arc::clone(self), Arc::clone(&image));
             let next = pumice_reactor::spawn(async move {
-                let result = match is_tagged {
-                    true => this.media.program_tagged(block, first, chunk, &tag).await,
-                    false => this.media.program(block, first, chunk).await,
-                };
+                let result = this.media.program_piece(&image, first, end).await;
                 drop(grant);
                 result
             });
@@ -240,14 +241,21 @@ impl Inner {
             result = result.and(joined(before).await);
         }
         result?;
-        let chunk = if in_band { Bytes::new() } else { self.media.data_of(data, last, last + 1) };
         let grant = self.channel(block.channel).scheduler.turn(Class::Program).await;
-        let result = self.media.program_tagged(block, last, chunk, tag).await;
+        let result = self.media.program_piece(&image, last, image.end(last, chunk_pages)).await;
         drop(grant);
         result?;
+        self.keep_sums(&image);
         let grant = self.channel(block.channel).scheduler.turn(Class::Read).await;
         let is_worn = self.media.is_worn(block).await;
         drop(grant);
         if is_worn? { Err(FlashError::ProgramFailed { block, page: last }) } else { Ok(()) }
+    }
+
+    /// What was just written is what is read next, or at least as likely as anything.
+    fn keep_sums(&self, image: &Image) {
+        if let Some(sums) = &image.sums {
+            self.media.tables.insert(image.life(), Arc::clone(sums));
+        }
     }
 }

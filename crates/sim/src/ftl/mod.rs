@@ -58,6 +58,12 @@ impl Setup {
     fn draw(seed: u64, rng: &mut Rng) -> Self {
         let (channels, blocks, pages) = (1 + rng.below(3), 10 + rng.below(8), 8 << rng.below(2));
         let shape = format!("channels={channels},blocks={blocks},pages={pages},seed={seed}");
+        // Where checksums take a table: of a page beside the tag, or of more.
+        let (page_bytes, pages_of_table) =
+            if rng.split("table").chance(0.5) { (512, 128) } else { (4096, pages) };
+        let table = format!(
+            "channels={channels},blocks={blocks},pages={pages_of_table},page={page_bytes},seed={seed}"
+        );
         let timed = match rng.below(2) {
             0 => "",
             _ => ",timing=on,read_us=75,program_us=1000,erase_us=9200,bus=40",
@@ -65,20 +71,20 @@ impl Setup {
         let media = match rng.below(4) {
             0 | 1 => Media::Nand(format!("emu:tiny,{shape},dies=2,stripe=2,oob=64{timed}")),
             // 8 codewords of 512 bytes with t = 8: 13 bytes of parity each.
-            2 => Media::Nand(format!("emu:tiny,{shape},oob=128,ecc=off{timed}")),
+            2 => Media::Nand(format!("emu:tiny,{table},oob=128,ecc=off{timed}")),
             _ => Media::File(Geometry {
                 channels: channels as u16,
                 dies_per_channel: 1,
                 planes_per_die: 1,
                 dies_per_block: 1,
                 blocks_per_channel: blocks as u32,
-                pages_per_block: pages as u32,
-                page_bytes: 4096,
-                read_bytes: 4096,
+                pages_per_block: pages_of_table as u32,
+                page_bytes,
+                read_bytes: page_bytes,
                 oob_bytes: 0,
             }),
         };
-        let options = RawOptions { erased_ahead: rng.below(3) as u32 };
+        let options = RawOptions { erased_ahead: rng.below(3) as u32, ..RawOptions::default() };
         Self { media, options, fails: rng.chance(0.3) }
     }
 }

@@ -48,7 +48,8 @@ async fn formatted(card: &str, seed: u64) -> Result<RawFlash, String> {
     let spec = format!("{card},seed={seed}").parse().map_err(|error| format!("{error}"))?;
     let device = Device::open(&spec, Access::ReadWrite).await.map_err(|error| error.to_string())?;
     let format = RawFormat { drive_id: *b"sdf figures wear", force: false };
-    let formatted = RawFlash::format(device, format, RawOptions { erased_ahead: 0 }).await;
+    let formatted =
+        RawFlash::format(device, format, RawOptions { erased_ahead: 0, ..RawOptions::default() }).await;
     formatted.map_err(|error| error.to_string())
 }
 

@@ -56,7 +56,8 @@ pub(super) async fn card(spec: &str, erased_ahead: u32) -> Result<RawFlash, Stri
     let spec = spec.parse().map_err(|error| format!("{error}"))?;
     let device = Device::open(&spec, Access::ReadWrite).await.map_err(|error| error.to_string())?;
     let format = RawFormat { drive_id: *b"sdf figures card", force: false };
-    let formatted = RawFlash::format(device, format, RawOptions { erased_ahead }).await;
+    let formatted =
+        RawFlash::format(device, format, RawOptions { erased_ahead, ..RawOptions::default() }).await;
     formatted.map_err(|error| error.to_string())
 }
 
