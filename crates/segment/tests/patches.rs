@@ -80,8 +80,9 @@ fn patches_are_written_read_and_erased_on_every_simulated_backend() {
         conventional: 2,
         zone_bytes: 512 << 10,
         capacity_bytes: 256 << 10,
-        open_max: 14,
-        active_max: 28,
+        // Fewer than there are writers, and than there are patches.
+        open_max: 3,
+        active_max: 5,
     };
     world.add_zoned_device(host, Path::new("/dev/zoned"), zones);
     let ran = world.block_on(host, async {

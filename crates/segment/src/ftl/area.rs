@@ -230,7 +230,9 @@ impl Inner {
         let block = place.blocks[place.blocks.len() - 1];
         let mut page = IoBuf::zeroed(geometry.page_bytes as usize);
         page[..MARK_BYTES].copy_from_slice(&encode_mark(block, self.drive_id, generation));
-        self.media.program(geometry.block(block), place.mark_page, page.freeze()).await
+        let marked = self.media.program(geometry.block(block), place.mark_page, page.freeze()).await;
+        self.media.device().finish(geometry.block(block));
+        marked
     }
 
     /// Writes the parts of a checkpoint, each to a good block that `current` does not lie on. Nothing, when a block fails:
@@ -256,6 +258,10 @@ impl Inner {
             };
             match self.write_part(geometry.block(block), &header.encode(block, bytes)).await {
                 Ok(()) => {
+                    // Only the mark may come behind it.
+                    if !(header.clean && header.part + 1 == header.parts) {
+                        self.media.device().finish(geometry.block(block));
+                    }
                     place.blocks.push(block);
                     place.mark_page = mark_page(geometry, bytes.len());
                 }
@@ -322,6 +328,7 @@ impl Inner {
     /// A block for checkpoints failed.
     pub(super) fn retire_kept(&self, number: u32) {
         let at = self.media.geometry().block(number);
+        self.media.device().finish(at);
         self.blocks(at.channel).set_system(at.block, true);
         self.bad_found.fetch_add(1, Ordering::AcqRel);
     }

@@ -164,6 +164,7 @@ impl Inner {
 
     /// A block failed: it is not used again.
     pub(super) fn retire(&self, block: BlockAddr) {
+        self.media.device().finish(block);
         self.blocks(block.channel).retire(block.block);
         self.bad_found.fetch_add(1, Ordering::AcqRel);
     }

@@ -81,7 +81,7 @@ pub struct RawOptions {
     /// Erased blocks that each channel keeps ready. 0 erases just before each write, as SDF did.
     pub erased_ahead: u32,
     /// Memory for the tables of checksums of blocks that were read or written last, where these do not lie beside the pages:
-    /// 4 bytes for each page of their segments, and 128 a table. A read of a block whose table is not there reads this, too.
+    /// 4 bytes for each page of their segments, and 160 a table. A read of a block whose table is not there reads this, too.
     pub sums_memory_bytes: usize,
 }
 
@@ -129,6 +129,8 @@ struct Inner {
     under_way: AtomicU32,
     /// A block or a segment changed its role, for those who wait for a certain one.
     changed: Notify,
+    /// Segments that may be written at once, where the media limit how many blocks are partly written.
+    places: Option<Semaphore>,
     /// One checkpoint at a time.
     writing_checkpoint: Arc<Semaphore>,
     /// The newest checkpoint. A leaf lock.

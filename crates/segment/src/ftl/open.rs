@@ -14,6 +14,9 @@ use super::media::Media;
 use super::recover::{self, Recovered};
 use super::{Channel, Class, Inner, RawDamage, RawError, RawFlash, RawOptions, ScrubStats};
 
+/// Blocks that may be partly written for checkpoints: the newest, which waits for its mark, and the one that is being written.
+const CHECKPOINT_PLACES: u32 = 2;
+
 /// How a drive is made.
 #[derive(Clone, Copy, Debug)]
 pub struct RawFormat {
@@ -94,6 +97,11 @@ impl RawFlash {
             ..ScrubStats::default()
         };
         let is_read_only = media.device().is_read_only();
+        // What a crash left partly written takes nothing more, but for the mark behind a clean checkpoint.
+        let marked = place.blocks.last().filter(|_| clean);
+        for number in (0..media.geometry().block_count()).filter(|number| Some(number) != marked) {
+            media.device().finish(media.geometry().block(number));
+        }
         let raw = Self::assemble(media, found, newest, header.drive_id, options, scrub);
         if clean && !is_read_only {
             raw.begin_use(&place, header.generation).await?;
@@ -145,6 +153,8 @@ impl RawFlash {
             }
         });
         let channels = channels.collect();
+        let places = |max: u32| Semaphore::new(u64::from(max.saturating_sub(CHECKPOINT_PLACES).max(1)));
+        let places = media.device().active_max().map(places);
         Self(Arc::new(Inner {
             media,
             options,
@@ -158,6 +168,7 @@ impl RawFlash {
             is_clearing: AtomicBool::new(false),
             under_way: AtomicU32::new(0),
             changed: Notify::new(),
+            places,
             writing_checkpoint: Arc::new(Semaphore::new(1)),
             checkpoint: Mutex::new(newest),
             bad_found: AtomicU32::new(0),

@@ -103,6 +103,10 @@ impl Inner {
         id: u128,
         data: Bytes,
     ) -> Result<BlockAddr, RawError> {
+        let place = match &self.places {
+            Some(places) => Some(places.acquire(1).await),
+            None => None,
+        };
         let mut tried = 0;
         let written = loop {
             let block = match self.take(channel).await {
@@ -131,12 +135,14 @@ impl Inner {
                 }
                 Err(error) => {
                     // Not the block's fault. All of it may be there, to be found by a restart: it bears the id until it is erased.
+                    self.media.device().finish(block);
                     self.blocks(channel).give_up(block.block);
                     self.map().insert(self.number(channel, block.block), id, false);
                     break Err(error.into());
                 }
             }
         };
+        drop(place);
         // Nothing is answered before the blocks that failed are known to be bad after a restart, too, and before what a
         // discard of the id left behind is gone: were this segment erased one day, the older one would be there again.
         let settled = match self.save_bad().await {
