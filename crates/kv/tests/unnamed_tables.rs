@@ -68,15 +68,7 @@ fn key_tables_that_are_being_made_survive_cleaning_however_dead_their_segments_l
         }
         let over = Rc::new(Cell::new(false));
         let liar = spawn(lie(store.clone(), over.clone()));
-        let busy_enough = || {
-            let counters = store.stats().counters;
-            counters.cleaned_segments > 100 && counters.merges > 8
-        };
-        for step in 1..60 * SMALL {
-            // How many merges there are in so many steps is a matter of the machine's other work.
-            if step >= 6 * SMALL && step.is_multiple_of(SMALL / 8) && busy_enough() {
-                break;
-            }
+        for step in 1..6 * SMALL {
             let n = rng.below(SMALL);
             if try_put(&store, 0, n, &small(n, step)).await {
                 versions[n as usize] = step;
@@ -88,7 +80,9 @@ fn key_tables_that_are_being_made_survive_cleaning_however_dead_their_segments_l
         }
         over.set(true);
         liar.await.expect("not dropped");
-        assert!(busy_enough(), "{:?}", store.stats().counters);
+        let counters = store.stats().counters;
+        // Lies make cleaning give up sooner or later; how many of these are flushes is a matter of the machine's other work.
+        assert!(counters.cleaned_segments > 100 && counters.flushes + counters.merges > 10, "{counters:?}");
         for n in 0..SMALL {
             let held = get(&store, 0, &n.to_be_bytes()).await.expect("there").2;
             assert_eq!(held, small(n, versions[n as usize]), "key {n}");

@@ -268,20 +268,18 @@ impl Table {
         self.entries().filter(|(_, entry)| holds(entry)).map(|(id, _)| id).collect()
     }
 
-    /// Free segments that users leave: the reserve, or half of it while victims are so dead that cleaning them brings the
-    /// other half back within a few. Every segment kept free is dead data cleaned too early.
+    /// Free segments that users leave: the reserve, or half of it while at most three quarters of the drive are alive. Every
+    /// segment kept free is dead data cleaned too early, and what is lent comes back for certain: a quarter of the drive is
+    /// dead or free when it is called back.
     pub(crate) fn user_floor(&self) -> u32 {
         self.reserve - self.lent
     }
 
-    /// Lends or calls back, seeing how many bytes the best victim wins.
-    fn lend(&mut self, winnable: i64) {
-        let segment_bytes = i64::from(self.geometry.block_bytes());
-        if winnable >= segment_bytes / 8 * 3 {
-            self.lent = self.reserve / 2;
-        } else if winnable < segment_bytes / 4 {
-            self.lent = 0;
-        }
+    /// Lends or calls back, seeing how much is alive. What is not known to be dead counts.
+    fn lend(&mut self, live_bytes: u64) {
+        let segments = self.entries.len() as u64 - u64::from(self.first_data);
+        let bytes = segments * u64::from(self.geometry.block_bytes());
+        self.lent = if live_bytes <= bytes / 4 * 3 { self.reserve / 2 } else { 0 };
     }
 
     /// The segments that are opened next.
@@ -323,7 +321,7 @@ impl Table {
             AppendClass::User => self.user_floor(),
             // Deletes are small and bring space back: they may go further than anything else of the user's, and leave
             // enough for the key tables that they need.
-            AppendClass::Delete => (self.reserve / 2).max(1),
+            AppendClass::Delete => (self.user_floor() / 2).max(1),
             AppendClass::Upkeep => 1,
             AppendClass::System => 0,
         }
@@ -545,8 +543,13 @@ impl Table {
     pub(crate) fn victim(&mut self, replay_from: u64, least_bytes: u32) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.geometry.block_bytes());
         let least = self.worth_bytes().max(i64::from(least_bytes));
-        let (mut best, mut most_winnable): (Option<(i64, u32)>, i64) = (None, 0);
+        let (mut best, mut live_bytes): (Option<(i64, u32)>, u64) = (None, 0);
         for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
+            live_bytes += match entry.state {
+                // Bad blocks hold nothing that could be won.
+                SegmentState::Bad | SegmentState::System => segment_bytes as u64,
+                _ => entry.live.clamp(0, segment_bytes) as u64,
+            };
             if entry.state != SegmentState::Sealed || entry.claimed || entry.unreadable_above.is_some() {
                 continue;
             }
@@ -559,13 +562,12 @@ impl Table {
             if winnable < least && !is_endangered {
                 continue;
             }
-            most_winnable = most_winnable.max(winnable);
             let worth = if is_endangered { segment_bytes } else { winnable };
             if best.is_none_or(|(most, _)| worth > most) {
                 best = Some((worth, id as u32));
             }
         }
-        self.lend(most_winnable);
+        self.lend(live_bytes);
         let (_, id) = best?;
         self.entries[id as usize].claimed = true;
         Some(SegmentId(id))
