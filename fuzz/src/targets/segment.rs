@@ -38,6 +38,7 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
         lag: 0,
         stream: Stream::Commit,
         more: true,
+        skipped: 5,
     };
     header.encode(&mut frame, ADDR);
     let placed = Placed { superblocks: [0, 5], meta: vec![2, 3, 4, 9], retired: vec![1] };
