@@ -241,7 +241,7 @@ async fn write_record(
         for index in 0..(len as u64).div_ceil(per_segment) as u32 {
             let segment = superblock.meta_segment(half, index);
             let block = inner.device.geometry().block(segment);
-            match crate::wear::check_written(&inner.device, block).await {
+            match crate::wear::check_written(&inner.device, block, 0..1).await {
                 Ok(()) => {}
                 Err(FlashError::ProgramFailed { .. }) => inner.home.spoil(segment),
                 Err(error) => return Err(error),

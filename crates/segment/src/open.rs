@@ -19,7 +19,7 @@ use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBL
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
-use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, writer};
+use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, wear, writer};
 
 /// Where segment 1 may begin on a file whose segment size is not known yet.
 const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
@@ -459,6 +459,10 @@ pub(crate) async fn open(
     }
     // The segment that was being written goes on; those that were opened ahead follow in their order.
     open_segments.sort_by_key(|(_, open)| (open.offset == 0, open.life));
+    for (_, open) in open_segments.iter().filter(|(_, open)| clean && open.offset > 0) {
+        // How worn a block is lies in memory only. What this read answers is for whoever wants what is there.
+        let _ = wear::check_written(&device, geometry.block(open.id.0), 0..1).await;
+    }
     let read_only = device.is_read_only();
     let inner = Arc::new(Inner::new(
         device,

@@ -137,13 +137,14 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
         let started = now();
         let (segment, offset) = (frame.start.segment(), frame.start.offset());
         let page = offset / inner.superblock.page_bytes;
+        let pages = page..page + frame.data.len() as u32 / inner.superblock.page_bytes;
         let block = inner.block(segment);
         let erased = if offset == 0 { inner.device.erase(block).await } else { Ok(()) };
         let result = match erased {
             Ok(()) => {
                 let program = inner.device.program(block, page, frame.data.clone(), mode);
                 match issue(inner, frame.number, program).await {
-                    Ok(()) if offset == 0 => crate::wear::check_written(&inner.device, block).await,
+                    Ok(()) => crate::wear::check_written(&inner.device, block, pages).await,
                     result => result,
                 }
             }

@@ -406,7 +406,9 @@ async fn program(inner: &Inner, start: Addr, data: Bytes) -> Result<(), FlashErr
         inner.device.program(block, page, data.slice(done..done + chunk), WriteSync::Durable).await?;
         done += chunk;
     }
-    if start.offset() == 0 { crate::wear::check_written(&inner.device, block).await } else { Ok(()) }
+    let page = start.offset() / inner.superblock.page_bytes;
+    let pages = page..page + data.len() as u32 / inner.superblock.page_bytes;
+    crate::wear::check_written(&inner.device, block, pages).await
 }
 
 /// See [`crate::Heap::write_object`].
