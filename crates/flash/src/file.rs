@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use pumice_base::hash::{HashMap, HashSet};
+use pumice_base::hash::HashMap;
 use pumice_reactor::{File, OpenOptions};
 use pumice_reactor::{IoBuf, WriteSync};
 
@@ -34,8 +34,8 @@ pub struct FileDevice {
     access: Access,
     /// Next page of the blocks that were erased or programmed since opening.
     write_pointers: Mutex<HashMap<u32, u32>>,
-    /// Programs that failed with others behind them: (block, first page).
-    failed: Mutex<HashSet<(u32, u32)>>,
+    /// Programs that failed, by (block, first page), and the page behind each.
+    failed: Mutex<HashMap<(u32, u32), u32>>,
 }
 
 impl FileDevice {
@@ -147,9 +147,10 @@ impl FileDevice {
         let number = self.geometry.number(block);
         {
             let mut pointers = self.pointers();
-            let is_retry = self.failed().remove(&(number, first_page));
+            let failed_end = self.failed().remove(&(number, first_page));
             match pointers.get(&number).copied() {
-                Some(_) if is_retry => None,
+                Some(next) if failed_end.is_some_and(|end| end < next) => None,
+                Some(_) if failed_end.is_some() => pointers.insert(number, first_page + pages),
                 Some(next) if first_page < next => {
                     return Err(FlashError::AlreadyProgrammed { block, page: first_page });
                 }
@@ -162,14 +163,9 @@ impl FileDevice {
         match self.file.write_at(data, self.at(block, offset_bytes), sync).await {
             Ok(()) => Ok(()),
             Err(error) => {
-                // A file takes the same pages again, once whatever was wrong (a full file system) is mended; what
-                // comes behind them may be on its way already.
-                let mut pointers = self.pointers();
-                if pointers.get(&number) == Some(&(first_page + pages)) {
-                    pointers.insert(number, first_page);
-                } else {
-                    self.failed().insert((number, first_page));
-                }
+                // A file takes the same pages again, once whatever was wrong (a full file system) is mended. The pointer
+                // stays: what comes behind them may be on its way already, or be about to be, from another core.
+                self.failed().insert((number, first_page), first_page + pages);
                 Err(FlashError::from_program(block, first_page, error))
             }
         }
@@ -180,7 +176,7 @@ impl FileDevice {
         self.check(Operation::Erase, block, 0, 0, self.geometry.page_bytes)?;
         let number = self.geometry.number(block);
         self.pointers().insert(number, 0);
-        self.failed().retain(|&(failed, _)| failed != number);
+        self.failed().retain(|&(failed, _), _| failed != number);
         Ok(())
     }
 
@@ -234,7 +230,7 @@ impl FileDevice {
         self.write_pointers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn failed(&self) -> MutexGuard<'_, HashSet<(u32, u32)>> {
+    fn failed(&self) -> MutexGuard<'_, HashMap<(u32, u32), u32>> {
         self.failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

@@ -17,6 +17,8 @@ const PAGE_BYTES: u64 = 4096;
 /// What a block layer makes of a sector that cannot be written, and what a failing link gives.
 const ENODATA: i32 = 61;
 const EIO: i32 = 5;
+/// A full file system.
+const ENOSPC: i32 = 28;
 /// Formed during a write, so much starts a second one.
 const MUCH: usize = 100 << 10;
 
@@ -145,4 +147,15 @@ fn a_failed_commit_that_nothing_follows_is_written_elsewhere_and_acknowledged() 
         assert_eq!(heap.stats().relocations, 1);
     });
     assert_eq!(survivors(&world, host), [0, 1, 2]);
+}
+
+#[test]
+fn commits_that_a_full_file_system_refuses_are_tried_again_until_it_has_space() {
+    for strikes_second in [false, true] {
+        let (world, host) = world();
+        let flown = up(&world, host, fly(world.clone(), host, strikes_second, ENOSPC));
+        flown.first.expect("the first was written");
+        flown.second.expect("the second was written");
+        assert_eq!(survivors(&world, host), [0, 1, 2]);
+    }
 }

@@ -120,6 +120,34 @@ fn a_file_sorts_the_system_s_errors_into_the_contract_s() {
     assert!(matches!(file_answers(FaultOp::Write, ENOSPC), FlashError::NoSpace { .. }));
 }
 
+/// A commit that a full file system refuses is tried again; the next one may set out meanwhile.
+#[test]
+fn a_file_takes_what_comes_behind_a_program_that_failed_and_then_that_program() {
+    const ENOSPC: i32 = 28;
+    let world = World::new(1);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let inner = world.clone();
+    let answer = world.block_on(host, async move {
+        let path = DeviceSpec::Path("/drive".into());
+        let device = Device::create(&path, geometry(2).capacity_bytes()).await.expect("file");
+        let device = device.with_geometry(geometry(2)).expect("shape");
+        device.program(at(0, 0), 0, pages(1, 1), WriteSync::Durable).await.expect("program");
+        let fault =
+            FileFault { path: None, op: FaultOp::Write, range: None, skip: 0, times: 1, errno: ENOSPC };
+        inner.add_fault(host, fault);
+        let failed = device.program(at(0, 0), 1, pages(2, 2), WriteSync::Durable).await;
+        assert!(matches!(failed, Err(FlashError::NoSpace { .. })), "{failed:?}");
+        device.program(at(0, 0), 3, pages(3, 1), WriteSync::Durable).await.expect("behind it");
+        device.program(at(0, 0), 1, pages(2, 2), WriteSync::Durable).await.expect("again");
+        let again = device.program(at(0, 0), 1, pages(2, 2), WriteSync::Durable).await;
+        assert!(matches!(again, Err(FlashError::AlreadyProgrammed { page: 1, .. })), "{again:?}");
+        device.program(at(0, 0), 4, pages(4, 1), WriteSync::Durable).await.expect("in order");
+        let all = [pages(1, 1), pages(2, 2), pages(3, 1), pages(4, 1)].concat();
+        assert_eq!(read(&device, at(0, 0), 0, 5 * PAGE).await.expect("read"), &all[..]);
+    });
+    answer.expect("the world goes on");
+}
+
 #[test]
 fn a_read_only_opener_changes_nothing() {
     block_on(async {
