@@ -87,6 +87,11 @@ impl Store {
         };
         let opened = Heap::open(device, heap_options, progress).await?;
         let (heap, mut replay) = (opened.heap, opened.replay);
+        for segment in opened.renewed {
+            tracing::warn!(
+                "the superblock in {segment} did not verify, and was written again as the other one says"
+            );
+        }
         let (slices, inline_max, config) = read_config(&heap.config())?;
         let mut manifest = Manifest::new(usize::from(slices));
         for record in &opened.client_state {

@@ -150,6 +150,8 @@ pub struct Opened {
     pub replay: Replay,
     /// True when the drive was closed cleanly: the replay is empty.
     pub clean: bool,
+    /// Segments whose superblock did not verify and was written again.
+    pub renewed: Vec<SegmentId>,
 }
 
 /// What a segment, or a window of it, holds.
@@ -437,6 +439,20 @@ impl Heap {
     /// must not be released meanwhile.
     pub fn sweep(&self, segment: SegmentId) -> Sweep {
         Sweep::new(&self.inner, segment)
+    }
+
+    /// Superblocks that do not verify, of drives that keep two alike: on files, block devices and zoned drives.
+    ///
+    /// # Errors
+    /// The device's, when it is gone.
+    pub async fn superblock_damage(&self) -> Result<Vec<Damage>, HeapError> {
+        let mut found = Vec::new();
+        if self.inner.superblock.placed.is_none() {
+            for segment in 0..2 {
+                found.extend(crate::open::superblock_damage(&self.inner, segment).await?);
+            }
+        }
+        Ok(found)
     }
 
     /// Every segment that holds data, for checks.

@@ -19,7 +19,7 @@ use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBL
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
-use crate::{Addr, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, wear, writer};
+use crate::{Addr, Damage, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, wear, writer};
 
 /// Where segment 1 may begin on a file whose segment size is not known yet.
 const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
@@ -33,9 +33,9 @@ const PLACES_MIN: u32 = 7;
 pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
     let device = &device.corrected()?;
     let found = find_superblock(device).await?;
-    let newest = found.as_ref().map_or(0, |(found, _)| found.sequence);
-    if let Some((found, _)) = found.filter(|_| !options.force) {
-        let id = found.drive_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let newest = found.as_ref().map_or(0, |found| found.superblock.sequence);
+    if let Some(found) = found.filter(|_| !options.force) {
+        let id = found.superblock.drive_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         return Err(HeapError::AlreadyFormatted { device: format!("drive {id}") });
     }
     if options.drive_id == [0; 16] {
@@ -172,6 +172,10 @@ async fn lay_out(
     metalog::write_record_to(device, superblock, &snapshot, 0, 0, len).await?;
     device.sync().await?;
     home::write_at(device, superblock, places[0], Some(0)).await?;
+    if superblock.placed.is_none() {
+        // Nothing is written there again: should one of the two not read, there is the other.
+        home::write_at(device, superblock, places[1], Some(0)).await?;
+    }
     Ok(())
 }
 
@@ -316,17 +320,25 @@ async fn superblock_in(device: &Device, segment: u32) -> Result<Option<Superbloc
     Ok(Some(newest))
 }
 
-/// The newest superblock, and the segment in which it was found.
-async fn find_superblock(device: &Device) -> Result<Option<(Superblock, u32)>, HeapError> {
+/// A drive's newest superblock.
+struct Sought {
+    superblock: Superblock,
+    /// The segment that holds it.
+    at: u32,
+    /// Where nothing moves: which of the first two segments do not begin with one, as both should.
+    missing: Vec<u32>,
+}
+
+async fn find_superblock(device: &Device) -> Result<Option<Sought>, HeapError> {
     if device.emulated().is_none() {
-        return Ok(find_fixed(device).await?.map(|found| (found, 0)));
+        return find_fixed(device).await;
     }
-    let mut newest: Option<(Superblock, u32)> = None;
+    let mut newest: Option<Sought> = None;
     for segment in 0..superblock::range_segments(device.geometry().block_count()).max(2) {
         if let Some(found) = superblock_in(device, segment).await?
-            && newest.as_ref().is_none_or(|(newest, _)| newest.sequence < found.sequence)
+            && newest.as_ref().is_none_or(|newest| newest.superblock.sequence < found.sequence)
         {
-            newest = Some((found, segment));
+            newest = Some(Sought { superblock: found, at: segment, missing: Vec::new() });
         }
     }
     Ok(newest)
@@ -334,46 +346,75 @@ async fn find_superblock(device: &Device) -> Result<Option<(Superblock, u32)>, H
 
 /// The newest superblock where nothing moves: pages of segments 0 and 1 are written in order, so each run of rising sequence
 /// numbers ends with its newest.
-async fn find_fixed(device: &Device) -> Result<Option<Superblock>, HeapError> {
-    let mut starts = vec![0u64];
-    if device.has_own_blocks() {
-        starts.push(u64::from(device.geometry().block_bytes()));
-    } else {
-        starts.extend(SEGMENT_BYTES_RANGE.map(|shift| 1u64 << shift));
+async fn find_fixed(device: &Device) -> Result<Option<Sought>, HeapError> {
+    if let Some(first) = run_at(device, 0).await? {
+        // Segment 1 lies where this superblock says; no other place needs a look.
+        let at = u64::from(first.segment_bytes);
+        let second = superblock_at(device, at).await?.filter(|second| second.drive_id == first.drive_id);
+        let missing = if second.is_some() { Vec::new() } else { vec![1] };
+        return Ok(Some(match second.filter(|second| second.sequence > first.sequence) {
+            Some(superblock) => Sought { superblock, at: 1, missing },
+            None => Sought { superblock: first, at: 0, missing },
+        }));
     }
+    let starts = match device.has_own_blocks() {
+        true => vec![u64::from(device.geometry().block_bytes())],
+        false => SEGMENT_BYTES_RANGE.map(|shift| 1u64 << shift).collect(),
+    };
     let mut newest: Option<Superblock> = None;
     for start in starts {
-        let Some(mut found) = superblock_at(device, start).await? else { continue };
-        if start != 0 && u64::from(found.segment_bytes) != start {
-            continue;
-        }
-        let page = u64::from(found.page_bytes);
-        let mut at = start + page;
-        while at < start + u64::from(found.segment_bytes)
-            && let Some(next) = superblock_at(device, at).await?
-            && next.drive_id == found.drive_id
-            && next.sequence == found.sequence + 1
+        let Some(found) = run_at(device, start).await? else { continue };
+        if u64::from(found.segment_bytes) == start
+            && newest.as_ref().is_none_or(|newest| newest.sequence < found.sequence)
         {
-            found = next;
-            at += page;
-        }
-        if newest.as_ref().is_none_or(|newest| newest.sequence < found.sequence) {
             newest = Some(found);
         }
-        if start == 0 && newest.is_some() {
-            // Segment 1 lies where this superblock says; no other place needs a look.
-            let at = newest.as_ref().map_or(0, |found| u64::from(found.segment_bytes));
-            if let Some(other) = superblock_at(device, at).await?
-                && newest.as_ref().is_some_and(|newest| {
-                    other.drive_id == newest.drive_id && other.sequence > newest.sequence
-                })
-            {
-                newest = Some(other);
-            }
-            break;
-        }
     }
-    Ok(newest)
+    Ok(newest.map(|superblock| Sought { superblock, at: 1, missing: vec![0] }))
+}
+
+/// The last of the run of superblocks that begins here.
+async fn run_at(device: &Device, start: u64) -> Result<Option<Superblock>, HeapError> {
+    let Some(mut found) = superblock_at(device, start).await? else { return Ok(None) };
+    let page = u64::from(found.page_bytes);
+    let mut at = start + page;
+    while at < start + u64::from(found.segment_bytes)
+        && let Some(next) = superblock_at(device, at).await?
+        && next.drive_id == found.drive_id
+        && next.sequence == found.sequence + 1
+    {
+        found = next;
+        at += page;
+    }
+    Ok(Some(found))
+}
+
+/// Whether there never was a superblock: drives that were formatted when one was enough, and were not served since, have zeros
+/// in segment 1.
+async fn is_blank(device: &Device, segment: u32) -> Result<bool, HeapError> {
+    let geometry = device.geometry();
+    let at = u64::from(segment) * u64::from(geometry.block_bytes());
+    if segment != 1 || device.write_pointer(geometry.block(segment)) == Some(0) {
+        return Ok(segment == 1);
+    }
+    let page = read_at(device, at, geometry.page_bytes as usize).await?;
+    Ok(page.is_some_and(|page| page.iter().all(|&byte| byte == 0)))
+}
+
+/// See [`Heap::superblock_damage`].
+pub(crate) async fn superblock_damage(inner: &Inner, segment: u32) -> Result<Option<Damage>, HeapError> {
+    let device = &inner.device;
+    let at = u64::from(segment) * u64::from(inner.segment_bytes);
+    let found = superblock_at(device, at).await?;
+    if found.is_some_and(|found| found.drive_id == inner.superblock.drive_id) {
+        return Ok(None);
+    }
+    if is_blank(device, segment).await? {
+        return Ok(None);
+    }
+    let what =
+        "the superblock does not verify; the other one is whole, and serving the drive writes this one again";
+    Ok(Some(Damage { segment: SegmentId(segment), offset: 0, what: what.into() }))
 }
 
 pub(crate) async fn open(
@@ -382,7 +423,8 @@ pub(crate) async fn open(
     progress: Progress<'_>,
 ) -> Result<Opened, HeapError> {
     let device = device.corrected()?;
-    let (superblock, superblock_at) = find_superblock(&device).await?.ok_or(HeapError::NotFormatted)?;
+    let Sought { superblock, at: superblock_at, missing } =
+        find_superblock(&device).await?.ok_or(HeapError::NotFormatted)?;
     let geometry = Geometry {
         channels: superblock.channels,
         blocks_per_channel: superblock.segment_count / u32::from(superblock.channels.max(1)),
@@ -398,6 +440,13 @@ pub(crate) async fn open(
             "both halves of the metadata log are unreadable; restore the drive from a copy".into(),
         )
     })?;
+    let mut renewed = Vec::new();
+    for segment in missing.into_iter().filter(|_| !device.is_read_only()) {
+        let was_blank = is_blank(&device, segment).await?;
+        // One is enough to go on; `check` tells of the other until it is written.
+        let written = home::write_at(&device, &superblock, segment, None).await;
+        renewed.extend((written.is_ok() && !was_blank).then_some(SegmentId(segment)));
+    }
     let system = superblock.system_segments();
     let data_segments = superblock.segment_count.saturating_sub(system.len() as u32);
     let reserve = options
@@ -501,7 +550,7 @@ pub(crate) async fn open(
     let heap = Heap::from_inner(inner.clone());
     progress(0, found.iter().map(|found| found.bytes_max(inner.segment_bytes)).sum());
     let replay = Replay::new(inner, found, last, clean);
-    Ok(Opened { heap, client_state: blobs, replay, clean })
+    Ok(Opened { heap, client_state: blobs, replay, clean, renewed })
 }
 
 /// The segments that a recovery must read: those that were open, those that hold what is not checkpointed, and
