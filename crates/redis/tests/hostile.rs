@@ -3,7 +3,7 @@
 mod common;
 
 use common::client::encode;
-use common::{Setup, TestServer};
+use common::{Reply, Setup, TestServer};
 use pumice_base::rng::Rng;
 use pumice_redis::options::Options;
 use std::sync::atomic::Ordering;
@@ -33,6 +33,29 @@ fn random_bytes_harm_nobody() {
         client.read_to_end();
     }
     still_serves(&server);
+}
+
+/// What looks at all earlier commands, or at all earlier keys, in each takes longer for this than a client waits.
+#[test]
+fn a_long_transaction_costs_what_its_commands_cost() {
+    const MANY: usize = 100_000;
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let mut commands = encode(&["MULTI"]);
+    (0..MANY).for_each(|n| commands.extend(encode(&["SET", &format!("k{n}"), "v"])));
+    commands.extend(encode(&["EXEC"]));
+    client.send(&commands);
+    (0..=MANY).for_each(|_| drop(client.read()));
+    let Reply::Array(done) = client.read() else { panic!("the transaction runs") };
+    assert_eq!(done.len(), MANY);
+    // One command of as many keys, while somebody watches one of them.
+    other.line(&format!("WATCH k{}", MANY - 1));
+    let delete: Vec<String> =
+        std::iter::once("DEL".into()).chain((0..MANY).map(|n| format!("k{n}"))).collect();
+    assert_eq!(client.call(&delete), Reply::Int(MANY as i64));
+    other.line("MULTI");
+    other.line("GET k0");
+    assert_eq!(other.line("EXEC"), Reply::NullArray);
 }
 
 #[test]
@@ -147,7 +170,7 @@ fn a_long_pipeline_written_before_anything_is_read_is_answered() {
     }
     client.send(&pipeline);
     for _ in 0..5000 {
-        assert!(matches!(client.read(), common::Reply::Bulk(bytes) if bytes == value));
+        assert!(matches!(client.read(), Reply::Bulk(bytes) if bytes == value));
     }
 }
 
@@ -189,9 +212,9 @@ fn values_of_many_megabytes_pass_in_pieces() {
     Rng::from_seed(7).fill(&mut value);
     assert_eq!(client.call(&[&b"SET"[..], b"large", &value]).to_string(), "OK");
     assert_eq!(client.line("STRLEN large").to_string(), (20 << 20).to_string());
-    assert!(matches!(client.line("GET large"), common::Reply::Bulk(bytes) if bytes == value));
+    assert!(matches!(client.line("GET large"), Reply::Bulk(bytes) if bytes == value));
     assert_eq!(client.line("RENAME large other").to_string(), "OK");
     assert_eq!(client.line("APPEND other tail").to_string(), ((20 << 20) + 4).to_string());
     value.extend_from_slice(b"tail");
-    assert!(matches!(client.line("GET other"), common::Reply::Bulk(bytes) if bytes == value));
+    assert!(matches!(client.line("GET other"), Reply::Bulk(bytes) if bytes == value));
 }

@@ -387,7 +387,7 @@ impl Ctx {
         let Some(mut overlay) = self.transaction.take() else { return Ok(()) };
         let batch = overlay.batch();
         self.write_batch(&batch).await?;
-        for (database, key) in overlay.touched.drain(..) {
+        for (database, key) in std::mem::take(&mut overlay.touched) {
             self.server.node.watches().touch(database, &key);
         }
         if let Some(moved) = overlay.moved.take() {

@@ -165,7 +165,9 @@ impl Change {
     /// Tells watchers of `key` that it changed.
     pub fn touch(&mut self, key: &HeadKey) {
         let database = key.database as u32;
-        if self.note_touched && !self.touched.iter().any(|(d, k)| *d == database && &k[..] == key.user()) {
+        // To be told twice does no harm; a look at all that a long command touched would.
+        let is_last = |(d, k): &(u32, SmallVec<[u8; 40]>)| *d == database && k[..] == *key.user();
+        if self.note_touched && !self.touched.last().is_some_and(is_last) {
             self.touched.push((database, SmallVec::from_slice(key.user())));
         }
     }

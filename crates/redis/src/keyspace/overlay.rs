@@ -3,7 +3,7 @@
 //! The overlay holds the final state of each key that the transaction touched, sorted as the ordered map is, so
 //! that scans merge both. [`Overlay::batch`] turns it into one batch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use pumice_base::hash::HashMap;
@@ -27,7 +27,7 @@ pub struct Overlay {
     keys: BTreeMap<RawKey, Pending>,
     retired: Vec<(Place, RawKey)>,
     tallies: HashMap<(Space, u16), (Place, i64)>,
-    pub(super) touched: Vec<(u32, SmallVec<[u8; 40]>)>,
+    pub(super) touched: BTreeSet<(u32, SmallVec<[u8; 40]>)>,
     /// Databases that the transaction emptied, and their new spaces.
     pub(super) moved: Option<Vec<(usize, Space)>>,
 }
@@ -67,7 +67,10 @@ impl Overlay {
                 }
                 Op::Retire { place, prefix } => {
                     // Nobody reads under the prefix again: what the transaction wrote there need not exist.
-                    self.keys.retain(|key, _| !key.starts_with(&prefix));
+                    let behind = self.keys.range(prefix.clone()..).map(|(key, _)| key);
+                    let dropped: Vec<RawKey> =
+                        behind.take_while(|key| key.starts_with(&prefix)).cloned().collect();
+                    dropped.iter().for_each(|key| drop(self.keys.remove(key)));
                     self.retired.push((place, prefix));
                 }
                 Op::Tally { place, space, delta } => {
@@ -75,11 +78,7 @@ impl Overlay {
                 }
             }
         }
-        for touched in change.touched.drain(..) {
-            if !self.touched.contains(&touched) {
-                self.touched.push(touched);
-            }
-        }
+        self.touched.extend(change.touched.drain(..));
     }
 
     /// The pending state of `key`; `None`: the transaction did not touch it.
