@@ -356,7 +356,7 @@ impl Connection {
                 }
                 Parsed::Broken(error) => {
                     self.settle().await;
-                    self.ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+                    self.ctx.server.stats.note_error(&error);
                     self.ctx.reply.error(&error);
                     return Flow::Stop;
                 }
@@ -473,7 +473,7 @@ impl Connection {
             }
             if self.refused.is_some() {
                 let failure = self.refused.take().unwrap_or_else(|| errors::SYNTAX.into());
-                self.ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+                self.ctx.server.stats.note_error(failure.text());
                 self.ctx.reply.error(failure.text());
             } else {
                 match try_execute(&mut self.ctx, &args) {

@@ -71,7 +71,7 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
             if let Some(multi) = &mut ctx.session.multi {
                 multi.is_broken = true;
             }
-            ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+            ctx.server.stats.note_error(failure.text());
             if let Some(command) = Table::get().find(&args[0]) {
                 let stats = &ctx.server.stats.commands[command.index];
                 stats.rejected.fetch_add(1, Ordering::Relaxed);
@@ -239,7 +239,7 @@ pub(crate) fn account(
 
 fn fail(ctx: &mut Ctx, command: &Command, failure: &Failure) {
     ctx.reply.error(failure.text());
-    ctx.server.stats.error_replies.fetch_add(1, Ordering::Relaxed);
+    ctx.server.stats.note_error(failure.text());
     ctx.server.stats.commands[command.index].failed.fetch_add(1, Ordering::Relaxed);
 }
 

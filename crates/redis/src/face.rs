@@ -87,6 +87,7 @@ pub async fn keep_house(server: Arc<Server>) {
                 }
             }
         }
+        server.stats.sample(pumice_reactor::wall_ms());
         turn += 1;
         if turn.is_multiple_of(10) {
             close_idle(&server);

@@ -24,6 +24,8 @@ pub struct Options {
     pub password: String,
     /// Connections at a time.
     pub clients_max: u64,
+    /// The most that CONFIG SET may make of it: what the process's limit on open files leaves for connections.
+    pub clients_possible: u64,
     /// Without a password, only clients of this machine are served.
     pub protected_mode: bool,
     /// Memory for what clients sent and was not carried out yet, all clients together, in bytes.
@@ -47,6 +49,7 @@ impl Default for Options {
         Self {
             password: String::new(),
             clients_max: 10_000,
+            clients_possible: 100_000,
             protected_mode: true,
             input_bytes_max: 256 << 20,
             output_bytes_max: 256 << 20,

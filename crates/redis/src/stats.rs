@@ -1,11 +1,14 @@
 //! What INFO and SLOWLOG tell of the commands run.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::args::Args;
 use crate::command::Table;
+
+/// Codes that are counted by themselves; there are fewer, but no error text is trusted to have one.
+const ERROR_CODES_MAX: usize = 128;
 
 /// Counters of one command.
 #[derive(Default)]
@@ -40,6 +43,8 @@ pub struct Stats {
     pub expired_keys: AtomicU64,
     /// Error replies.
     pub error_replies: AtomicU64,
+    /// The same by code, the reply's first word.
+    errors: Mutex<BTreeMap<String, u64>>,
     /// Clients closed for output that they did not take.
     pub output_limit_closes: AtomicU64,
     /// Clients closed for input beyond the limit.
@@ -48,6 +53,8 @@ pub struct Stats {
     pub output_waiting_bytes: AtomicU64,
     /// Bytes received and not carried out, all clients together.
     pub input_waiting_bytes: AtomicU64,
+    /// How fast the counters rise.
+    rates: Mutex<Rates>,
     /// The slow log.
     pub slowlog: Mutex<Slowlog>,
 }
@@ -64,10 +71,12 @@ impl Default for Stats {
             misses: AtomicU64::new(0),
             expired_keys: AtomicU64::new(0),
             error_replies: AtomicU64::new(0),
+            errors: Mutex::default(),
             output_limit_closes: AtomicU64::new(0),
             input_limit_closes: AtomicU64::new(0),
             output_waiting_bytes: AtomicU64::new(0),
             input_waiting_bytes: AtomicU64::new(0),
+            rates: Mutex::default(),
             slowlog: Mutex::default(),
         }
     }
@@ -95,6 +104,36 @@ impl Stats {
         ] {
             counter.store(0, Ordering::Relaxed);
         }
+        self.errors().clear();
+    }
+
+    /// Counts an error reply.
+    pub fn note_error(&self, text: &str) {
+        self.error_replies.fetch_add(1, Ordering::Relaxed);
+        let code = text.split(' ').next().unwrap_or_default();
+        let mut errors = self.errors();
+        if let Some(count) = errors.get_mut(code) {
+            *count += 1;
+        } else if errors.len() < ERROR_CODES_MAX {
+            errors.insert(code.to_string(), 1);
+        }
+    }
+
+    /// How many error replies there were, by code.
+    pub fn errors(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u64>> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the counters, if the last look was long enough ago.
+    pub fn sample(&self, now_ms: u64) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = [self.calls(), load(&self.input_bytes), load(&self.output_bytes)];
+        self.rates().sample(now_ms, counters);
+    }
+
+    /// How fast commands, bytes received and bytes sent rise.
+    pub fn rates(&self) -> std::sync::MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Commands run.
@@ -105,6 +144,44 @@ impl Stats {
     /// The slow log.
     pub fn slowlog(&self) -> std::sync::MutexGuard<'_, Slowlog> {
         self.slowlog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks that a rate is the mean of, and the time between two, as in Redis (server.h, STATS_METRIC_SAMPLES).
+const RATE_SAMPLES: usize = 16;
+const RATE_INTERVAL_MS: u64 = 100;
+
+/// What rises by how much per second, lately.
+#[derive(Default)]
+pub struct Rates {
+    /// Unix milliseconds of the last look, and what it saw.
+    last: Option<(u64, [u64; 3])>,
+    samples: [[u64; 3]; RATE_SAMPLES],
+    next: usize,
+}
+
+impl Rates {
+    fn sample(&mut self, now_ms: u64, counters: [u64; 3]) {
+        let Some((then_ms, before)) = self.last else {
+            self.last = Some((now_ms, counters));
+            return;
+        };
+        let passed_ms = now_ms.saturating_sub(then_ms);
+        // The clock may have been set back.
+        if now_ms >= then_ms && passed_ms < RATE_INTERVAL_MS {
+            return;
+        }
+        let rise = |at: usize| counters[at].saturating_sub(before[at]) * 1000 / passed_ms.max(1);
+        self.samples[self.next] = std::array::from_fn(rise);
+        self.next = (self.next + 1) % RATE_SAMPLES;
+        self.last = Some((now_ms, counters));
+    }
+
+    /// By how much each rises per second.
+    pub fn per_second(&self) -> [u64; 3] {
+        std::array::from_fn(|at| {
+            self.samples.iter().map(|sample| sample[at]).sum::<u64>() / RATE_SAMPLES as u64
+        })
     }
 }
 

@@ -177,6 +177,94 @@ fn parameters_are_read_by_pattern_and_set_all_or_none() {
     );
 }
 
+/// As a Redis 7.0.15 answers, but for what stands for nothing here: that is checked and kept all the same.
+#[test]
+fn values_of_parameters_are_checked_and_kept_as_redis_does() {
+    check(
+        r#"
+        > CONFIG SET hz many
+        (error) ERR CONFIG SET failed (possibly related to argument 'hz') - argument couldn't be parsed into an integer
+        > CONFIG SET maxmemory-samples 0
+        (error) ERR CONFIG SET failed (possibly related to argument 'maxmemory-samples') - argument must be between 1 and 2147483647 inclusive
+        > CONFIG SET save "900"
+        (error) ERR CONFIG SET failed (possibly related to argument 'save') - Invalid save parameters
+        > CONFIG SET save "900 x"
+        (error) ERR CONFIG SET failed (possibly related to argument 'save') - Invalid save parameters
+        > CONFIG SET appendfsync sometimes
+        (error) ERR CONFIG SET failed (possibly related to argument 'appendfsync') - argument(s) must be one of the following: everysec, always, no
+        > CONFIG SET appendfsync EverySec loglevel DEBUG rdbcompression NO notify-keyspace-events xEKg
+        OK
+        > CONFIG GET appendfsync loglevel rdbcompression notify-keyspace-events
+        ["appendfsync", "everysec", "loglevel", "debug", "notify-keyspace-events", "gxKE", "rdbcompression", "no"]
+        > CONFIG SET notify-keyspace-events EKA
+        OK
+        > CONFIG GET notify-keyspace-events
+        ["notify-keyspace-events", "AKE"]
+        > CONFIG SET notify-keyspace-events all
+        (error) ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class character. Use 'Ag$lshzxeKEtmdn'.
+        > CONFIG SET loglevel loud
+        (error) ERR CONFIG SET failed (possibly related to argument 'loglevel') - argument(s) must be one of the following: debug, verbose, notice, warning
+        > CONFIG SET lazyfree-lazy-user-del maybe
+        (error) ERR CONFIG SET failed (possibly related to argument 'lazyfree-lazy-user-del') - argument must be 'yes' or 'no'
+        > CONFIG SET maxmemory-clients 500%
+        (error) ERR CONFIG SET failed (possibly related to argument 'maxmemory-clients') - argument must be between 0 and 100 inclusive
+        > CONFIG SET tcp-keepalive -1
+        (error) ERR CONFIG SET failed (possibly related to argument 'tcp-keepalive') - argument must be between 0 and 2147483647 inclusive
+        > CONFIG SET timeout 100mb
+        (error) ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer
+        > CONFIG SET timeout 4294967296
+        (error) ERR CONFIG SET failed (possibly related to argument 'timeout') - argument must be between 0 and 2147483647 inclusive
+        > CONFIG SET slowlog-log-slower-than 1k
+        (error) ERR CONFIG SET failed (possibly related to argument 'slowlog-log-slower-than') - argument couldn't be parsed into an integer
+        > CONFIG SET maxclients 0
+        (error) ERR CONFIG SET failed (possibly related to argument 'maxclients') - argument must be between 1 and 4294967295 inclusive
+        > CONFIG SET maxclients 4294967295
+        (error) ERR CONFIG SET failed (possibly related to argument 'maxclients') - The operating system is not able to handle the specified number of clients, try with 100000
+        > CONFIG SET client-query-buffer-limit 10
+        (error) ERR CONFIG SET failed (possibly related to argument 'client-query-buffer-limit') - argument must be between 1048576 and 9223372036854775807 inclusive
+        > CONFIG SET client-output-buffer-limit "normal x 0 0"
+        (error) ERR CONFIG SET failed (possibly related to argument 'client-output-buffer-limit') - Error in hard, soft or soft_seconds setting in buffer limit configuration.
+        > CONFIG SET hash-max-listpack-value 1k hash-max-listpack-entries 7
+        OK
+        > CONFIG GET hash-max-listpack-*
+        ["hash-max-listpack-entries", "7", "hash-max-listpack-value", "1024"]
+        > CONFIG SET hash-max-listpack-entries 1k
+        (error) ERR CONFIG SET failed (possibly related to argument 'hash-max-listpack-entries') - argument couldn't be parsed into an integer
+        "#,
+    );
+}
+
+#[test]
+fn info_counts_errors_by_code_and_tells_rates_and_the_peak_of_memory() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.line("SET s x");
+    for line in ["LPUSH s y", "LPUSH s y", "NOSUCHCOMMAND", "GET", "INCR s"] {
+        assert!(matches!(client.line(line), Reply::Error(_)), "{line}");
+    }
+    assert_eq!(
+        text(client.line("INFO errorstats")),
+        "# Errorstats\r\nerrorstat_ERR:count=3\r\nerrorstat_WRONGTYPE:count=2\r\n"
+    );
+    client.line("CONFIG RESETSTAT");
+    assert_eq!(text(client.line("INFO errorstats")), "# Errorstats\r\n");
+    let number = |info: &str, name: &str| -> f64 {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name} in {info}")).parse().expect("a number")
+    };
+    let memory = text(client.line("INFO memory"));
+    assert!(number(&memory, "used_memory") > 0.0);
+    assert!(number(&memory, "used_memory_peak") >= number(&memory, "used_memory"));
+    eventually("rates are told", || {
+        for _ in 0..100 {
+            client.line("PING");
+        }
+        let stats = text(client.line("INFO stats"));
+        let rates = ["instantaneous_ops_per_sec", "instantaneous_input_kbps", "instantaneous_output_kbps"];
+        rates.iter().all(|name| number(&stats, name) > 0.0)
+    });
+}
+
 #[test]
 fn idle_clients_are_closed_after_the_timeout_and_busy_ones_stay() {
     let server = TestServer::start();

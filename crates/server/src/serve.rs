@@ -355,6 +355,7 @@ fn redis_options(settings: &Settings) -> Result<pumice_redis::options::Options, 
     Ok(pumice_redis::options::Options {
         password: settings.password.clone().unwrap_or_default(),
         clients_max: u64::from(settings.clients_max),
+        clients_possible: u64::from(u32::MAX),
         protected_mode: settings.protected_mode,
         input_bytes_max: client_bytes,
         output_bytes_max: client_bytes,

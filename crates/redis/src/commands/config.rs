@@ -6,47 +6,18 @@
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use pumice_base::size::parse_size;
-
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
 use crate::options::Settings;
 use crate::server::Server;
-use crate::{glob, handler, number};
+use crate::{glob, handler};
+
+use super::config_values::{KEPT, Value, memory, output_limits, refuse, whole};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[("config", handler!(config))];
-
-/// Parameters that mean nothing here, with the values that Redis starts with.
-const KEPT: &[(&str, &str)] = &[
-    ("activedefrag", "no"),
-    ("appendfsync", "always"),
-    ("auto-aof-rewrite-percentage", "100"),
-    ("close-on-oom", "yes"),
-    ("dynamic-hz", "yes"),
-    ("hz", "10"),
-    ("latency-monitor-threshold", "0"),
-    ("lazyfree-lazy-eviction", "no"),
-    ("lazyfree-lazy-expire", "no"),
-    ("lazyfree-lazy-server-del", "no"),
-    ("lazyfree-lazy-user-del", "no"),
-    ("lazyfree-lazy-user-flush", "no"),
-    ("list-compress-depth", "0"),
-    ("list-max-listpack-size", "-2"),
-    ("list-max-ziplist-size", "-2"),
-    ("loglevel", "notice"),
-    ("lua-time-limit", "5000"),
-    ("maxmemory-clients", "0"),
-    ("maxmemory-samples", "5"),
-    ("min-replicas-to-write", "0"),
-    ("notify-keyspace-events", ""),
-    ("rdbcompression", "yes"),
-    ("save", ""),
-    ("stop-writes-on-bgsave-error", "yes"),
-    ("tcp-keepalive", "300"),
-];
 
 /// The eviction policies that Redis knows, in the order in which it lists them.
 const POLICIES: &[&str] = &[
@@ -128,7 +99,7 @@ fn all(server: &Server) -> Vec<(String, String)> {
     let kept = server.settings.kept.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all: Vec<(String, String)> =
         live(server).into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-    for (name, value) in KEPT {
+    for (name, value, _) in KEPT {
         let set = kept.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         all.push((name.to_string(), set.unwrap_or_else(|| value.to_string())));
     }
@@ -179,10 +150,6 @@ async fn config(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
-fn refuse(name: &str, why: &str) -> Failure {
-    Failure::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
-}
-
 /// Sets all parameters, or none when one cannot be.
 fn set(server: &Server, args: &Args<'_>) -> CommandResult {
     if !args.len().is_multiple_of(2) {
@@ -195,7 +162,7 @@ fn set(server: &Server, args: &Args<'_>) -> CommandResult {
         if pairs.iter().any(|(known, _)| *known == name) {
             return Err(refuse(&name, "duplicate parameter"));
         }
-        check(server, &name, &value)?;
+        let value = check(server, &name, &value)?;
         pairs.push((name, value));
     }
     for (name, value) in pairs {
@@ -204,55 +171,43 @@ fn set(server: &Server, args: &Args<'_>) -> CommandResult {
     Ok(())
 }
 
-/// A whole number of at least `min`; sizes with their units.
-fn whole(name: &str, value: &str, min: i64) -> Result<i64, Failure> {
-    let parsed = number::parse_int(value.as_bytes())
-        .or_else(|| parse_size(value).ok().and_then(|bytes| i64::try_from(bytes).ok()));
-    let is_memory = name == "maxmemory" || name.ends_with("-value") || name == "client-query-buffer-limit";
-    match parsed {
-        _ if is_memory && parsed.is_none_or(|parsed| parsed < 0) => {
-            Err(refuse(name, "argument must be a memory value"))
-        }
-        None => Err(refuse(name, "argument couldn't be parsed into an integer")),
-        Some(parsed) if parsed < min => {
-            Err(refuse(name, &format!("argument must be between {min} and {} inclusive", i64::MAX)))
-        }
-        Some(parsed) => Ok(parsed),
-    }
-}
-
-fn yes_or_no(name: &str, value: &str) -> CommandResult {
-    let is_known = value.eq_ignore_ascii_case("yes") || value.eq_ignore_ascii_case("no");
-    if is_known { Ok(()) } else { Err(refuse(name, "argument must be 'yes' or 'no'")) }
-}
-
-fn check(server: &Server, name: &str, value: &str) -> CommandResult {
+/// The value as it is kept.
+fn check(server: &Server, name: &str, value: &str) -> Result<String, Failure> {
+    let kept = KEPT.iter().find(|(known, ..)| *known == name).map(|(.., kind)| kind);
     match name {
-        "requirepass" => Ok(()),
-        "protected-mode" => yes_or_no(name, value),
-        "maxclients" => whole(name, value, 1).map(drop),
-        "timeout" | "slowlog-max-len" => whole(name, value, 0).map(drop),
-        "client-query-buffer-limit" => whole(name, value, 1 << 20).map(drop),
-        "slowlog-log-slower-than" => whole(name, value, -1).map(drop),
-        "client-output-buffer-limit" => output_limits(value).map(drop),
-        "maxmemory-policy" => match policy(value) {
-            Some(_) => Ok(()),
-            None => {
-                let known = POLICIES.join(", ");
-                Err(refuse(name, &format!("argument(s) must be one of the following: {known}")))
+        "requirepass" => Ok(value.to_string()),
+        "protected-mode" => Value::YesNo.check(name, value),
+        "maxclients" => {
+            let wanted = Value::Whole(1, i64::from(u32::MAX)).check(name, value)?;
+            let most = server.options.clients_possible;
+            if wanted.parse().is_ok_and(|wanted: u64| wanted > most) {
+                let why = "The operating system is not able to handle the specified number of clients";
+                return Err(refuse(name, &format!("{why}, try with {most}")));
             }
-        },
-        _ if COMPACT_LIMITS.contains(&name) => whole(name, value, 0).map(drop),
+            Ok(wanted)
+        }
+        "timeout" => Value::INT.check(name, value),
+        "slowlog-max-len" => Value::Whole(0, i64::MAX).check(name, value),
+        "client-query-buffer-limit" => Value::Memory(1 << 20).check(name, value),
+        "slowlog-log-slower-than" => Value::Whole(-1, i64::MAX).check(name, value),
+        "client-output-buffer-limit" => output_limits(value).map(|_| value.to_string()),
+        "maxmemory-policy" => Value::OneOf(POLICIES).check(name, value),
+        _ if COMPACT_LIMITS.contains(&name) && name.ends_with("-value") => {
+            Value::Memory(0).check(name, value)
+        }
+        _ if COMPACT_LIMITS.contains(&name) => Value::Whole(0, i64::MAX).check(name, value),
         // Benchmarks and test suites switch these as they please; what they would do is always on here.
-        "appendonly" => yes_or_no(name, value),
-        "maxmemory" => whole(name, value, 0).map(drop),
-        _ if KEPT.iter().any(|(known, _)| *known == name) => Ok(()),
-        _ if live(server).iter().any(|(known, _)| *known == name) => {
-            Err(refuse(name, "can't set immutable config"))
-        }
-        _ => {
-            Err(Failure::new(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")))
-        }
+        "appendonly" => Value::YesNo.check(name, value),
+        "maxmemory" => Value::Memory(0).check(name, value),
+        _ => match kept {
+            Some(kind) => kind.check(name, value),
+            None if live(server).iter().any(|(known, _)| *known == name) => {
+                Err(refuse(name, "can't set immutable config"))
+            }
+            None => Err(Failure::new(format!(
+                "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+            ))),
+        },
     }
 }
 
@@ -260,37 +215,15 @@ fn policy(value: &str) -> Option<&'static str> {
     POLICIES.iter().find(|known| known.eq_ignore_ascii_case(value)).copied()
 }
 
-/// Hard limit, soft limit and seconds of normal clients, if `value` speaks of them.
-fn output_limits(value: &str) -> Result<Option<[u64; 3]>, Failure> {
-    let name = "client-output-buffer-limit";
-    let words: Vec<&str> = value.split_whitespace().collect();
-    if words.is_empty() || !words.len().is_multiple_of(4) {
-        return Err(refuse(name, "Wrong number of arguments in buffer limit configuration."));
-    }
-    let mut normal = None;
-    for class in words.chunks(4) {
-        let mut numbers = [0; 3];
-        for (number, word) in numbers.iter_mut().zip(&class[1..]) {
-            *number = whole(name, word, 0)? as u64;
-        }
-        match class[0] {
-            "normal" => normal = Some(numbers),
-            "slave" | "replica" | "pubsub" => {}
-            _ => return Err(refuse(name, "Invalid client class specified in buffer limit configuration.")),
-        }
-    }
-    Ok(normal)
-}
-
 fn apply(server: &Server, name: &str, value: &str) {
     let settings = &server.settings;
     let store = |into: &AtomicU64| {
-        if let Ok(parsed) = whole(name, value, 0) {
-            into.store(parsed as u64, Ordering::Relaxed);
+        if let Some(parsed) = memory(value) {
+            into.store(parsed, Ordering::Relaxed);
         }
     };
     let store_signed = |into: &AtomicI64| {
-        if let Ok(parsed) = whole(name, value, -1) {
+        if let Some(parsed) = whole(value) {
             into.store(parsed, Ordering::Relaxed);
         }
     };

@@ -91,7 +91,9 @@ fn lines(ctx: &mut Ctx, section: &str) -> String {
         }
         "cpu" => cpu(&mut lines),
         "errorstats" => {
-            lines.add("errorstat_ERR", format!("count={}", load(&ctx.server.stats.error_replies)))
+            for (code, count) in &*ctx.server.stats.errors() {
+                lines.add(&format!("errorstat_{code}"), format!("count={count}"));
+            }
         }
         "cluster" => lines.add("cluster_enabled", 0),
         "keyspace" if ctx.server.is_loaded() => {
@@ -119,7 +121,7 @@ fn server(ctx: &Ctx, lines: &mut Lines) {
     lines.add("redis_build_id", env!("CARGO_PKG_VERSION"));
     lines.add("redis_mode", "standalone");
     lines.add("pumice_version", env!("CARGO_PKG_VERSION"));
-    lines.add("os", std::env::consts::OS);
+    lines.add("os", system());
     lines.add("arch_bits", usize::BITS);
     lines.add("multiplexing_api", "io_uring");
     lines.add("process_id", std::process::id());
@@ -145,23 +147,33 @@ fn clients(ctx: &Ctx, lines: &mut Lines) {
     lines.add("tracking_clients", 0);
 }
 
-/// Resident memory of the process, in bytes; 0 where the system does not tell.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = status.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
-    pages * 4096
+/// Resident memory of the process, now and at most so far, in bytes; 0 where the system does not tell.
+pub(super) fn resident_bytes() -> (u64, u64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let now = kib("VmRSS:") << 10;
+    (now, (kib("VmHWM:") << 10).max(now))
+}
+
+/// What `uname -srm` says.
+fn system() -> String {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    format!("{} {} {}", read("ostype").trim(), read("osrelease").trim(), std::env::consts::ARCH)
 }
 
 fn memory(ctx: &Ctx, lines: &mut Lines) {
-    let resident = resident_bytes();
+    let (resident, peak) = resident_bytes();
     let budget = ctx.server.options.memory_bytes;
     let stats = &ctx.server.stats;
     lines.add("used_memory", resident);
     lines.add("used_memory_human", format_size(resident));
     lines.add("used_memory_rss", resident);
     lines.add("used_memory_rss_human", format_size(resident));
-    lines.add("used_memory_peak", resident);
-    lines.add("used_memory_peak_human", format_size(resident));
+    lines.add("used_memory_peak", peak);
+    lines.add("used_memory_peak_human", format_size(peak));
     lines.add("maxmemory", budget);
     lines.add("maxmemory_human", format_size(budget));
     lines.add("maxmemory_policy", "noeviction");
@@ -194,8 +206,12 @@ fn stats(ctx: &Ctx, lines: &mut Lines) {
     let stats = &ctx.server.stats;
     lines.add("total_connections_received", load(&stats.connections));
     lines.add("total_commands_processed", stats.calls());
+    let [ops, input, output] = stats.rates().per_second();
+    lines.add("instantaneous_ops_per_sec", ops);
     lines.add("total_net_input_bytes", load(&stats.input_bytes));
     lines.add("total_net_output_bytes", load(&stats.output_bytes));
+    lines.add("instantaneous_input_kbps", format!("{:.2}", input as f64 / 1024.0));
+    lines.add("instantaneous_output_kbps", format!("{:.2}", output as f64 / 1024.0));
     lines.add("rejected_connections", load(&stats.rejected_connections));
     lines.add("sync_full", 0);
     lines.add("expired_keys", load(&stats.expired_keys));

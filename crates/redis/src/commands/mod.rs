@@ -7,6 +7,7 @@ mod build;
 mod client;
 mod collection;
 mod config;
+mod config_values;
 mod connection;
 mod counters;
 mod debug;

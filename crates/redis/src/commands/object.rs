@@ -128,11 +128,13 @@ async fn memory(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             ctx.reply.verbatim("Memory is bounded by the --memory budget; see INFO memory and INFO pumice.")
         }
         b"stats" => {
-            let budget = ctx.server.options.memory_bytes;
+            let (resident, peak) = super::info::resident_bytes();
             let keys = (0..crate::keyspace::DATABASES).map(|d| ctx.database_size(d)).sum();
-            ctx.reply.map(2);
+            ctx.reply.map(3);
             ctx.reply.bulk(b"peak.allocated");
-            ctx.reply.count(budget);
+            ctx.reply.count(peak);
+            ctx.reply.bulk(b"total.allocated");
+            ctx.reply.count(resident);
             ctx.reply.bulk(b"keys.count");
             ctx.reply.count(keys);
         }

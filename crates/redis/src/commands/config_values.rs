@@ -1,0 +1,163 @@
+//! What CONFIG SET takes as the value of a parameter, in Redis's terms (config.c), and how it is kept.
+
+use pumice_base::size::parse_size;
+
+use crate::errors::Failure;
+use crate::number;
+
+/// What values a parameter takes.
+pub(super) enum Value {
+    /// `yes` or `no`.
+    YesNo,
+    /// A whole number between these.
+    Whole(i64, i64),
+    /// Bytes, with a unit if wanted; at least so many.
+    Memory(u64),
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Bytes, or a percentage of maxmemory.
+    MemoryOrPercent,
+    /// Pairs of seconds and changes.
+    Save,
+    /// Letters of kinds of events.
+    Events,
+}
+
+const INT_MAX: i64 = i32::MAX as i64;
+
+/// Parameters that mean nothing here, with the values that Redis starts with.
+pub(super) const KEPT: &[(&str, &str, Value)] = &[
+    ("activedefrag", "no", Value::YesNo),
+    ("appendfsync", "always", Value::OneOf(&["everysec", "always", "no"])),
+    ("auto-aof-rewrite-percentage", "100", Value::INT),
+    ("close-on-oom", "yes", Value::YesNo),
+    ("dynamic-hz", "yes", Value::YesNo),
+    ("hz", "10", Value::INT),
+    ("latency-monitor-threshold", "0", Value::Whole(0, i64::MAX)),
+    ("lazyfree-lazy-eviction", "no", Value::YesNo),
+    ("lazyfree-lazy-expire", "no", Value::YesNo),
+    ("lazyfree-lazy-server-del", "no", Value::YesNo),
+    ("lazyfree-lazy-user-del", "no", Value::YesNo),
+    ("lazyfree-lazy-user-flush", "no", Value::YesNo),
+    ("list-compress-depth", "0", Value::INT),
+    ("list-max-listpack-size", "-2", Value::Whole(-INT_MAX - 1, INT_MAX)),
+    ("list-max-ziplist-size", "-2", Value::Whole(-INT_MAX - 1, INT_MAX)),
+    ("loglevel", "notice", Value::OneOf(&["debug", "verbose", "notice", "warning"])),
+    ("lua-time-limit", "5000", Value::Whole(0, i64::MAX)),
+    ("maxmemory-clients", "0", Value::MemoryOrPercent),
+    ("maxmemory-samples", "5", Value::Whole(1, INT_MAX)),
+    ("min-replicas-to-write", "0", Value::INT),
+    ("notify-keyspace-events", "", Value::Events),
+    ("rdbcompression", "yes", Value::YesNo),
+    ("save", "", Value::Save),
+    ("stop-writes-on-bgsave-error", "yes", Value::YesNo),
+    ("tcp-keepalive", "300", Value::INT),
+];
+
+/// Redis's letters of events: `A` stands for the first [`EVENTS_ALL`] of them.
+const EVENTS: &str = "g$lshzxetdnKEm";
+const EVENTS_ALL: usize = 10;
+
+pub(super) fn refuse(name: &str, why: &str) -> Failure {
+    Failure::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+}
+
+/// A whole number.
+pub(super) fn whole(value: &str) -> Option<i64> {
+    number::parse_int(value.as_bytes())
+}
+
+/// Bytes, with a unit if there is one.
+pub(super) fn memory(value: &str) -> Option<u64> {
+    parse_size(value).ok().filter(|&bytes| i64::try_from(bytes).is_ok())
+}
+
+impl Value {
+    /// A C `int` that is not negative.
+    pub(super) const INT: Self = Self::Whole(0, INT_MAX);
+
+    /// The value as it is kept and told.
+    pub(super) fn check(&self, name: &str, value: &str) -> Result<String, Failure> {
+        let between = |min: u64, max: i64| format!("argument must be between {min} and {max} inclusive");
+        match *self {
+            Self::YesNo => {
+                let word = value.to_ascii_lowercase();
+                let is_known = word == "yes" || word == "no";
+                if is_known { Ok(word) } else { Err(refuse(name, "argument must be 'yes' or 'no'")) }
+            }
+            Self::Whole(min, max) => match whole(value) {
+                None => Err(refuse(name, "argument couldn't be parsed into an integer")),
+                Some(number) if number < min || number > max => {
+                    Err(refuse(name, &format!("argument must be between {min} and {max} inclusive")))
+                }
+                Some(number) => Ok(number.to_string()),
+            },
+            Self::Memory(min) => match memory(value) {
+                None => Err(refuse(name, "argument must be a memory value")),
+                Some(bytes) if bytes < min => Err(refuse(name, &between(min, i64::MAX))),
+                Some(bytes) => Ok(bytes.to_string()),
+            },
+            Self::OneOf(words) => {
+                let known = words.iter().find(|known| known.eq_ignore_ascii_case(value));
+                let why = || format!("argument(s) must be one of the following: {}", words.join(", "));
+                known.map(|known| (*known).to_string()).ok_or_else(|| refuse(name, &why()))
+            }
+            Self::MemoryOrPercent => {
+                let percent = value.strip_suffix('%').map(|percent| whole(percent).filter(|&n| n >= 0));
+                match percent {
+                    Some(Some(percent)) if percent <= 100 => Ok(format!("{percent}%")),
+                    Some(Some(_)) => Err(refuse(name, "argument must be between 0 and 100 inclusive")),
+                    Some(None) => Err(refuse(name, "argument must be a memory or percent value")),
+                    None => memory(value)
+                        .map(|bytes| bytes.to_string())
+                        .ok_or_else(|| refuse(name, "argument must be a memory or percent value")),
+                }
+            }
+            Self::Save => save(value).ok_or_else(|| refuse(name, "Invalid save parameters")),
+            Self::Events => events(value)
+                .ok_or_else(|| refuse(name, "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")),
+        }
+    }
+}
+
+fn save(value: &str) -> Option<String> {
+    let words: Vec<i64> = value.split_whitespace().map(whole).collect::<Option<_>>()?;
+    let is_known = |pair: &[i64]| matches!(pair, &[seconds, changes] if seconds >= 1 && changes >= 0);
+    let whole_pairs = words.chunks(2).all(is_known);
+    whole_pairs.then(|| words.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+}
+
+/// The letters once each, in Redis's order.
+fn events(value: &str) -> Option<String> {
+    let has = |letter: char| value.contains(letter);
+    if !value.chars().all(|letter| letter == 'A' || EVENTS.contains(letter)) {
+        return None;
+    }
+    let (all, rest) = EVENTS.split_at(EVENTS_ALL);
+    let is_all = has('A') || all.chars().all(has);
+    let mut told = if is_all { "A".to_string() } else { all.chars().filter(|&letter| has(letter)).collect() };
+    told.extend(rest.chars().filter(|&letter| has(letter) && !(is_all && letter == 'n')));
+    Some(told)
+}
+
+/// Hard limit, soft limit and seconds of normal clients, if `value` speaks of them.
+pub(super) fn output_limits(value: &str) -> Result<Option<[u64; 3]>, Failure> {
+    let name = "client-output-buffer-limit";
+    let words: Vec<&str> = value.split_whitespace().collect();
+    if words.is_empty() || !words.len().is_multiple_of(4) {
+        return Err(refuse(name, "Wrong number of arguments in buffer limit configuration."));
+    }
+    let wrong = || refuse(name, "Error in hard, soft or soft_seconds setting in buffer limit configuration.");
+    let mut normal = None;
+    for class in words.chunks(4) {
+        if !["normal", "slave", "replica", "pubsub"].contains(&class[0].to_ascii_lowercase().as_str()) {
+            return Err(refuse(name, "Invalid client class specified in buffer limit configuration."));
+        }
+        let (hard, soft) = (memory(class[1]).ok_or_else(wrong)?, memory(class[2]).ok_or_else(wrong)?);
+        let seconds = whole(class[3]).and_then(|n| u64::try_from(n).ok()).ok_or_else(wrong)?;
+        if class[0].eq_ignore_ascii_case("normal") {
+            normal = Some([hard, soft, seconds]);
+        }
+    }
+    Ok(normal)
+}
