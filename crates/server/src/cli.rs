@@ -27,7 +27,7 @@ Exit codes: 0 done; 1 the answer is no, or something is damaged; 2 could not run
 
 /// Pumice turns flash into drives on the network: a durable, larger-than-memory Redis.
 #[derive(Debug, Parser)]
-#[command(name = "pumice", version, about, styles = STYLES, after_help = TOP_EXAMPLES, max_term_width = 100)]
+#[command(name = "pumice", version, styles = STYLES, after_help = TOP_EXAMPLES, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -126,7 +126,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DAYS")]
     pub patrol_days: Option<f64>,
     /// Most Redis clients at once [default: 10000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_clients: Option<u32>,
     /// TLS for Redis clients: the server's certificate chain, PEM
     #[arg(long, value_name = "FILE", requires = "redis_tls_key")]
@@ -161,7 +161,7 @@ pub struct FormatArgs {
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB")]
     pub segment: u64,
     /// Channels to spread segments over (a file or disk has one queue: 1 is right unless you study placement)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub channels: Option<u16>,
     /// Hash partitions of the keys, each with its own LSM tree
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -275,7 +275,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub ops: Option<u64>,
     /// Stop each workload after this long, whatever is left of its operations
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = seconds)]
     pub seconds: Option<f64>,
     /// Value size in bytes
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8KiB")]
@@ -331,7 +331,7 @@ pub struct SimRunArgs {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// How many seeds to run from there
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: u64,
     /// Operations per run [default: the world's own]
     #[arg(long)]
@@ -348,6 +348,14 @@ pub struct SimRunArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    const SECONDS_MAX: f64 = 1e9;
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= SECONDS_MAX => Ok(seconds),
+        _ => Err(format!("'{text}' is no time: write seconds above 0, such as 0.5 or 30")),
+    }
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::cli::{DurabilityArg, ServeArgs};
 use crate::exit::Stop;
+use crate::logging;
 
 /// Default size of the drive that `serve` makes when none is named: a sparse file, so it takes what it holds.
 pub const DEFAULT_DRIVE_BYTES: u64 = 64 << 30;
@@ -19,6 +20,8 @@ pub const DEFAULT_REDIS: &str = "127.0.0.1:6379";
 /// Days of a patrol's pass unless told otherwise: NAND keeps data for a year at the end of its rated life (JEDEC JESD218, client
 /// class), and a pass takes a few hundredths of a percent of a drive's reads.
 pub const PATROL_DAYS: f64 = 28.0;
+/// Most serving threads.
+const CORES_MAX: u16 = 1024;
 const PATROL_DAYS_MAX: f64 = 36_500.0;
 /// The least memory a server runs in.
 pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
@@ -115,6 +118,10 @@ impl Settings {
         for text in &redis {
             text.parse::<Addr>().map_err(|e| Stop::doing(format!("--redis {text}"), e))?;
         }
+        let http = args.http.or(file.http);
+        if let Some(text) = &http {
+            text.parse::<Addr>().map_err(|e| Stop::doing(format!("--http {text}"), e))?;
+        }
         let memory_bytes = args.memory.or(file_memory).unwrap_or_else(default_memory_bytes);
         if memory_bytes < MEMORY_BYTES_MIN {
             return Err(Stop::because("--memory must be at least 64MiB"));
@@ -132,23 +139,29 @@ impl Settings {
             return Err(Stop::because(format!("patrol-days must be from 0 to {PATROL_DAYS_MAX}")));
         }
         let cores = args.cores.or(file.cores).unwrap_or_else(machine_cores);
-        if cores == 0 {
-            return Err(Stop::because("cores must be at least 1"));
+        if !(1..=CORES_MAX).contains(&cores) {
+            return Err(Stop::because(format!("cores must be from 1 to {CORES_MAX}")));
         }
+        let clients_max = args.max_clients.or(file.max_clients).unwrap_or(10_000);
+        if clients_max == 0 {
+            return Err(Stop::because("max-clients must be at least 1"));
+        }
+        let log = args.log.or(file.log).unwrap_or_else(|| "info".into());
+        logging::check(&log)?;
         Ok(Self {
             data: args.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
             devices: or(args.device, file.device),
             redis,
-            http: args.http.or(file.http),
+            http,
             cores,
             memory_bytes,
             durability: args.durability.or(file.durability).unwrap_or(DurabilityArg::Always),
             password: args.password.or(file.password).filter(|p| !p.is_empty()),
             protected_mode: !args.no_protected_mode && file.protected_mode.unwrap_or(true),
             patrol_days,
-            clients_max: args.max_clients.or(file.max_clients).unwrap_or(10_000),
+            clients_max,
             tls,
-            log: args.log.or(file.log).unwrap_or_else(|| "info".into()),
+            log,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,9 +30,42 @@ const RAW_FLASH: [&[u8]; 3] = [b"PUMFTLCP", b"PUMFTLOP", b"PUMFTLTG"];
 /// Where such a page may begin, in bytes.
 const RAW_FLASH_ALIGN: usize = 512;
 
-/// Reads a `--device` SPEC.
+/// Reads a `--device` SPEC. What is there and can be no drive is refused before it is opened: opening a pipe would wait for
+/// somebody at its other end.
 pub fn parse(spec: &str) -> Result<DeviceSpec, Stop> {
-    spec.parse().map_err(Stop::because)
+    let parsed: DeviceSpec = spec.parse().map_err(Stop::because)?;
+    if let DeviceSpec::Path(path) = &parsed
+        && let Ok(kind) = fs::metadata(path).map(|found| found.file_type())
+        && !kind.is_file()
+        && !kind.is_block_device()
+    {
+        return Err(Stop::because(match kind.is_dir() {
+            true => format!(
+                "{spec} is a directory: name a drive in it, such as {}",
+                path.join("drive0").display()
+            ),
+            false => format!("{spec} is neither a file nor a block device"),
+        }));
+    }
+    Ok(parsed)
+}
+
+/// Refuses a drive that is named twice, by whatever names.
+pub fn refuse_twice(specs: &[DeviceSpec]) -> Result<(), Stop> {
+    let mut known: Vec<((u64, u64), &DeviceSpec)> = Vec::new();
+    for spec in specs {
+        let DeviceSpec::Path(path) = spec else { continue };
+        let Ok(found) = fs::metadata(path) else { continue };
+        let is_block = found.file_type().is_block_device();
+        let identity = if is_block { (0, found.rdev()) } else { (found.dev(), found.ino()) };
+        if let Some((_, first)) = known.iter().find(|(other, _)| *other == identity) {
+            return Err(Stop::because(format!(
+                "{first} and {spec} are the same drive: name each drive once"
+            )));
+        }
+        known.push((identity, spec));
+    }
+    Ok(())
 }
 
 /// Opens `spec` for reading and writing, locked.
@@ -74,10 +108,15 @@ pub fn explain_unreadable<'a>(specs: impl Iterator<Item = &'a DeviceSpec>, error
         let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
         if read.is_err() || !OURS.contains(&&head[..]) {
             let shown = path.display();
-            return Stop::because(format!(
-                "{shown} is no drive, or its beginning is damaged ({error}); `pumice format {shown}` makes it an empty \
-                 drive"
-            ));
+            return Stop::because(match fs::metadata(path).map(|found| (found.is_file(), found.len())) {
+                Ok((true, 0)) => format!(
+                    "{shown} is no drive, it is empty; `pumice format {shown} --size SIZE` makes it one"
+                ),
+                _ => format!(
+                    "{shown} is no drive, or its beginning is damaged ({error}); if nothing on it is wanted, `pumice \
+                     format {shown} --force` makes it an empty drive"
+                ),
+            });
         }
     }
     Stop::because(error)

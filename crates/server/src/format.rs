@@ -11,6 +11,9 @@ use crate::drives;
 use crate::exit::{Outcome, Stop};
 use crate::progress::Progress;
 
+/// Less holds no drive, whatever its shape.
+const DRIVE_BYTES_MIN: u64 = 512 << 10;
+
 /// Runs the command.
 pub fn run(args: FormatArgs) -> Outcome {
     let spec = drives::parse(&args.device)?;
@@ -54,6 +57,12 @@ pub fn run(args: FormatArgs) -> Outcome {
     let outcome = pumice_reactor::block_on(async {
         let device =
             Device::create(&spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;
+        if device.raw_bytes() < DRIVE_BYTES_MIN {
+            return Err(Stop::because(format!(
+                "{spec} has {}, too little for a drive: name a larger --size, or make the file larger",
+                format_size(device.raw_bytes())
+            )));
+        }
         // Files and block devices take the shape that was asked for; other media keep their own.
         let (segment_bytes, channels) = match device.geometry() {
             own if device.has_own_blocks() => (own.block_bytes(), own.channels),

@@ -32,6 +32,10 @@ pub fn run(args: InfoArgs) -> Outcome {
         let addr: Addr = target.parse().map_err(|e| Stop::doing(format!("address {target}"), e))?;
         return server(&addr, &args);
     }
+    if !target.starts_with("emu:") && target.contains(':') && !Path::new(target).exists() {
+        let wrong = target.parse::<Addr>().err().unwrap_or_default();
+        return Err(Stop::because(format!("there is no drive {target}, and as an address {wrong}")));
+    }
     let value = drive(target)?;
     print(&value, args.json);
     Ok(())

@@ -32,7 +32,20 @@ use crate::cli::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Whoever reads our output may have seen enough (`pumice info … | head`): that is no fault of ours to dump a stack for.
+fn end_quietly_without_a_reader() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let says = panic.payload().downcast_ref::<String>();
+        if says.is_some_and(|says| says.starts_with("failed printing to stdout: Broken pipe")) {
+            std::process::exit(2);
+        }
+        report(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_quietly_without_a_reader();
     let cli = Cli::parse();
     exit::finish(match cli.command {
         Command::Serve(args) => serve::run(*args),
@@ -42,7 +55,9 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(*args),
         Command::Sim(command) => sim::run(command),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "pumice", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "pumice", &mut script);
+            print!("{}", String::from_utf8_lossy(&script));
             Ok(())
         }
     })

@@ -30,21 +30,24 @@ pub fn usage() -> Usage {
     }
 }
 
-/// Raises the limit on open files to what `wanted` connections need, as far as allowed; answers the limit.
+/// Raises the limit on open files to what is allowed, and beyond that to `wanted` if it may be; answers the limit.
 pub fn raise_open_files(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let ceiling = limit.maximum.unwrap_or(u64::MAX);
     let now = limit.current.unwrap_or(u64::MAX);
-    if now >= wanted {
-        return now;
+    // A ceiling without end is above what the kernel takes.
+    for target in [wanted.max(ceiling), wanted] {
+        if now >= target {
+            return now;
+        }
+        let raised = Rlimit { current: Some(target), maximum: Some(ceiling.max(target)) };
+        if ceiling < target && setrlimit(Resource::Nofile, raised).is_ok() {
+            return target; // root may raise the ceiling, too
+        }
+        let raised = target.min(ceiling);
+        if setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }).is_ok() {
+            return raised;
+        }
     }
-    let raised = Rlimit { current: Some(wanted), maximum: Some(ceiling.max(wanted)) };
-    if ceiling < wanted && setrlimit(Resource::Nofile, raised).is_ok() {
-        return wanted; // root may raise the ceiling, too
-    }
-    let raised = wanted.min(ceiling);
-    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum }) {
-        Ok(()) => raised,
-        Err(_) => now,
-    }
+    now
 }

@@ -29,8 +29,10 @@ use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
 use crate::{control, drives, http, logging, process};
 
-/// Files beside connections: drives, rings, listeners, the log.
+/// Files beside connections: drives, the log, the HTTP face's.
 const FILES_BESIDE_CLIENTS: u64 = 128;
+/// Files of each core: its ring, its listeners, what wakes it.
+const FILES_PER_CORE: u64 = 8;
 
 /// A signal this long after the first one ends the process at once.
 const INSIST_AFTER: Duration = Duration::from_secs(5);
@@ -46,6 +48,8 @@ enum Phase {
 /// What the cores share.
 struct Shared {
     settings: Settings,
+    /// Connections that the limit on open files allows.
+    clients_possible: u64,
     specs: Vec<(DeviceSpec, Option<u64>)>,
     health: Health,
     phases: Mutex<mpsc::Sender<Phase>>,
@@ -65,17 +69,23 @@ struct Shared {
 
 /// Runs the command.
 pub fn run(args: ServeArgs) -> Outcome {
-    let settings = Settings::gather(args)?;
+    let mut settings = Settings::gather(args)?;
     logging::start(&settings.log)?;
     if !pumice_base::checksum::self_test() {
         return Err(Stop::because(
             "this machine computes CRC-32C wrongly: nothing it stores could be trusted",
         ));
     }
-    let wanted = u64::from(settings.clients_max) + FILES_BESIDE_CLIENTS;
-    let limit = process::raise_open_files(wanted);
-    if limit < wanted {
-        tracing::warn!("only {limit} open files are allowed: fewer clients than --max-clients fit");
+    let beside = FILES_BESIDE_CLIENTS + FILES_PER_CORE * u64::from(settings.cores);
+    let limit = process::raise_open_files(u64::from(settings.clients_max) + beside);
+    let clients_possible = limit.saturating_sub(beside).max(1);
+    if clients_possible < u64::from(settings.clients_max) {
+        tracing::warn!(
+            "only {limit} open files are allowed: {clients_possible} clients at once instead of {}; raise the limit \
+             (ulimit -n, or LimitNOFILE= in the unit)",
+            settings.clients_max
+        );
+        settings.clients_max = clients_possible as u32;
     }
     std::fs::create_dir_all(&settings.data)
         .map_err(|e| Stop::doing(format!("making {}", settings.data.display()), e))?;
@@ -91,6 +101,7 @@ pub fn run(args: ServeArgs) -> Outcome {
         http::Faces { http: settings.http.clone(), control: Some(control::socket_path(&settings.data)) };
     let shared = Arc::new(Shared {
         settings,
+        clients_possible,
         specs,
         health: health.clone(),
         phases: Mutex::new(phases),
@@ -152,7 +163,9 @@ fn specs(settings: &Settings) -> Result<Vec<(DeviceSpec, Option<u64>)>, Stop> {
         let drive = drives::default_drive(&settings.data)?;
         return Ok(vec![(DeviceSpec::Path(drive.path), drive.make_bytes)]);
     }
-    settings.devices.iter().map(|spec| Ok((drives::parse(spec)?, None))).collect()
+    let specs = settings.devices.iter().map(|spec| drives::parse(spec)).collect::<Result<Vec<_>, _>>()?;
+    drives::refuse_twice(&specs)?;
+    Ok(specs.into_iter().map(|spec| (spec, None)).collect())
 }
 
 fn root(shared: Arc<Shared>, core: CoreId) -> LocalBoxFuture<'static, ()> {
@@ -245,7 +258,7 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     if shared.stop.is_set() {
         return Ok(()); // the main thread says why
     }
-    let server = Arc::new(Server::new(redis_options(settings)?).map_err(Stop::because)?);
+    let server = Arc::new(Server::new(redis_options(shared)?).map_err(Stop::because)?);
     shared.health.serves(server.clone());
     let lines = bind_redis(shared, &server).await?;
     spawn(publish_metrics(shared.clone()));
@@ -306,6 +319,11 @@ async fn close(shared: &Arc<Shared>, server: &Arc<Server>, node: &Node) -> Outco
     spawn(end_when_insisted(shared.clone()));
     let started = pumice_reactor::now();
     face::stop(server).await;
+    for addr in shared.faces.get().into_iter().flat_map(|(_, addrs)| addrs) {
+        if let Addr::Unix(path) = addr {
+            let _ = std::fs::remove_file(path);
+        }
+    }
     node.close().await.map_err(Stop::because)?;
     tracing::info!("closed cleanly in {:.0?}", started.elapsed());
     Ok(())
@@ -345,7 +363,8 @@ fn node_memory(all: u64) -> u64 {
     (all / 4 * 3).max(crate::config::MEMORY_BYTES_MIN)
 }
 
-fn redis_options(settings: &Settings) -> Result<pumice_redis::options::Options, Stop> {
+fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop> {
+    let settings = &shared.settings;
     let seed = drives::new_id()?;
     let client_bytes = (settings.memory_bytes / 8).max(16 << 20);
     let port = settings.redis.iter().find_map(|addr| match addr.parse() {
@@ -355,7 +374,7 @@ fn redis_options(settings: &Settings) -> Result<pumice_redis::options::Options, 
     Ok(pumice_redis::options::Options {
         password: settings.password.clone().unwrap_or_default(),
         clients_max: u64::from(settings.clients_max),
-        clients_possible: u64::from(u32::MAX),
+        clients_possible: shared.clients_possible,
         protected_mode: settings.protected_mode,
         input_bytes_max: client_bytes,
         output_bytes_max: client_bytes,
@@ -380,7 +399,8 @@ async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<St
         refuse_taken(&addr)?;
         let bound = face::bind(server, &addr).await.map_err(Stop::because)?;
         let local = bound.local_addr().clone();
-        lines.push(format!("redis on {local}{}", if shared.settings.tls.is_some() { " (TLS)" } else { "" }));
+        let is_tls = shared.settings.tls.is_some() && matches!(local, Addr::Tcp(_));
+        lines.push(format!("redis on {local}{}", if is_tls { " (TLS)" } else { "" }));
         addrs.push(local);
         spawn(bound.run());
     }

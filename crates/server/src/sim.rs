@@ -28,6 +28,10 @@ fn list(json: bool) {
 }
 
 fn run_world(args: &SimRunArgs) -> Outcome {
+    if let Some(dir) = &args.plot {
+        // Before, not after the minutes that a world may take.
+        std::fs::create_dir_all(dir).map_err(|e| Stop::doing(format!("--plot {}", dir.display()), e))?;
+    }
     let options = pumice_sim::RunOptions {
         seed: args.seed,
         seeds: args.seeds,

@@ -14,6 +14,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Longest INFO accepted, in bytes.
 const INFO_BYTES_MAX: usize = 1 << 20;
 
+/// How a TLS server's answer to what is no TLS begins (RFC 8446, 5.1: an alert record).
+const TLS_ALERT: u8 = 0x15;
+
 /// Appends the head of a command of `count` parts.
 pub fn head(out: &mut Vec<u8>, count: usize) {
     out.push(b'*');
@@ -86,6 +89,11 @@ pub fn info(addr: &Addr, password: Option<&str>) -> Result<Vec<(String, String)>
     command(&mut out, &[b"INFO"]);
     stream.write_all(&out).map_err(failed)?;
     let mut reader = BufReader::new(stream);
+    if reader.fill_buf().map_err(failed)?.first() == Some(&TLS_ALERT) {
+        return Err(Stop::because(format!(
+            "{addr} speaks TLS: ask the server through its control socket, `pumice info --data DIR`"
+        )));
+    }
     if password.is_some() {
         let mut line = String::new();
         reader.read_line(&mut line).map_err(failed)?;

@@ -4,6 +4,7 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use common::{Server, check_exit, pumice, run, stderr, stdout};
 use redis::Commands;
@@ -28,11 +29,27 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).contains("Example"), "{command} --help has no examples");
     }
+    assert!(stdout(&run(&["--help"])).contains("Pumice turns flash into drives on the network"));
     assert!(stdout(&run(&["--version"])).starts_with("pumice "));
     check_exit(&run(&["serve", "--no-such-flag"]), 2, "--no-such-flag");
     check_exit(&run(&["serve", "--memory", "much"]), 2, "is not a size");
     check_exit(&run(&["serve", "--device", "emu:nothing"]), 2, "no preset");
     assert!(stdout(&run(&["completions", "bash"])).contains("_pumice"));
+    for seconds in ["-1", "0", "nan", "1e300"] {
+        check_exit(&run(&["bench", "r-get", &format!("--seconds={seconds}")]), 2, "is no time");
+    }
+    check_exit(&run(&["sim", "run", "kv", "--seeds", "0"]), 2, "--seeds");
+    check_exit(&run(&["sim", "run", "sdf", "--plot", "/dev/null/x"]), 2, "--plot /dev/null/x");
+}
+
+#[test]
+fn output_that_nobody_reads_on_is_no_panic() {
+    let mut command = pumice();
+    let mut child =
+        command.args(["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((stderr(&output).as_str(), output.status.code()), ("", Some(2)));
 }
 
 #[test]
@@ -55,7 +72,32 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
         check_exit(&run(&[command, &text]), 2, "is no drive");
     }
     serve(&["--device", &text], "is no drive");
-    serve(&["--device", &empty], "is no drive");
+    serve(&["--device", &empty], "it is empty");
+    check_exit(&run(&["format", &at("grain"), "--size", "100"]), 2, "too little for a drive");
+    assert!(!Path::new(&at("grain")).exists(), "nothing is left of it");
+    check_exit(&run(&["format", &empty]), 2, "too little for a drive");
+    check_exit(&run(&["format", &at("one"), "--size", "256MiB", "--channels", "0"]), 2, "--channels");
+    // A pipe would wait for its other end, a terminal for whoever types.
+    let pipe = at("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let directory = dir.path().display().to_string();
+    for (odd, says) in [
+        (pipe.as_str(), "neither a file nor"),
+        ("/dev/zero", "neither a file nor"),
+        (directory.as_str(), "is a directory"),
+    ] {
+        serve(&["--device", odd], says);
+        for command in ["info", "check", "format"] {
+            check_exit(&run(&[command, odd]), 2, says);
+        }
+    }
+    check_exit(&run(&["info", "127.0.0.1:99999"]), 2, "there is no drive 127.0.0.1:99999");
+    let drive = formatted(dir.path(), "drive");
+    std::os::unix::fs::symlink(&drive, at("link")).unwrap();
+    std::fs::hard_link(&drive, at("twin")).unwrap();
+    for same in [&drive, &at("link"), &at("twin")] {
+        serve(&["--device", &drive, "--device", same], "are the same drive: name each drive once");
+    }
     check_exit(&run(&["format", &at("tiny"), "--size", "1MiB"]), 2, "make the file larger");
     check_exit(&run(&["format", &at("small"), "--size", "64MiB"]), 2, "at least 14 are needed");
     check_exit(&run(&["format", &at("nowhere/drive")]), 2, "nowhere");
@@ -64,7 +106,16 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     serve(&["--config", &file("c.toml", "memory = 'much'\n")], "is not a size");
     serve(&["--config", &at("d.toml")], "d.toml");
     serve(&["--redis", "nonsense"], "neither host:port nor unix:PATH");
+    serve(&["--http", "nonsense"], "--http nonsense: \"nonsense\" is neither host:port nor unix:PATH");
+    serve(&["--log", "loud"], "log level 'loud' is none: use error");
+    serve(&["--max-clients", "0"], "--max-clients");
+    serve(&["--config", &file("e.toml", "max-clients = 0\n")], "max-clients must be at least 1");
+    serve(&["--config", &file("f.toml", "cores = 2000\n")], "cores must be from 1 to 1024");
+    serve(&["--config", &file("g.toml", "log = 'foo'\n")], "log level 'foo' is none");
     assert!(!dir.path().join("data/drive0").exists(), "nothing is made before the settings are right");
+    let output = run(&["serve", "--data", &data, "--device", &drive, "--redis", "unix:/nonexistent/socket"]);
+    check_exit(&output, 2, "/nonexistent/socket");
+    assert_eq!(stderr(&output).matches("cannot listen").count(), 1, "{}", stderr(&output));
     // An address of nobody here: not told as another server's.
     let output = run(&["serve", "--data", &data, "--redis", "192.0.2.77:7777"]);
     check_exit(&output, 2, "192.0.2.77:7777");
@@ -143,6 +194,9 @@ fn check_exits_0_for_a_clean_drive_1_for_a_damaged_one_2_for_none() {
     assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
     assert!(stdout(&output).contains("damaged"), "{}", stdout(&output));
     check_exit(&run(&["check", dir.path().join("none").to_str().unwrap()]), 2, "none");
+    // The drive's first page is gone: there is another superblock.
+    file.write_all_at(&[0xff; 4096], 0).unwrap();
+    assert!(stdout(&run(&["check", name])).contains("superblock"));
     // Served all the same: that key is an error that names it, the others are there.
     let server = Server::start(dir.path(), &[]);
     let mut client = server.client();
@@ -150,6 +204,9 @@ fn check_exits_0_for_a_clean_drive_1_for_a_damaged_one_2_for_none() {
     assert!(error.contains("key250"), "{error}");
     assert_eq!(client.get::<_, String>("key251").unwrap(), "251:".repeat(700));
     server.stop();
+    let output = run(&["check", name]);
+    assert_eq!(output.status.code(), Some(1), "the value is damaged still");
+    assert!(!stdout(&output).contains("superblock"), "{}", stdout(&output));
 }
 
 #[test]
@@ -371,7 +428,7 @@ fn a_redis_face_on_a_unix_socket_replaces_a_stale_one() {
     let addr = format!("unix:{}", socket.display());
     let mut child = pumice()
         .args(["serve", "--redis", &addr, "--memory", "64MiB", "--data", dir.path().to_str().unwrap()])
-        .stdout(std::process::Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
@@ -379,6 +436,7 @@ fn a_redis_face_on_a_unix_socket_replaces_a_stale_one() {
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     let client = redis::Client::open(format!("redis+unix://{}", socket.display())).unwrap();
     assert_eq!(redis::cmd("PING").query::<String>(&mut client.get_connection().unwrap()).unwrap(), "PONG");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let _ = redis::cmd("SHUTDOWN").query::<String>(&mut client.get_connection().unwrap());
+    assert!(child.wait().unwrap().success());
+    assert!(!socket.exists(), "a server that ends takes its socket along");
 }

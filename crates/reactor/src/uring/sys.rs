@@ -292,8 +292,6 @@ pub(super) fn connecting_socket(addr: &Addr) -> io::Result<(Handle, Box<RawAddr>
 }
 
 pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, Addr)> {
-    let explain =
-        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {addr}: {error}"));
     let raw = RawAddr::new(addr)?;
     let fd = socket(addr)?;
     if let Addr::Tcp(_) = addr {
@@ -312,15 +310,15 @@ pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, 
         {
             // Left behind by a process that was killed.
             std::fs::remove_file(path)?;
-            bind().map_err(explain)?;
+            bind()?;
         }
         (result, _) => {
-            result.map_err(explain)?;
+            result?;
         }
     }
     let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
     // SAFETY: no memory is passed.
-    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map_err(explain)?;
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
     let addr = match addr {
         Addr::Tcp(_) => {
             let mut raw = RawAddr::empty();
