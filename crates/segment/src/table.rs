@@ -93,6 +93,8 @@ pub(crate) struct Table {
     reserve: u32,
     /// Of the reserve, what users may have: cleaning wins it back at once.
     lent: u32,
+    /// Segments that may be opened before so much may be alive that what is lent must be called back.
+    lent_for: u64,
     /// What a packed segment loses: its header, and half a page a frame.
     overhead_bytes: u32,
     /// Bytes that must die before cleaning is tried again; 0 = it may win something.
@@ -138,6 +140,7 @@ impl Table {
             raw_bytes: device.raw_bytes(),
             reserve,
             lent: 0,
+            lent_for: 0,
             futile_for_bytes: 0,
             tried_for_deletes: false,
             overhead_bytes: geometry.page_bytes * (1 + frames.div_ceil(2)),
@@ -275,11 +278,21 @@ impl Table {
         self.reserve - self.lent
     }
 
-    /// Lends or calls back, seeing how much is alive. What is not known to be dead counts.
+    /// Lends or calls back, seeing how much is alive. What is not known to be dead counts. Much may be written before the next
+    /// look: what is lent is called back as well when so many segments were opened that three quarters may be alive.
     fn lend(&mut self, live_bytes: u64) {
+        let segment_bytes = u64::from(self.geometry.block_bytes());
         let segments = self.entries.len() as u64 - u64::from(self.first_data);
-        let bytes = segments * u64::from(self.geometry.block_bytes());
-        self.lent = if live_bytes <= bytes / 4 * 3 { self.reserve / 2 } else { 0 };
+        self.lent_for = (segments * segment_bytes / 4 * 3).saturating_sub(live_bytes) / segment_bytes;
+        self.lent = if self.lent_for > 0 { self.reserve / 2 } else { 0 };
+    }
+
+    /// A segment was opened, which may come to be full of what is alive.
+    fn note_opened(&mut self) {
+        self.lent_for = self.lent_for.saturating_sub(1);
+        if self.lent_for == 0 {
+            self.lent = 0;
+        }
     }
 
     /// The segments that are opened next.
@@ -358,6 +371,7 @@ impl Table {
             let life = self.next_life;
             self.next_life += 1;
             self.opened += 1;
+            self.note_opened();
             let entry = &mut self.entries[id as usize];
             assert!(
                 entry.state == SegmentState::Free,
