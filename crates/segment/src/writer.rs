@@ -470,7 +470,13 @@ pub(crate) async fn write_moved(
         {
             Ok(written) => ptrs.extend(written),
             Err(error) => {
-                inner.moves().forget(number);
+                // Nobody learns where the frames before it lie: no recovery needs them, nor will anything name them.
+                let mut moves = inner.moves();
+                numbers.push(number);
+                numbers.iter().for_each(|&number| moves.forget(number));
+                drop(moves);
+                let mut table = inner.table();
+                ptrs.iter().for_each(|ptr: &RecordPtr| table.mark_dead(ptr.addr.segment(), ptr.len));
                 return Err(error);
             }
         }
