@@ -39,8 +39,10 @@ pub enum AppendClass {
     Delete,
     /// The client's own upkeep: may use the reserve but for the last segment.
     Upkeep,
-    /// Cleaning, without which nothing could ever be won back: may use all of it.
+    /// Cleaning, without which nothing could ever be won back: may use all of it but what is kept for rescues.
     System,
+    /// Commits whose program failed, which what is released may wait for: where programs fail, the last segment is theirs.
+    Rescue,
 }
 
 /// What an append was given.

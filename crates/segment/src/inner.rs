@@ -274,7 +274,7 @@ impl Inner {
             AppendClass::User => self.user_floor.load(Ordering::Relaxed),
             // The last segment of all was opened by cleaning, which needs what is left of it to empty its victim.
             AppendClass::Upkeep => 1,
-            AppendClass::Delete | AppendClass::System => return Ok(()),
+            AppendClass::Delete | AppendClass::System | AppendClass::Rescue => return Ok(()),
         };
         let free = self.free.load(Ordering::Relaxed);
         if free >= least {

@@ -38,7 +38,7 @@ pub(crate) async fn relocate(inner: &Arc<Inner>, failed: Sealed) -> Result<Seale
 async fn fresh_segment(inner: &Arc<Inner>) -> Result<OpenSegment, String> {
     let mut out = VecDeque::new();
     for _ in 0..2 {
-        match inner.open_segments(Stream::Commit, 1, AppendClass::System, &mut out) {
+        match inner.open_segments(Stream::Commit, 1, AppendClass::Rescue, &mut out) {
             Ok(()) => break,
             Err(AppendError::Busy) => {
                 metalog::write_meta(inner, Write::internal()).await.map_err(|error| error.to_string())?;

@@ -91,6 +91,8 @@ pub(crate) struct Table {
     first_data: u32,
     raw_bytes: u64,
     reserve: u32,
+    /// Segments of it for commits whose program failed.
+    kept_for_rescue: u32,
     /// Of the reserve, what users may have: cleaning wins it back at once.
     lent: u32,
     /// Segments that may be opened before so much may be alive that what is lent must be called back.
@@ -132,13 +134,16 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn new(device: &Device, first_data: u32, reserve: u32, frame_bytes: u32) -> Self {
         let geometry = device.geometry();
+        // Elsewhere hardly any program fails.
+        let kept_for_rescue = u32::from(device.wears());
         let frames = geometry.block_bytes() / frame_bytes.clamp(geometry.page_bytes, geometry.block_bytes());
         Self {
             device: device.clone(),
             geometry,
             first_data,
             raw_bytes: device.raw_bytes(),
-            reserve,
+            reserve: reserve + kept_for_rescue,
+            kept_for_rescue,
             lent: 0,
             lent_for: 0,
             futile_for_bytes: 0,
@@ -335,8 +340,9 @@ impl Table {
             // Deletes are small and bring space back: they may go further than anything else of the user's, and leave
             // enough for the key tables that they need.
             AppendClass::Delete => (self.user_floor() / 2).max(1),
-            AppendClass::Upkeep => 1,
-            AppendClass::System => 0,
+            AppendClass::Upkeep => 1 + self.kept_for_rescue,
+            AppendClass::System => self.kept_for_rescue,
+            AppendClass::Rescue => 0,
         }
     }
 

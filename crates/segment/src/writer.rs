@@ -41,6 +41,8 @@ pub(crate) struct Writer {
 #[derive(Default)]
 struct WriterState {
     open: Option<OpenSegment>,
+    /// What will be open when the write under way has ended, if anything.
+    expected: Option<OpenSegment>,
     /// Of the moved stream.
     next_frame: u64,
 }
@@ -66,6 +68,16 @@ impl Writer {
 
     pub(crate) fn set_open(&self, open: OpenSegment) {
         self.state().open = Some(open);
+    }
+
+    /// The segment that the next write goes to, as far as can be told.
+    fn next_open(&self) -> Option<OpenSegment> {
+        let state = self.state();
+        state.open.or(state.expected)
+    }
+
+    fn expect(&self, open: Option<OpenSegment>) {
+        self.state().expected = open;
     }
 
     /// Takes the open segment away from the writer.
@@ -164,7 +176,7 @@ pub(crate) fn object_room(inner: &Inner, group: Group) -> u32 {
     // Of the lane that is free, if one is.
     let lanes = lanes(inner, group);
     let free = lanes.iter().find(|&&lane| inner.writers[lane].turn().available() > 0);
-    let Some(open) = inner.writers[*free.unwrap_or(&lanes[0])].open() else { return fresh };
+    let Some(open) = inner.writers[*free.unwrap_or(&lanes[0])].next_open() else { return fresh };
     let left = inner.segment_bytes - open.offset.max(page);
     // Less than a sixteenth of a segment is not worth a piece: the segment is sealed.
     match left.checked_sub(frame_bytes(0, true) as u32) {
@@ -185,11 +197,13 @@ fn moved_frame_max(inner: &Inner) -> usize {
 /// The segment being written: sealed if the write is abandoned, because how far it came is not known then.
 struct Writing<'a> {
     inner: &'a Arc<Inner>,
+    writer: &'a Writer,
     segment: Option<SegmentId>,
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
+        self.writer.expect(None);
         if let Some(segment) = self.segment {
             self.inner.table().seal(segment);
         }
@@ -247,7 +261,7 @@ async fn write_frame(
             .await
             .map_err(|error| AppendError::ReadOnly(error.to_string().into()))?;
         let open = take_segment(inner, lane, stream, class, padded).await?;
-        let mut writing = Writing { inner, segment: Some(open.id) };
+        let mut writing = Writing { inner, writer, segment: Some(open.id) };
         let number = number.unwrap_or(u64::from(open.offset) / page as u64);
         let last_seq = inner.commit().next_seq - 1;
         let start = Addr::new(open.id, open.offset);
@@ -284,13 +298,14 @@ async fn write_frame(
             },
             Addr::new(open.id, open.offset + head as u32),
         );
+        let end = start.offset() + (head + padded) as u32;
+        let full = end + 2 * page as u32 > inner.segment_bytes;
+        writer.expect((!full).then_some(OpenSegment { offset: end, ..open }));
         match program(inner, start, buf.freeze()).await {
             Ok(()) => {
-                let end = start.offset() + (head + padded) as u32;
                 let live = ptrs.iter().map(|ptr| ptr.len).sum();
                 writing.segment = None;
                 let newest = if stream == Stream::Moved { number } else { last_seq };
-                let full = end + 2 * page as u32 > inner.segment_bytes;
                 {
                     let mut table = inner.table();
                     table.wrote(open.id, end, live, newest);

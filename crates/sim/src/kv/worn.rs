@@ -19,8 +19,6 @@ use std::time::Duration;
 const LIVES_MAX: u64 = 60;
 /// The share of the drive that may go bad before the run ends, if writes were not refused before: 1 of this many.
 const GONE_ONE_IN: u64 = 3;
-/// The share from which on a commit may run out of segments to go to.
-const FAILING_ONE_IN: u64 = 4;
 /// Erases after which real MLC needs a tenth of this code's correction; a block dies at about twice as many.
 const RATED_ERASES: f64 = 6.0;
 /// How often the drive is asked whether it has worn out.
@@ -134,11 +132,8 @@ fn bad_segments(store: &Store) -> u64 {
     store.space().bad / u64::from(store.heap().segment_bytes())
 }
 
-/// Whether so much went bad that writes may be refused for it. A commit that finds no sound block may end the drive a little
-/// before: what is released may wait for that very commit, or for a snapshot.
+/// Whether so much went bad that writes may be refused for it.
 fn is_gone(store: &Store) -> bool {
     let space = store.space();
-    let ran_out = || store.heap().read_only().is_some_and(|reason| reason.contains("no segment is left"));
-    let one_in = if ran_out() { FAILING_ONE_IN } else { GONE_ONE_IN };
-    space.bad * one_in >= space.raw
+    space.bad * GONE_ONE_IN >= space.raw
 }
