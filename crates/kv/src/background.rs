@@ -55,13 +55,16 @@ async fn flush_task(store: Arc<Inner>) {
     }
 }
 
+/// Merges of upper runs of a slice that wait for those of later ones, and the one under way.
+const TIERS_MAX: usize = 3;
+
 /// What is being merged of a slice.
 #[derive(Clone, Default)]
 struct Jobs {
     /// Into its bottom run, which may take long.
     whole: Option<Job>,
-    /// Meanwhile, of runs that came since.
-    tier: Option<Job>,
+    /// Meanwhile, of runs that came since; behind one that takes long, of those that came after it began.
+    tiers: Vec<Job>,
 }
 
 async fn merge_task(store: Arc<Inner>) {
@@ -93,31 +96,35 @@ async fn merge_task(store: Arc<Inner>) {
 }
 
 impl Inner {
-    /// A step of merging upper runs. Answers whether there was anything to do.
+    /// A step of merging upper runs, the newest first. Answers whether there was anything to do.
     async fn step_tier(self: &Arc<Self>, slice: SliceId, jobs: &mut Jobs) -> bool {
-        if jobs.tier.is_none() {
+        if jobs.tiers.len() < TIERS_MAX {
             let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
-            let above = jobs.whole.as_ref().and_then(|whole| whole.runs.first().copied());
-            jobs.tier = plan::plan_tier(slice, &version, above.unwrap_or(0), &self.barred_tables());
+            let below = jobs.tiers.last().or(jobs.whole.as_ref());
+            let above = below.and_then(|below| below.runs.first().copied()).unwrap_or(0);
+            jobs.tiers.extend(plan::plan_tier(slice, &version, above, &self.barred_tables()));
         }
-        let Some(job) = &jobs.tier else { return false };
+        let Some(job) = jobs.tiers.last() else { return false };
         if self.try_step(job).await.unwrap_or(true) {
-            jobs.tier = None;
+            jobs.tiers.pop();
         }
         true
     }
 
-    /// A step of merging into the bottom run; of the slice that goes first alone, if one does.
+    /// A step of merging into the bottom run; of the slice that goes first alone, if one does, and of one at a time where they
+    /// take long: what is merged together lies together and dies together.
     async fn step_whole(self: &Arc<Self>, slice: SliceId, jobs: &mut Jobs) -> bool {
         let first = self.merge_first();
-        if first.is_some_and(|first| first != slice) {
+        let is_long = self.are_merges_long();
+        let under_way = lock(&self.merging).filter(|_| is_long);
+        if first.or(under_way).is_some_and(|turn| turn != slice) {
             return false;
         }
         if jobs.whole.is_none() {
             jobs.whole = if first.is_some() { self.whole_merge(slice) } else { self.plan_whole(slice) };
             if jobs.whole.is_some() {
                 // Tiers that are half merged are part of it.
-                jobs.tier = None;
+                jobs.tiers.clear();
             }
         }
         let Some(job) = &jobs.whole else {
@@ -126,14 +133,19 @@ impl Inner {
             }
             return false;
         };
-        // What a job merges is free when it ends: where space is short, it is not shared among several.
+        *lock(&self.merging) = Some(slice);
         let mut step = self.try_step(job).await;
-        while step == Ok(false) && self.merge_eagerly.load(Ordering::Relaxed) && !self.is_closing() {
+        // What a job merges is free when it ends: where space is short, it is not shared among several. Upper runs would pile up
+        // beside a long one.
+        let is_urgent = || self.merge_eagerly.load(Ordering::Relaxed) && !is_long;
+        while step == Ok(false) && is_urgent() && !self.is_closing() {
             step = self.try_step(job).await;
         }
         if step != Ok(false) {
             jobs.whole = None;
-            if first.is_some() {
+            *lock(&self.merging) = None;
+            // It may have been put first meanwhile.
+            if self.merge_first() == Some(slice) {
                 self.merged_first(step.is_ok());
             }
         }

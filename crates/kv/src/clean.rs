@@ -190,14 +190,14 @@ pub async fn clean_task(store: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Free segments below which cleaning starts: enough to take what is written while one is cleaned, no more,
-    /// because every segment kept free is dead data cleaned too early.
+    /// Free segments below which cleaning starts: enough to take what is written while one is cleaned, or while a merge wins
+    /// as much, no more, because every segment kept free is dead data cleaned too early.
     pub fn free_target(&self) -> u32 {
-        (self.segments / 128).clamp(4, 24)
+        (self.segments / 128).clamp(4, 24) + self.merge_room()
     }
 
     /// Free segments from which on users are held to what cleaning wins. Above, cleaning itself goes at half its speed.
-    fn paced_below(&self) -> u32 {
+    pub fn paced_below(&self) -> u32 {
         self.free_target() / 2
     }
 
@@ -555,7 +555,8 @@ impl Inner {
             Knows::Nobody => return Ok(Some(0)),
             Knows::ItsMaker | Knows::Manifest => {}
         }
-        let group = self.group_of(footer.slice, self.order_of(&footer));
+        let (order, bytes) = self.run_of(&footer);
+        let group = self.group_of(footer.slice, order, bytes);
         let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)], group, true).await?;
         // Makers place their tables and name them in one turn.
         let _turn = self.commit_turn.acquire(1).await;

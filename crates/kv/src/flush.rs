@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
-use pumice_reactor::{sleep, yield_now};
+use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
 use pumice_segment::{AppendError, CommitFailed, Group, RecordPtr};
 
 use crate::entry::{Body, KeyEntry};
@@ -25,7 +25,7 @@ use crate::record;
 use crate::retired::Retired;
 use crate::slice::{SharedMemtable, lock};
 use crate::store::Inner;
-use crate::table::{Head, TableBuilder};
+use crate::table::{Head, TableBuilder, TableMeta};
 use crate::types::{Seq, SliceId};
 use crate::version::RunOrder;
 
@@ -152,7 +152,7 @@ impl Inner {
         let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
         let (order, nothing_below) = (version.newest_order() + 1, version.runs.is_empty());
         let (ids, retired) = self.ids_and_retired(slice);
-        let mut writer = TableWriter::new(self, slice, order, ids, UPPER_FILTER_BITS);
+        let mut writer = TableWriter::new(self, (slice, order), ids, UPPER_FILTER_BITS, 0);
         let context = RowContext { slice, nothing_below, retired };
         if !older.is_empty() {
             // A flush before this one failed: its rows go along, each key's newest version.
@@ -268,7 +268,7 @@ fn tally_changes(manifest: &Manifest, tallies: &HashMap<u32, i64>) -> Vec<Change
     changes.into_iter().map(|(space, value)| Change::Tally(space, value)).collect()
 }
 
-/// Writes entries in key order into as many tables as they need.
+/// Writes entries in key order into as many tables as they need: one is on its way while the next one is built.
 pub struct TableWriter<'a> {
     store: &'a Arc<Inner>,
     slice: SliceId,
@@ -277,13 +277,27 @@ pub struct TableWriter<'a> {
     filter_bits: usize,
     group: Group,
     builder: Option<(TableBuilder, usize)>,
+    writing: Option<JoinHandle<Result<Written, StoreError>>>,
+}
+
+/// A table that was written.
+struct Written {
+    making: Making,
+    meta: TableMeta,
+    head: Head,
 }
 
 impl<'a> TableWriter<'a> {
-    /// Tables for run `order` of `slice`, numbered from `ids` on.
-    pub fn new(store: &'a Arc<Inner>, slice: SliceId, order: RunOrder, ids: u64, filter_bits: usize) -> Self {
-        let group = store.group_of(slice, order);
-        Self { store, slice, order, next_id: ids, filter_bits, group, builder: None }
+    /// Tables for a run, numbered from `ids` on; the run will have about `run_bytes`.
+    pub fn new(
+        store: &'a Arc<Inner>,
+        (slice, order): (SliceId, RunOrder),
+        ids: u64,
+        filter_bits: usize,
+        run_bytes: u64,
+    ) -> Self {
+        let group = store.group_of(slice, order, run_bytes);
+        Self { store, slice, order, next_id: ids, filter_bits, group, builder: None, writing: None }
     }
 
     /// Adds an entry, whose key is above all before it.
@@ -294,24 +308,41 @@ impl<'a> TableWriter<'a> {
             (builder, self.store.table_limit(self.group))
         });
         builder.add(key, entry);
-        if builder.payload_bytes() >= *limit {
-            self.finish(new).await?;
-        }
-        Ok(())
+        if builder.payload_bytes() >= *limit { self.send(new).await } else { Ok(()) }
     }
 
-    /// Closes the table that is open.
+    /// Closes the table that is open and waits until all are written.
     pub async fn finish(&mut self, new: &mut NewTables) -> Result<(), StoreError> {
+        self.send(new).await?;
+        self.settle(new).await
+    }
+
+    /// Closes the table that is open, and has it written once the one before it is.
+    async fn send(&mut self, new: &mut NewTables) -> Result<(), StoreError> {
         let Some((builder, _)) = self.builder.take() else { return Ok(()) };
+        self.settle(new).await?;
         let (mut meta, payload) = builder.finish();
         let head_at = meta.head_at as usize;
         let head = Head::verify(&meta, &payload[head_at..head_at + meta.head_len as usize])
             .expect("the builder's own head verifies");
         new.bytes += payload.len() as u64;
         let making = Making::begin(self.store, meta.id);
-        meta.ptr = self.store.write_table(vec![payload.clone()], self.group, false).await?;
-        making.written(meta.ptr);
-        self.store.keep_blocks(&meta, &head, &payload);
+        let (store, group) = (self.store.clone(), self.group);
+        self.writing = Some(spawn(async move {
+            meta.ptr = store.write_table(vec![payload.clone()], group, false).await?;
+            making.written(meta.ptr);
+            store.keep_blocks(&meta, &head, &payload);
+            Ok(Written { making, meta, head })
+        }));
+        // It takes its place before the next table is cut to fit what is left of the segment.
+        yield_now().await;
+        Ok(())
+    }
+
+    /// Waits for the table that is on its way.
+    async fn settle(&mut self, new: &mut NewTables) -> Result<(), StoreError> {
+        let Some(writing) = self.writing.take() else { return Ok(()) };
+        let Written { making, meta, head } = writing.await.unwrap_or(Err(StoreError::Closing))?;
         new.making.push(making);
         new.heads.insert(meta.id, Arc::new(head));
         new.changes.push(Change::Add(self.order, meta));

@@ -58,13 +58,18 @@ impl Inner {
         if sunk {
             return Ok(false);
         }
-        let mut sources = Vec::with_capacity(inputs.len());
-        for run in &inputs {
-            let mut source = RunReader::new(run, &retired);
+        let longest = inputs.iter().max_by_key(|run| run.bytes()).map(|run| run.order);
+        let all_bytes: u64 = inputs.iter().map(Run::bytes).sum::<u64>().max(1);
+        let step_bytes = self.step_bytes();
+        let reader = |run: &Run| {
+            let wanted = u128::from(step_bytes) * u128::from(run.bytes()) / u128::from(all_bytes);
+            RunReader::new(self, run, &retired, wanted as u64, Some(run.order) == longest)
+        };
+        let mut sources: Vec<_> = inputs.iter().map(reader).collect();
+        for source in &mut sources {
             source.advance(self).await?;
-            sources.push(source);
         }
-        let place = Place { slice: job.slice, target, is_bottom, ids };
+        let place = Place { slice: job.slice, target, is_bottom, run_bytes: all_bytes, ids };
         let mut step = self.merge_sources(&place, &mut sources, &retired).await?;
         let mut changes = step.new.changes.clone();
         for (run, source) in inputs.iter().zip(&sources) {
@@ -160,6 +165,12 @@ impl Inner {
         Ok(())
     }
 
+    /// Bytes of tables that a step writes.
+    fn step_bytes(&self) -> u64 {
+        let space = self.heap.space();
+        ((space.free + space.reserved) / 4).clamp(1, STEP_BYTES)
+    }
+
     /// Merges sources, newest first, into tables until the step is long enough or all sources but the last,
     /// which is the target, are at their end.
     async fn merge_sources(
@@ -169,19 +180,19 @@ impl Inner {
         retired: &Retired,
     ) -> Result<Step, StoreError> {
         let bits = if place.is_bottom { BOTTOM_FILTER_BITS } else { UPPER_FILTER_BITS };
-        let mut writer = TableWriter::new(self, place.slice, place.target, place.ids, bits);
+        let mut writer =
+            TableWriter::new(self, (place.slice, place.target), place.ids, bits, place.run_bytes);
         let mut step = Step::default();
         let mut since_yield = 0;
         let alone = sources.len() == 1;
-        let space = self.heap.space();
-        let step_bytes = ((space.free + space.reserved) / 4).min(STEP_BYTES);
+        let step_bytes = self.step_bytes();
         let mut queue = SourceQueue::new(sources.len(), |at| sources[at].key.as_ref());
         while let Some(first) = queue.first() {
             // Never inside of a table of the target: its rest would keep the whole table's space, for ever where no newer
             // key lies in it.
             let may_end =
                 sources.iter().all(|source| source.order != place.target || source.is_between_tables());
-            let is_long = step.new.bytes >= step_bytes.max(1) || step.dropped.len() >= 200_000;
+            let is_long = step.new.bytes >= step_bytes || step.dropped.len() >= 200_000;
             let is_rest =
                 !alone && sources.iter().all(|source| source.key.is_none() || source.order == place.target);
             if may_end && (is_long || is_rest) {
@@ -241,10 +252,10 @@ impl Inner {
             return Ok(true);
         };
         let one = Run { order, tables: vec![table.clone()] };
-        let mut source = RunReader::new(&one, &retired);
+        let mut source = RunReader::new(self, &one, &retired, one.bytes(), true);
         source.advance(self).await?;
         let is_bottom = version.runs.last().is_some_and(|run| run.order == order);
-        let place = Place { slice, target: order, is_bottom, ids };
+        let place = Place { slice, target: order, is_bottom, run_bytes: run.bytes(), ids };
         let mut step = self.merge_sources(&place, std::slice::from_mut(&mut source), &retired).await?;
         let mut changes = step.new.changes.clone();
         consumed(&one, &source, slice, &mut changes);
@@ -280,6 +291,8 @@ struct Place {
     slice: SliceId,
     target: RunOrder,
     is_bottom: bool,
+    /// Bytes of the runs that are merged.
+    run_bytes: u64,
     /// The first of their numbers.
     ids: u64,
 }

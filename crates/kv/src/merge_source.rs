@@ -1,8 +1,13 @@
 //! Where a merge's entries come from: runs read in key order.
+//!
+//! The first piece of each run is asked for at once, and of the run that is most of a merge the next piece while the last
+//! one is merged: a merge is as long as users wait for what it wins. Of the others a step takes hardly more than one piece.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pumice_reactor::{JoinHandle, spawn};
+use pumice_segment::RecordPtr;
 
 use crate::block::Block;
 use crate::cache::damaged;
@@ -14,8 +19,18 @@ use crate::store::Inner;
 use crate::table::Head;
 use crate::version::{Run, RunOrder, Table};
 
-/// Bytes read of an input at a time.
-const READ_BYTES: u32 = 128 * 1024;
+/// Bytes read of an input at a time, at most and at least.
+const PIECE_BYTES_MAX: u32 = 128 * 1024;
+const PIECE_BYTES_MIN: u32 = 16 * 1024;
+
+/// A piece of a table on its way.
+struct Ahead {
+    /// The table's place when it was asked for.
+    ptr: RecordPtr,
+    offset: u32,
+    len: u32,
+    read: JoinHandle<Result<Bytes, StoreError>>,
+}
 
 /// Reads a run in key order, large pieces at a time, past the caches.
 pub struct RunReader {
@@ -30,6 +45,11 @@ pub struct RunReader {
     /// Bytes read ahead of the current table, and where they start in it.
     bytes: Bytes,
     bytes_at: u32,
+    /// The piece that is wanted next.
+    ahead: Option<Ahead>,
+    /// Whether pieces after the first one are asked for ahead.
+    is_long: bool,
+    piece_bytes: u32,
     entries: std::vec::IntoIter<(Bytes, KeyEntry)>,
     /// The next key; `None` at the end.
     pub key: Option<Bytes>,
@@ -40,10 +60,36 @@ pub struct RunReader {
     pub taken_bytes: u64,
 }
 
+/// Asks for the piece of a table that begins with a block, if there is such a block.
+fn ask(store: &Arc<Inner>, table: &Arc<Table>, head: &Head, block: usize, piece_bytes: u32) -> Option<Ahead> {
+    if block >= head.index.blocks() {
+        return None;
+    }
+    let (offset, len) = head.index.place(block);
+    let len = piece(table, offset, len, piece_bytes);
+    let (ptr, store, table) = (table.meta.ptr, store.clone(), table.clone());
+    let read = spawn(async move { store.read_of(&table, offset, len).await });
+    Some(Ahead { ptr, offset, len, read })
+}
+
+/// Bytes to read of a table from a block of `len` bytes on.
+fn piece(table: &Table, offset: u32, len: u32, piece_bytes: u32) -> u32 {
+    piece_bytes.max(len).min(table.meta.head_at - offset)
+}
+
+fn first_block(table: &Table, head: &Head) -> usize {
+    head.index.block_of(&table.meta.min_key).unwrap_or(head.index.blocks())
+}
+
 impl RunReader {
-    /// At the start of a run, before its first key.
-    pub fn new(run: &Run, retired: &Retired) -> Self {
+    /// At the start of a run, before its first key. `wanted_bytes`: what is likely to be read of it before it is dropped, so
+    /// that little is read in vain. `is_long`: of a merge's runs the one with the most to read.
+    pub fn new(store: &Arc<Inner>, run: &Run, retired: &Retired, wanted_bytes: u64, is_long: bool) -> Self {
+        let piece_bytes = wanted_bytes.clamp(PIECE_BYTES_MIN.into(), PIECE_BYTES_MAX.into()) as u32;
         let are_retired = run.tables.iter().filter(|table| retired.covers_all(&table.meta));
+        let first = run.tables.first().and_then(|table| Some((table, table.head()?)));
+        let ahead =
+            first.and_then(|(table, head)| ask(store, table, &head, first_block(table, &head), piece_bytes));
         Self {
             order: run.order,
             retired: are_retired.map(|table| table.meta.id).collect(),
@@ -52,6 +98,9 @@ impl RunReader {
             current: None,
             bytes: Bytes::new(),
             bytes_at: 0,
+            ahead,
+            is_long,
+            piece_bytes,
             entries: Vec::new().into_iter(),
             key: None,
             entry: None,
@@ -75,7 +124,7 @@ impl RunReader {
     }
 
     /// Goes to the next entry. A table that does not read is set aside, and stays so when this fails.
-    pub async fn advance(&mut self, store: &Inner) -> Result<(), StoreError> {
+    pub async fn advance(&mut self, store: &Arc<Inner>) -> Result<(), StoreError> {
         loop {
             match self.try_advance(store).await {
                 // Cleaning may have moved the table and its old segment been reused. A pin would forbid that, and keep a
@@ -120,7 +169,7 @@ impl RunReader {
         true
     }
 
-    async fn try_advance(&mut self, store: &Inner) -> Result<(), StoreError> {
+    async fn try_advance(&mut self, store: &Arc<Inner>) -> Result<(), StoreError> {
         loop {
             if let Some((key, entry)) = self.entries.next() {
                 (self.key, self.entry) = (Some(key), Some(entry));
@@ -135,7 +184,7 @@ impl RunReader {
                     return Ok(());
                 };
                 let head = store.head(table).await?;
-                let first = head.index.block_of(&table.meta.min_key).unwrap_or(head.index.blocks());
+                let first = first_block(table, &head);
                 self.entry_bytes = u64::from(table.meta.ptr.len) / table.meta.entries.max(1);
                 self.current = self.opening.take().map(|table| (table, head, first));
                 (self.bytes, self.bytes_at) = (Bytes::new(), 0);
@@ -148,9 +197,24 @@ impl RunReader {
             let (offset, len) = head.index.place(*block);
             let have = self.bytes_at..self.bytes_at + self.bytes.len() as u32;
             if offset < have.start || offset + len > have.end {
-                let read = READ_BYTES.max(len).min(table.meta.head_at - offset);
-                self.bytes = store.read_of(table, offset, read).await?;
+                let asked = self.ahead.take();
+                let asked =
+                    asked.filter(|it| it.ptr == table.meta.ptr && it.offset == offset && it.len >= len);
+                self.bytes = match asked {
+                    // The core is closing when a task is gone.
+                    Some(ahead) => ahead.read.await.unwrap_or(Err(StoreError::Closing))?,
+                    None => store.read_of(table, offset, piece(table, offset, len, self.piece_bytes)).await?,
+                };
                 self.bytes_at = offset;
+                if self.is_long {
+                    let end = offset + self.bytes.len() as u32;
+                    let is_cut = |&next: &usize| {
+                        let (offset, len) = head.index.place(next);
+                        offset + len > end
+                    };
+                    let next = (*block + 1..head.index.blocks()).find(is_cut);
+                    self.ahead = next.and_then(|next| ask(store, table, head, next, self.piece_bytes));
+                }
             }
             let start = (offset - self.bytes_at) as usize;
             let bytes = self.bytes.slice(start..start + len as usize);

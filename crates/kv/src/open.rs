@@ -126,6 +126,7 @@ impl Store {
             commit_bytes_at_seal: AtomicU64::new(0),
             merge_eagerly: AtomicBool::new(false),
             merge_first: Mutex::default(),
+            merging: Mutex::default(),
             merge_found_no_room: AtomicBool::new(false),
             aside: Mutex::default(),
             dead_large: Mutex::default(),

@@ -18,6 +18,8 @@ use crate::version::{Run, RunOrder, Version};
 
 /// Upper runs of similar size that are merged into one.
 const TIER_RUNS: usize = 8;
+/// Upper runs beyond which some are merged that differ more in size.
+const UPPER_RUNS_MANY: usize = 16;
 /// Upper runs beyond which some are merged whatever their sizes.
 const UPPER_RUNS_MAX: usize = 32;
 /// Runs that become the first bottom run.
@@ -130,14 +132,15 @@ fn plan_tier_of(slice: SliceId, upper: &[Run]) -> Option<Job> {
         let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
         most <= least.saturating_mul(4)
     };
-    let mut tiers = upper.windows(TIER_RUNS);
-    let of_one_size = tiers.clone().find(is_tier);
-    // Of no size in common, but too many.
-    let cheapest = || {
-        let bytes = |tier: &&[Run]| tier.iter().map(Run::bytes).sum::<u64>();
-        tiers.by_ref().min_by_key(bytes).filter(|_| upper.len() >= UPPER_RUNS_MAX)
+    let tiers = || upper.windows(TIER_RUNS);
+    let bytes = |tier: &&[Run]| tier.iter().map(Run::bytes).sum::<u64>();
+    let of_one_size = tiers().find(is_tier);
+    // Small ones between larger ones: each row comes to lie in a run of twice the size.
+    let doubles = |tier: &&[Run]| {
+        upper.len() >= UPPER_RUNS_MANY && tier.iter().map(Run::bytes).max() <= Some(bytes(tier) / 2)
     };
-    of_one_size.or_else(cheapest).map(|tier| job(slice, tier))
+    let any = || tiers().min_by_key(bytes).filter(|_| upper.len() >= UPPER_RUNS_MAX);
+    of_one_size.or_else(|| tiers().find(doubles)).or_else(any).map(|tier| job(slice, tier))
 }
 
 /// Tables that hold keys under retired prefixes are rewritten when nothing else of them is left, when space is

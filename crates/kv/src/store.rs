@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     pub merge_eagerly: AtomicBool,
     /// Leaf lock; see `winning`.
     pub merge_first: Mutex<Option<SliceId>>,
+    /// Leaf lock: the slice that is being merged into its bottom run.
+    pub merging: Mutex<Option<SliceId>>,
     /// The last merge that went first found no room, and no segment was cleaned since.
     pub merge_found_no_room: AtomicBool,
     /// Leaf lock; see `aside`.

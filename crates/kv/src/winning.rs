@@ -5,7 +5,8 @@
 //! key tables are small and cleaning is the cheaper way. Where values lie in the tables themselves it is not: what is
 //! dead of them is spread thin until a merge brings it out, and then whole segments die in the order of their keys.
 //! So a victim has to promise more, for each byte written, than the best merge; where none does, that merge comes first,
-//! and until it has ended only segments are cleaned in which next to nothing is live.
+//! and until it has ended only segments are cleaned in which next to nothing is live; while a merge that takes long goes on
+//! and room runs out, also segments of which half is dead.
 
 use std::sync::atomic::Ordering;
 
@@ -21,6 +22,9 @@ use crate::version::{Run, RunOrder};
 /// Free segments, the reserve included, with which a merge that goes first can work; with fewer cleaning goes on.
 const MERGE_SEGMENTS: u64 = 3;
 
+/// Bytes of a bottom run of which a merge takes a second or more.
+const LONG_BYTES: u64 = 256 << 20;
+
 /// Tables that are moved as they are leave a rest in the segments that they go to: of a segment of tables one part in so
 /// many is not won. A merge cuts its tables to fit.
 const PACKING_LOSS: u32 = 4;
@@ -30,7 +34,14 @@ impl Inner {
     pub fn least_dead(&self) -> u32 {
         let segment_bytes = self.heap.segment_bytes();
         if self.merge_first().is_some() && self.free_of_all_kinds() >= MERGE_SEGMENTS {
-            return segment_bytes - segment_bytes / 16;
+            let next_to_all = segment_bytes - segment_bytes / 16;
+            if !self.are_merges_long() {
+                return next_to_all;
+            }
+            // It would bring out the rest, too, but users do not wait so long: the less is free, the less is enough.
+            let (free, most) = (self.heap.free_segments(), self.paced_below());
+            let half = segment_bytes / 2;
+            return half + (next_to_all - half) / most * free.min(most);
         }
         let Some(merge) = self.best_merge() else { return 0 };
         let dead = merge.dead_as_cheap(segment_bytes);
@@ -46,7 +57,9 @@ impl Inner {
     pub fn put_merge_first(&self) -> bool {
         if self.merge_first().is_none() {
             let Some(best) = self.best_merge() else { return false };
-            *lock(&self.merge_first) = Some(best.slice);
+            // A long one that is under way wins when it ends.
+            let under_way = lock(&self.merging).filter(|_| self.are_merges_long());
+            *lock(&self.merge_first) = Some(under_way.unwrap_or(best.slice));
             self.merge_wanted.notify_one();
         }
         true
@@ -74,25 +87,30 @@ impl Inner {
         best?.1.whole(slice)
     }
 
-    /// Where a run's tables lie. Where tables are much of the drive the bottom run has segments of its own, and upper
-    /// runs share theirs with those of one slice in four: they die together. Elsewhere it would win little and leave
-    /// segments open.
-    pub fn group_of(&self, slice: SliceId, order: RunOrder) -> Group {
+    /// Where the tables of a run of `bytes` lie. Where tables are much of the drive, those of the bottom run have segments of
+    /// their own. Upper runs share theirs with those of one slice in four, because its next merge takes them all; where that
+    /// is long in coming, with those of their size: small ones are merged soon, large ones late, so that they die together.
+    /// Elsewhere it would win little and leave segments open.
+    pub fn group_of(&self, slice: SliceId, order: RunOrder, bytes: u64) -> Group {
         const UPPER_GROUPS: u16 = TABLE_GROUPS as u16 - 1;
+        let segment_bytes = u64::from(self.heap.segment_bytes());
         match order {
             _ if !self.are_tables_much() => Group::Tables(0),
             0 => Group::Tables(0),
-            _ => Group::Tables((1 + slice.0 % UPPER_GROUPS) as u8),
+            _ if !self.are_merges_long() => Group::Tables((1 + slice.0 % UPPER_GROUPS) as u8),
+            _ if bytes < segment_bytes / 2 => Group::Tables(1),
+            _ if bytes < 4 * segment_bytes => Group::Tables(2 + (slice.0 % 2) as u8),
+            _ => Group::Tables(4),
         }
     }
 
-    /// The run that a table is in; the newest where it is not named yet.
-    pub fn order_of(&self, footer: &Footer) -> RunOrder {
+    /// The run that a table is in, and its bytes; the newest where it is not named yet.
+    pub fn run_of(&self, footer: &Footer) -> (RunOrder, u64) {
         let manifest = lock(&self.manifest);
         let runs =
             manifest.versions.get(usize::from(footer.slice.0)).map_or(&[][..], |version| &version.runs);
         let run = runs.iter().find(|run| run.tables.iter().any(|table| table.meta.id == footer.id));
-        run.map_or(RunOrder::MAX, |run| run.order)
+        run.map_or((RunOrder::MAX, 0), |run| (run.order, run.bytes()))
     }
 
     fn are_tables_much(&self) -> bool {
@@ -101,6 +119,24 @@ impl Inner {
         let manifest = lock(&self.manifest);
         let tables: u64 = manifest.versions.iter().flat_map(|version| &version.runs).map(Run::bytes).sum();
         tables > drive_bytes / 8
+    }
+
+    /// Segments kept for users while the best merge goes on: most of what it wins comes free when it ends.
+    pub fn merge_room(&self) -> u32 {
+        if !self.are_tables_much() || !self.are_merges_long() {
+            return 0;
+        }
+        let won = self.best_merge().map_or(0, |best| best.won / u64::from(self.heap.segment_bytes()));
+        (won as u32).min(self.segments / 16)
+    }
+
+    /// Whether users would notice if they waited for a merge to end.
+    pub fn are_merges_long(&self) -> bool {
+        let manifest = lock(&self.manifest);
+        manifest
+            .versions
+            .iter()
+            .any(|version| version.runs.last().is_some_and(|run| run.bytes() > LONG_BYTES))
     }
 
     fn best_merge(&self) -> Option<Prospect> {

@@ -52,6 +52,22 @@ fn tiers_are_of_one_size_and_newer_than_the_merge_under_way() {
     assert!(orders(&odd, 0).is_some(), "too many of any size");
 }
 
+/// Small runs that came between larger ones would pile up.
+#[test]
+fn many_runs_are_merged_where_each_comes_to_lie_in_one_of_twice_its_size() {
+    let orders = |bytes: &[u32]| plan_tier(SliceId(0), &version(bytes), 0, &[]).map(|job| job.runs);
+    let mixed = [1, 7, 1, 1, 7, 1, 1, 1, 14, 1, 1, 7, 1, 1, 1, 7, 1, 100];
+    let newest = mixed.len() as u64 - 1;
+    assert_eq!(
+        orders(&mixed),
+        Some((newest - 7..=newest).rev().collect()),
+        "twenty bytes, the largest of seven"
+    );
+    assert_eq!(orders(&mixed[4..]), None, "not so many");
+    let large = [1, 1, 1, 9, 1, 1, 1, 1, 1, 1, 1, 99, 1, 1, 1, 1, 1, 1, 1, 100];
+    assert_eq!(orders(&large), None, "the small ones do not come to half of any window");
+}
+
 #[test]
 fn the_bottom_is_merged_when_enough_lies_above_it() {
     let none = Retired::default();
