@@ -66,7 +66,7 @@ fn parameters_are_refused_as_redis_refuses_them() {
         ("protected-mode 1", "argument must be 'yes' or 'no'"),
         ("maxmemory -1", "argument must be a memory value"),
         ("maxmemory x", "argument must be a memory value"),
-        ("maxclients 0", "argument must be between 1 and 9223372036854775807 inclusive"),
+        ("maxclients 0", "argument must be between 1 and 4294967295 inclusive"),
         ("daemonize yes", "can't set immutable config"),
         ("slaveof x", "can't set immutable config"),
     ] {
