@@ -118,6 +118,7 @@ pub async fn clean_task(store: Arc<Inner>) {
             let _ = timeout(TICK, store.clean_wanted.notified()).await;
             continue;
         }
+        store.reckon_merge_room();
         let free = store.heap.free_segments();
         let target = store.free_target();
         if free >= target {
@@ -193,7 +194,7 @@ impl Inner {
     /// Free segments below which cleaning starts: enough to take what is written while one is cleaned, or while a merge wins
     /// as much, no more, because every segment kept free is dead data cleaned too early.
     pub fn free_target(&self) -> u32 {
-        (self.segments / 128).clamp(4, 24) + self.merge_room()
+        (self.segments / 128).clamp(4, 24) + self.merge_room.load(Ordering::Relaxed)
     }
 
     /// Free segments from which on users are held to what cleaning wins. Above, cleaning itself goes at half its speed.

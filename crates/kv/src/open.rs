@@ -3,7 +3,7 @@
 //! Opening: the manifest's changes give the tables; what the log holds above the checkpoint goes into the
 //! memtables again. After a clean close there is nothing to replay.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -127,6 +127,7 @@ impl Store {
             merge_eagerly: AtomicBool::new(false),
             merge_first: Mutex::default(),
             merging: Mutex::default(),
+            merge_room: AtomicU32::new(0),
             merge_found_no_room: AtomicBool::new(false),
             aside: Mutex::default(),
             dead_large: Mutex::default(),

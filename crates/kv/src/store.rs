@@ -7,7 +7,7 @@
 //! snapshots and checkpoints get an exact cut.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     pub merge_first: Mutex<Option<SliceId>>,
     /// Leaf lock: the slice that is being merged into its bottom run.
     pub merging: Mutex<Option<SliceId>>,
+    /// Segments kept for users while a long merge goes on; see `winning`.
+    pub merge_room: AtomicU32,
     /// The last merge that went first found no room, and no segment was cleaned since.
     pub merge_found_no_room: AtomicBool,
     /// Leaf lock; see `aside`.

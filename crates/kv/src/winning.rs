@@ -58,7 +58,7 @@ impl Inner {
         if self.merge_first().is_none() {
             let Some(best) = self.best_merge() else { return false };
             // A long one that is under way wins when it ends.
-            let under_way = lock(&self.merging).filter(|_| self.are_merges_long());
+            let under_way = if self.are_merges_long() { *lock(&self.merging) } else { None };
             *lock(&self.merge_first) = Some(under_way.unwrap_or(best.slice));
             self.merge_wanted.notify_one();
         }
@@ -121,13 +121,15 @@ impl Inner {
         tables > drive_bytes / 8
     }
 
-    /// Segments kept for users while the best merge goes on: most of what it wins comes free when it ends.
-    pub fn merge_room(&self) -> u32 {
-        if !self.are_tables_much() || !self.are_merges_long() {
-            return 0;
+    /// Finds out how many segments to keep for users while the best merge goes on: most of what it wins comes free when it
+    /// ends. Goes through all tables, so it is done for each victim and not for each look at the target.
+    pub fn reckon_merge_room(&self) {
+        let mut room = 0;
+        if self.are_tables_much() && self.are_merges_long() {
+            let won = self.best_merge().map_or(0, |best| best.won / u64::from(self.heap.segment_bytes()));
+            room = (won as u32).min(self.segments / 16);
         }
-        let won = self.best_merge().map_or(0, |best| best.won / u64::from(self.heap.segment_bytes()));
-        (won as u32).min(self.segments / 16)
+        self.merge_room.store(room, Ordering::Relaxed);
     }
 
     /// Whether users would notice if they waited for a merge to end.
