@@ -45,6 +45,8 @@ pub struct Stats {
     pub error_replies: AtomicU64,
     /// The same by code, the reply's first word.
     errors: Mutex<BTreeMap<String, u64>>,
+    /// Uncommitted states that the scans of transactions fetched: what looking through their own writes costs.
+    pub uncommitted_walked: AtomicU64,
     /// Clients closed for output that they did not take.
     pub output_limit_closes: AtomicU64,
     /// Clients closed for input beyond the limit.
@@ -72,6 +74,7 @@ impl Default for Stats {
             expired_keys: AtomicU64::new(0),
             error_replies: AtomicU64::new(0),
             errors: Mutex::default(),
+            uncommitted_walked: AtomicU64::new(0),
             output_limit_closes: AtomicU64::new(0),
             input_limit_closes: AtomicU64::new(0),
             output_waiting_bytes: AtomicU64::new(0),
@@ -99,6 +102,7 @@ impl Stats {
             &self.misses,
             &self.expired_keys,
             &self.error_replies,
+            &self.uncommitted_walked,
             &self.output_limit_closes,
             &self.input_limit_closes,
         ] {

@@ -72,7 +72,7 @@ impl Ctx {
             let (low, high) = (Bound::Unbounded, Bound::Unbounded);
             let mut keys = self.scan_keys(space, low, high, Direction::Forward, Want::Keys);
             let mut has_keys = false;
-            while let Some((user_key, _)) = keys.next().await? {
+            while let Some((user_key, _)) = keys.next(self).await? {
                 if !std::mem::replace(&mut has_keys, true) {
                     all.follow(&(database as u32).to_be_bytes());
                 }

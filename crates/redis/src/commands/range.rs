@@ -84,7 +84,7 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if !nothing {
         let mut walk = ctx.scan_keys(space, min, max, direction, want);
         let mut bytes = 0;
-        while let Some((key, entry)) = walk.next().await? {
+        while let Some((key, entry)) = walk.next(ctx).await? {
             if page.len() as u64 >= count || bytes > PAGE_BYTES_MAX {
                 next = Some([b"[", &key[..]].concat());
                 break;

@@ -59,7 +59,7 @@ async fn scan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut found = Vec::new();
     let mut next = None;
     let mut looked_at = 0;
-    while let Some((key, entry)) = walk.next().await? {
+    while let Some((key, entry)) = walk.next(ctx).await? {
         if looked_at >= count.min(SCAN_COUNT_MAX) {
             next = Some(key);
             break;
@@ -90,7 +90,7 @@ async fn keys(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let hole = ctx.reply.hole();
     let before = ctx.reply.len();
     let mut count = 0;
-    while let Some((key, _)) = walk.next().await? {
+    while let Some((key, _)) = walk.next(ctx).await? {
         if glob::matches(pattern, &key) {
             ctx.reply.bulk(&key);
             count += 1;
@@ -118,7 +118,8 @@ async fn randomkey(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
         }
     }
     let (low, high) = (Bound::Unbounded, Bound::Unbounded);
-    let first = ctx.scan_keys(space, low, high, Direction::Forward, Want::Keys).next().await?;
+    let mut walk = ctx.scan_keys(space, low, high, Direction::Forward, Want::Keys);
+    let first = walk.next(ctx).await?;
     match first {
         Some((key, _)) => ctx.reply.bulk(&key),
         None => ctx.reply.null(),

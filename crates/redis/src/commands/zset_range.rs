@@ -204,8 +204,8 @@ impl<'a> Selection<'a> {
     /// How many there are, from here on.
     async fn count(&mut self, ctx: &mut Ctx) -> Result<u64, Failure> {
         if self.filter.is_none() {
-            self.scan.skip(std::mem::take(&mut self.skip)).await?;
-            return self.scan.skip(self.take).await;
+            self.scan.skip(ctx, std::mem::take(&mut self.skip)).await?;
+            return self.scan.skip(ctx, self.take).await;
         }
         let mut found = 0;
         while self.next(ctx).await?.is_some() {
@@ -216,7 +216,7 @@ impl<'a> Selection<'a> {
 
     async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, f64)>, Failure> {
         if self.filter.is_none() && self.skip > 0 && self.take > 0 {
-            self.scan.skip(std::mem::take(&mut self.skip)).await?;
+            self.scan.skip(ctx, std::mem::take(&mut self.skip)).await?;
         }
         while self.take > 0
             && let Some((field, value)) = self.scan.next(ctx).await?

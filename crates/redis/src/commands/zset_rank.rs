@@ -52,8 +52,8 @@ impl Counter {
         Self { scan: walk(ctx, zset, range, direction, Want::Keys), steps: 0, turn: TURN_MIN, ended: false }
     }
 
-    async fn turn(&mut self) -> Result<(), Failure> {
-        let stepped = self.scan.skip(self.turn).await?;
+    async fn turn(&mut self, ctx: &mut Ctx) -> Result<(), Failure> {
+        let stepped = self.scan.skip(ctx, self.turn).await?;
         self.steps += stepped;
         self.ended = stepped < self.turn;
         self.turn = (self.turn * 2).min(TURN_MAX);
@@ -94,8 +94,8 @@ pub(super) async fn count_between(
             let outside: u64 = outside.iter().map(|counter| counter.steps).sum();
             return Ok(zset.count.saturating_sub(outside));
         };
-        counter.turn().await?;
-        inside.turn().await?;
+        counter.turn(ctx).await?;
+        inside.turn(ctx).await?;
         if inside.ended {
             return Ok(inside.steps);
         }
@@ -110,11 +110,11 @@ async fn rank_of(ctx: &mut Ctx, zset: &Collection, field: &[u8]) -> Result<u64, 
     let mut before = Counter::new(ctx, zset, &before, Direction::Backward);
     let mut after = Counter::new(ctx, zset, &after, Direction::Forward);
     loop {
-        before.turn().await?;
+        before.turn(ctx).await?;
         if before.ended {
             return Ok(before.steps);
         }
-        after.turn().await?;
+        after.turn(ctx).await?;
         if after.ended {
             return Ok(zset.count.saturating_sub(after.steps + 1));
         }
@@ -149,7 +149,7 @@ async fn field_at(ctx: &mut Ctx, zset: &Collection, rank: u64) -> Result<Option<
     let (direction, skip) =
         if from_end < rank { (Direction::Backward, from_end) } else { (Direction::Forward, rank) };
     let mut scan = walk(ctx, zset, &OrderRange::ALL, direction, Want::Keys);
-    if scan.skip(skip).await? < skip {
+    if scan.skip(ctx, skip).await? < skip {
         return Ok(None);
     }
     Ok(scan.next(ctx).await?.map(|(field, _)| field))

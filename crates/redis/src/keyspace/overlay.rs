@@ -12,6 +12,7 @@ use pumice_node::{NodeBatch, Place};
 use smallvec::SmallVec;
 
 use super::change::{Change, Op, Value};
+use super::gaps::Gaps;
 use super::key::{RawKey, Space, space_of};
 
 /// The state of one key: there, or removed.
@@ -25,6 +26,9 @@ pub(super) struct Pending {
 #[derive(Default)]
 pub struct Overlay {
     keys: BTreeMap<RawKey, Pending>,
+    /// Where its scans found nothing.
+    pub(super) gaps: Gaps,
+    version: u64,
     retired: Vec<(Place, RawKey)>,
     tallies: HashMap<(Space, u16), (Place, i64)>,
     pub(super) touched: BTreeSet<(u32, SmallVec<[u8; 40]>)>,
@@ -60,6 +64,8 @@ impl Overlay {
                         Value::Large(large) => (bytes::Bytes::new(), Some(large)),
                     };
                     let entry = Some(Entry { tag, expire_ms, seq: 0, value, large });
+                    self.version += 1;
+                    self.gaps.fill(&key);
                     self.keys.insert(key, Pending { place, entry });
                 }
                 Op::Delete { place, key } => {
@@ -86,25 +92,22 @@ impl Overlay {
         self.keys.get(key).map(|pending| &pending.entry)
     }
 
-    /// The pending states within bounds, in order.
+    /// The pending states from `low` up to `high`, in order.
     pub(super) fn range(
         &self,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
+        low: &[u8],
+        high: Option<&RawKey>,
     ) -> impl DoubleEndedIterator<Item = (&RawKey, &Option<Entry>)> {
         // BTreeMap panics on bounds that cross.
-        let crossed = match (&lower, &upper) {
-            (Bound::Excluded(a), Bound::Excluded(b)) => a >= b,
-            (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a > b,
-            _ => false,
-        };
-        let owned = |b: Bound<&[u8]>| match b {
-            Bound::Included(k) => Bound::Included(RawKey::from_slice(k)),
-            Bound::Excluded(k) => Bound::Excluded(RawKey::from_slice(k)),
-            Bound::Unbounded => Bound::Unbounded,
-        };
-        let range = (!crossed).then(|| self.keys.range((owned(lower), owned(upper))));
+        let crossed = high.is_some_and(|high| high[..] <= *low);
+        let upper = high.map_or(Bound::Unbounded, |high| Bound::Excluded(&high[..]));
+        let range = (!crossed).then(|| self.keys.range::<[u8], _>((Bound::Included(low), upper)));
         range.into_iter().flatten().map(|(key, pending)| (key, &pending.entry))
+    }
+
+    /// Rises with everything put.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     /// How many keys of `space` the transaction added, less those it removed.

@@ -1,94 +1,17 @@
 //! Scans: elements of one collection, keys of one database; each as of the moment it was made, with what a
 //! running transaction wrote merged in.
 
-use std::collections::VecDeque;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_kv::{Direction, Entry, SliceSet, Snapshot, Want};
-use pumice_node::{NodeScan, Place};
+use pumice_kv::{Direction, Entry, Snapshot, Want};
+use pumice_node::Place;
 
-use super::access::store_failure;
 use super::head::{Collection, is_expired};
-use super::key::{
-    ELEMENT_PREFIX_BYTES, HEAD_PREFIX_BYTES, RawKey, Space, after_prefix, element_key, head_prefix,
-};
+use super::key::{ELEMENT_PREFIX_BYTES, HEAD_PREFIX_BYTES, Space, after_prefix, element_key, head_prefix};
+use super::merged::{Merged, Over};
 use crate::context::Ctx;
 use crate::errors::Failure;
-
-/// Uncommitted states within the bounds of a scan, in its direction.
-type PendingStates = VecDeque<(RawKey, Option<Entry>)>;
-
-enum Source {
-    One(Box<pumice_kv::Scan>),
-    Node(Box<NodeScan>),
-}
-
-impl Source {
-    async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, Failure> {
-        match self {
-            Self::One(scan) => scan.next().await,
-            Self::Node(scan) => scan.next().await,
-        }
-        .map_err(|e| store_failure(&e))
-    }
-}
-
-impl Merged {
-    /// Goes over up to `limit` keys unseen; says how many there were.
-    async fn skip(&mut self, limit: u64) -> Result<u64, Failure> {
-        let mut skipped = 0;
-        if let Source::One(scan) = &mut self.source
-            && self.pending.is_empty()
-        {
-            if limit > 0 && self.ahead.take().is_some() {
-                skipped = 1;
-            }
-            return Ok(skipped + scan.skip(limit - skipped).await.map_err(|e| store_failure(&e))?);
-        }
-        while skipped < limit && self.next().await?.is_some() {
-            skipped += 1;
-        }
-        Ok(skipped)
-    }
-}
-
-/// The ordered map and the transaction's overlay as one.
-struct Merged {
-    source: Source,
-    ahead: Option<(Bytes, Entry)>,
-    ended: bool,
-    pending: PendingStates,
-    direction: Direction,
-}
-
-impl Merged {
-    async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, Failure> {
-        loop {
-            if self.ahead.is_none() && !self.ended {
-                self.ahead = self.source.next().await?;
-                self.ended = self.ahead.is_none();
-            }
-            let Some((pending_key, _)) = self.pending.front() else { return Ok(self.ahead.take()) };
-            let pending_first = match &self.ahead {
-                None => true,
-                Some((key, _)) if self.direction == Direction::Forward => pending_key[..] <= key[..],
-                Some((key, _)) => pending_key[..] >= key[..],
-            };
-            if !pending_first {
-                return Ok(self.ahead.take());
-            }
-            let Some((key, state)) = self.pending.pop_front() else { continue };
-            // The uncommitted state hides the stored one.
-            if self.ahead.as_ref().is_some_and(|(stored, _)| stored[..] == key[..]) {
-                self.ahead = None;
-            }
-            if let Some(entry) = state {
-                return Ok(Some((Bytes::copy_from_slice(&key), entry)));
-            }
-        }
-    }
-}
 
 /// A scan over elements of one collection, made by [`Ctx::scan_elements`].
 pub struct ElementScan {
@@ -99,19 +22,19 @@ pub struct ElementScan {
 impl ElementScan {
     /// The next element's field (what follows its sub) and value.
     pub async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Bytes)>, Failure> {
-        let Some((raw, entry)) = self.merged.next().await? else { return Ok(None) };
+        let Some((raw, entry)) = self.merged.next(ctx).await? else { return Ok(None) };
         let value = ctx.whole_value(self.place, &entry).await?;
         Ok(Some((raw.slice(ELEMENT_PREFIX_BYTES..), value)))
     }
 
     /// Goes over up to `limit` elements unseen; says how many there were: fewer at the end.
-    pub async fn skip(&mut self, limit: u64) -> Result<u64, Failure> {
-        self.merged.skip(limit).await
+    pub async fn skip(&mut self, ctx: &mut Ctx, limit: u64) -> Result<u64, Failure> {
+        self.merged.skip(ctx, limit).await
     }
 
     /// The next element's whole key and its entry.
-    pub(crate) async fn next_raw(&mut self, _ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
-        self.merged.next().await
+    pub(crate) async fn next_raw(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
+        self.merged.next(ctx).await
     }
 }
 
@@ -123,18 +46,14 @@ pub struct KeyScan {
 
 impl KeyScan {
     /// The next live key and its entry (without its value unless asked for).
-    pub async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, Failure> {
-        while let Some((raw, entry)) = self.merged.next().await? {
+    pub async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
+        while let Some((raw, entry)) = self.merged.next(ctx).await? {
             if !is_expired(entry.expire_ms, self.now_ms) {
                 return Ok(Some((raw.slice(HEAD_PREFIX_BYTES..), entry)));
             }
         }
         Ok(None)
     }
-}
-
-fn owned(bound: Bound<&[u8]>) -> Bound<Bytes> {
-    bound.map(Bytes::copy_from_slice)
 }
 
 impl Ctx {
@@ -195,7 +114,8 @@ impl Ctx {
             (bound, _) => bound.as_ref().map(|key| &key[..]),
         };
         let place = collection.elements;
-        ElementScan { merged: self.merged_in(place, snapshot, lower, upper, direction, want), place }
+        let over = Over::Slice(place, snapshot.clone());
+        ElementScan { merged: Merged::new(self, over, lower, upper, direction, want), place }
     }
 
     /// All keys under `prefix` at `place`, without values.
@@ -204,7 +124,8 @@ impl Ctx {
         let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
         let snapshot = self.slice_snapshot(place);
         let lower = Bound::Included(prefix);
-        let merged = self.merged_in(place, &snapshot, lower, upper, Direction::Forward, Want::Keys);
+        let over = Over::Slice(place, snapshot);
+        let merged = Merged::new(self, over, lower, upper, Direction::Forward, Want::Keys);
         ElementScan { merged, place }
     }
 
@@ -214,7 +135,8 @@ impl Ctx {
         let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
         let snapshot = self.slice_snapshot(place);
         let lower = Bound::Included(prefix);
-        let merged = self.merged_in(place, &snapshot, lower, upper, Direction::Forward, Want::Values);
+        let over = Over::Slice(place, snapshot);
+        let merged = Merged::new(self, over, lower, upper, Direction::Forward, Want::Values);
         ElementScan { merged, place }
     }
 
@@ -242,39 +164,7 @@ impl Ctx {
         let node = self.server.node.clone();
         let snapshot = node.snapshot();
         node.depend_on_all(&mut self.gate);
-        let source =
-            Source::Node(Box::new(node.scan(&snapshot, owned(lower), owned(upper), direction, want)));
-        let merged = self.merge(source, lower, upper, direction);
+        let merged = Merged::new(self, Over::All(snapshot), lower, upper, direction, want);
         KeyScan { merged, now_ms: self.now_ms }
-    }
-
-    fn merged_in(
-        &mut self,
-        place: Place,
-        snapshot: &Snapshot,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        direction: Direction,
-        want: Want,
-    ) -> Merged {
-        let store = self.server.node.store(place.drive);
-        let slice = SliceSet::One(place.slice);
-        let scan = store.scan(snapshot, slice, owned(lower), owned(upper), direction, want);
-        self.merge(Source::One(Box::new(scan)), lower, upper, direction)
-    }
-
-    fn merge(
-        &self,
-        source: Source,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        direction: Direction,
-    ) -> Merged {
-        let states = self.transaction.iter().flat_map(|overlay| overlay.range(lower, upper));
-        let mut pending: PendingStates = states.map(|(key, state)| (key.clone(), state.clone())).collect();
-        if direction == Direction::Backward {
-            pending = pending.into_iter().rev().collect();
-        }
-        Merged { source, ahead: None, ended: false, pending, direction }
     }
 }
