@@ -8,6 +8,8 @@
 //!
 //! Two shortcuts: GETs in a row of which some need flash are read side by side, since they could not see each
 //! other's effects anyway; and a long value of SET and its like goes to flash piece by piece while it arrives.
+//!
+//! A command too long for the memory that commands may take is received, forgotten and answered with an error.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -26,10 +28,11 @@ use pumice_reactor::{PeerAddr, Stream};
 use crate::args::{Args, LargeArgument, Span};
 use crate::context::Ctx;
 use crate::errors::{self, Failure};
-use crate::execute::{Tried, execute, try_execute};
+use crate::execute::{Tried, execute, refuse, try_execute};
 use crate::keyspace::RawKey;
 use crate::output::{Outgoing, Output};
 use crate::resp::parser::{Parsed, Parser, Streams};
+use crate::resp::skim::{Skim, Skimmed};
 use crate::server::Server;
 use crate::session::Session;
 use crate::transport::{Receiver, Sender};
@@ -90,6 +93,7 @@ async fn run(server: &Arc<Server>, client: &Arc<crate::clients::Client>, receive
         need: 0,
         large: Vec::new(),
         streaming: None,
+        skim: None,
         refused: None,
         cold: Vec::new(),
         counted_bytes: 0,
@@ -199,7 +203,9 @@ struct Connection {
     need: usize,
     large: Vec<LargeArgument>,
     streaming: Option<Streaming>,
-    /// Why the value being streamed could not be stored: the command's answer.
+    /// Goes over the rest of a command that is too long to be kept.
+    skim: Option<Skim>,
+    /// Why the command under way cannot be carried out: its answer.
     refused: Option<Failure>,
     cold: Vec<Cold>,
     counted_bytes: usize,
@@ -238,6 +244,15 @@ fn streamed_key<'a>(arguments: &Args<'a>) -> Option<&'a [u8]> {
         return None;
     };
     arguments.get(at).filter(|key| key.len() <= crate::resp::parser::KEY_BYTES_MAX)
+}
+
+/// Whether what waits may wait.
+enum Room {
+    Enough,
+    /// Not in what all clients share: the command is refused, and its client goes on.
+    Less(Failure),
+    /// Not in what this client may send ahead: it is closed, as Redis does.
+    None,
 }
 
 enum Flow {
@@ -281,6 +296,20 @@ impl Connection {
         let mut rest = piece;
         self.ctx.begin_run();
         loop {
+            if let Some(skim) = &mut self.skim {
+                match skim.take(rest) {
+                    Skimmed::More => return Flow::Go,
+                    Skimmed::Done(taken) => rest = &rest[taken..],
+                    Skimmed::Broken => {
+                        self.answer_refused().await;
+                        return Flow::Stop;
+                    }
+                }
+                self.skim = None;
+                self.answer_refused().await;
+                self.ctx.begin_run();
+                continue;
+            }
             if self.streaming.is_some() {
                 if rest.is_empty() {
                     return Flow::Go;
@@ -298,10 +327,10 @@ impl Connection {
                 self.pending.extend_from_slice(&rest[..take]);
                 self.need -= take.min(self.need);
                 rest = &rest[take..];
-                if !self.count_input(self.pending.len()) {
-                    return Flow::Stop;
+                if let Some(flow) = self.check_input() {
+                    return flow;
                 }
-                if self.need > 0 {
+                if self.need > 0 || self.skim.is_some() {
                     continue;
                 }
             } else if !from_pending && rest.is_empty() {
@@ -311,13 +340,22 @@ impl Connection {
             match self.parser.parse(buf, &StreamRules(&self.ctx)) {
                 Parsed::Incomplete(need) => {
                     self.need = need;
+                    let given = (!from_pending).then_some(rest);
+                    // What will never fit is not begun with. Of lines only the next byte is known to lack.
+                    let too_long = self.too_long(buf.len() + need).filter(|_| need > 1);
+                    if let Some(failure) = too_long
+                        && self.skim_from(given, failure)
+                    {
+                        rest = if from_pending { rest } else { &[] };
+                        continue;
+                    }
                     if !from_pending {
                         self.pending.reserve(rest.len() + need.min(1 << 20));
                         self.pending.extend_from_slice(rest);
-                        if !self.count_input(self.pending.len()) {
-                            return Flow::Stop;
+                        rest = &[];
+                        if let Some(flow) = self.check_input() {
+                            return flow;
                         }
-                        return Flow::Go;
                     }
                 }
                 Parsed::Command(taken) => {
@@ -383,29 +421,87 @@ impl Connection {
         self.count_input(self.pending.len());
     }
 
-    /// Notes how much input waits; false when that is more than a client may send ahead.
-    fn count_input(&mut self, bytes: usize) -> bool {
+    /// Notes how much input waits.
+    fn count_input(&mut self, bytes: usize) -> Room {
         let bytes = if bytes == 0 { 0 } else { bytes + self.parser.memory_bytes() };
         let stats = &self.ctx.server.stats;
         let (grown, shrunk) =
             (bytes.saturating_sub(self.counted_bytes), self.counted_bytes.saturating_sub(bytes));
         if grown == 0 && shrunk == 0 {
-            return true;
+            return Room::Enough;
         }
         self.counted_bytes = bytes;
         stats.input_waiting_bytes.fetch_sub(shrunk as u64, Ordering::Relaxed);
         let total = stats.input_waiting_bytes.fetch_add(grown as u64, Ordering::Relaxed) + grown as u64;
         self.ctx.session.client.input_bytes.store(bytes as u64, Ordering::Relaxed);
         let own_max = self.ctx.server.settings.query_buffer_bytes_max.load(Ordering::Relaxed);
-        if grown == 0 || (bytes as u64 <= own_max && total <= self.ctx.server.options.input_bytes_max) {
-            return true;
+        let max = self.ctx.server.options.input_bytes_max;
+        if grown > 0 && bytes as u64 > own_max {
+            return Room::None;
         }
+        if grown == 0 || total <= max {
+            return Room::Enough;
+        }
+        Room::Less(self.too_long(bytes).unwrap_or_else(|| {
+            Failure::new(format!(
+                "OOM commands of {total} bytes wait in memory, all clients together, where {max} is the most (--memory)"
+            ))
+        }))
+    }
+
+    /// Why a command of `bytes` can never be taken, if it cannot.
+    fn too_long(&self, bytes: usize) -> Option<Failure> {
+        let max = self.ctx.server.options.input_bytes_max;
+        (bytes as u64 > max).then(|| {
+            Failure::new(format!(
+                "ERR a command of {bytes} bytes or more exceeds maximum allowed size: {max} bytes (--memory)"
+            ))
+        })
+    }
+
+    /// Lets go of the command under way, and goes over the rest of it; then `failure` is its answer. `given`: where its
+    /// beginning is, if it is not kept yet. `false`: it cannot be told where the command ends.
+    fn skim_from(&mut self, given: Option<&[u8]>, failure: Failure) -> bool {
+        let Some((mut skim, at)) = self.parser.skim() else { return false };
+        let seen = skim.take(&given.unwrap_or(&self.pending)[at..]);
+        if seen == Skimmed::Broken {
+            return false;
+        }
+        self.skim = Some(skim);
+        self.refused = Some(failure);
+        self.parser.reset();
+        self.large.clear();
+        (self.pending, self.need) = (Vec::new(), 0);
+        self.count_input(0);
+        true
+    }
+
+    /// Counts what is kept of the command under way. If it is too much, the command is let go, or the client is.
+    fn check_input(&mut self) -> Option<Flow> {
+        match self.count_input(self.pending.len()) {
+            Room::Enough => return None,
+            Room::Less(failure) => {
+                if self.skim_from(None, failure) {
+                    return None;
+                }
+            }
+            Room::None => {}
+        }
+        let stats = &self.ctx.server.stats;
         stats.input_limit_closes.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(client = self.ctx.session.client.id, bytes, total, "closed: too much input");
+        let (client, bytes) = (self.ctx.session.client.id, self.counted_bytes);
+        tracing::warn!(client, bytes, "closed: too much input");
         self.ctx
             .reply
             .error("ERR Protocol error: what this client, or all clients, sent ahead exceeds the limit");
-        false
+        Some(Flow::Stop)
+    }
+
+    /// Answers a command that was not kept, or whose value could not be.
+    async fn answer_refused(&mut self) {
+        self.settle().await;
+        let failure = self.refused.take().unwrap_or_else(|| errors::SYNTAX.into());
+        refuse(&mut self.ctx, &failure);
     }
 
     fn begin_streaming(&mut self, len: u64) {
@@ -471,10 +567,8 @@ impl Connection {
             if !self.cold.is_empty() {
                 settle(&mut self.ctx, &mut self.cold).await;
             }
-            if self.refused.is_some() {
-                let failure = self.refused.take().unwrap_or_else(|| errors::SYNTAX.into());
-                self.ctx.server.stats.note_error(failure.text());
-                self.ctx.reply.error(failure.text());
+            if let Some(failure) = self.refused.take() {
+                refuse(&mut self.ctx, &failure);
             } else {
                 match try_execute(&mut self.ctx, &args) {
                     Tried::Done => {}

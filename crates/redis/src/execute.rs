@@ -9,6 +9,7 @@ use crate::command::{Command, Fast, Table};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::resp::parser::KEY_BYTES_MAX;
+use crate::resp::reply::Mark;
 use crate::session::ReplyMode;
 
 /// Bytes that one client may queue between MULTI and EXEC.
@@ -79,6 +80,24 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
             ctx.reply.error(failure.text());
         }
     }
+    settle_reply_mode(ctx, mode, mark);
+    ctx.flush_counts();
+}
+
+/// Answers a command of which not all was kept: it can only be refused.
+pub fn refuse(ctx: &mut Ctx, failure: &Failure) {
+    let (mark, mode) = (ctx.reply.mark(), ctx.session.reply_mode);
+    if let Some(multi) = &mut ctx.session.multi {
+        multi.is_broken = true;
+    }
+    ctx.server.stats.note_error(failure.text());
+    ctx.reply.error(failure.text());
+    settle_reply_mode(ctx, mode, mark);
+}
+
+/// After a command: takes back its reply, which began at `mark`, if the client does not want it. `mode`: what it wanted
+/// before.
+fn settle_reply_mode(ctx: &mut Ctx, mode: ReplyMode, mark: Mark) {
     let was_switched_on = ctx.session.reply_mode == ReplyMode::On;
     // What is silenced is what was silent before or becomes so; switching on is heard.
     let session = &mut ctx.session;
@@ -96,7 +115,6 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     if !heard {
         ctx.reply.rollback(mark);
     }
-    ctx.flush_counts();
 }
 
 /// Notes the command as its client's last, before it runs: CLIENT LIST tells of itself, too.
@@ -216,7 +234,7 @@ pub(crate) fn account(
     ctx: &mut Ctx,
     command: &'static Command,
     result: CommandResult,
-    mark: crate::resp::reply::Mark,
+    mark: Mark,
     nanos: u64,
 ) {
     if let Err(failure) = result {

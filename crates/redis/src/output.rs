@@ -5,7 +5,8 @@
 //! itself still busy sending (it wrote a long pipeline before reading anything) would wait for ever, so after
 //! [`PAUSE_MAX`] without progress processing goes on and output piles up as Redis lets it: up to the client's
 //! limit (client-output-buffer-limit) and the total of all clients. There processing waits again, and only a
-//! client that takes nothing for [`STUCK_MAX`] is closed: one that reads, however slowly, never is.
+//! client that takes nothing for [`STUCK_MAX`] is closed: one that reads [`SEND_BYTES`] in that time never is.
+//! (Redis cannot hold a command back, so it closes at the hard limit at once: `docs/commands.md` tells what differs.)
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

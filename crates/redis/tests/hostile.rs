@@ -155,6 +155,9 @@ fn a_client_that_takes_nothing_is_closed_at_the_limit() {
         }
     }
     assert!(server.server().stats.output_limit_closes.load(Ordering::Relaxed) > 0, "after {sent} GETs");
+    let closed =
+        common::info_number(&mut server.client(), "stats", "client_output_buffer_limit_disconnections");
+    assert_eq!(closed, 1);
     still_serves(&server);
 }
 
@@ -217,4 +220,96 @@ fn values_of_many_megabytes_pass_in_pieces() {
     assert_eq!(client.line("APPEND other tail").to_string(), ((20 << 20) + 4).to_string());
     value.extend_from_slice(b"tail");
     assert!(matches!(client.line("GET other"), Reply::Bulk(bytes) if bytes == value));
+}
+
+/// What no client could send in one command here: the budget of all of them is a mebibyte.
+fn small_input() -> TestServer {
+    let options = Options { input_bytes_max: 1 << 20, port: 0, ..Options::default() };
+    TestServer::with(Setup { options, ..Setup::default() })
+}
+
+#[test]
+fn a_command_too_long_to_be_kept_is_refused_by_name_and_the_connection_goes_on() {
+    let server = small_input();
+    let mut rng = Rng::from_seed(17);
+    let long = vec![b'\r'; 3 << 20];
+    let parts: Vec<Vec<u8>> = (0..30).map(|_| vec![b'$'; 100_000]).collect();
+    let many: Vec<&[u8]> = [&b"RPUSH"[..], b"list"].into_iter().chain(parts.iter().map(|p| &p[..])).collect();
+    let tiny: Vec<&[u8]> =
+        [&b"SADD"[..], b"set"].into_iter().chain((0..400_000).map(|_| &b"x"[..])).collect();
+    let too_long = [
+        encode(&[b"HSET", &b"hash"[..], b"field", &long]),
+        encode(&[b"HSET", &b"hash"[..], b"field", &long, b"other", b"v"]),
+        encode(&[b"RPUSH", &b"list"[..], b"before", &long, &long]),
+        encode(&[b"GET", &long[..]]),
+        encode(&many),
+        encode(&tiny),
+    ];
+    let mut most = 0;
+    for (number, command) in too_long.iter().enumerate() {
+        let mut client = server.client();
+        assert_eq!(client.line("SET k before").to_string(), "OK");
+        // In pieces as the network likes them, first and last commands of a run among them.
+        let all = [encode(&["GET", "k"]), command.clone(), encode(&["SET", "k", "after"])].concat();
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            let piece = if rng.chance(0.1) { 1 + rng.below(40) } else { 1 + rng.below(400_000) } as usize;
+            let piece = piece.min(rest.len());
+            client.send(&rest[..piece]);
+            rest = &rest[piece..];
+            most = most.max(server.server().stats.input_waiting_bytes.load(Ordering::Relaxed));
+        }
+        assert_eq!(client.read().to_string(), "\"before\"", "command {number}");
+        let refused = client.read().to_string();
+        let named = refused.contains("exceeds maximum allowed size: 1048576 bytes");
+        assert!(named, "command {number}: {refused}");
+        assert_eq!(client.read().to_string(), "OK", "command {number}");
+        assert_eq!(client.line("GET k").to_string(), "\"after\"");
+        // A transaction with such a command does not run.
+        assert_eq!(client.line("MULTI").to_string(), "OK");
+        client.send(command);
+        assert_eq!(client.read().to_string(), refused);
+        assert!(client.line("EXEC").to_string().contains("EXECABORT"));
+        // A client that wants no replies gets none.
+        client.send(&encode(&["CLIENT", "REPLY", "OFF"]));
+        client.send(command);
+        assert_eq!(client.line("CLIENT REPLY ON").to_string(), "OK");
+    }
+    assert!(most <= 1 << 20, "{most} bytes waited");
+    assert_eq!(server.client().line("EXISTS hash list set").to_string(), "0");
+    // What fits is taken.
+    let fits = vec![b'v'; 900_000];
+    assert_eq!(server.client().call(&[b"HSET", &b"hash"[..], b"f", &fits]).to_string(), "1");
+    assert_eq!(server.server().stats.input_limit_closes.load(Ordering::Relaxed), 0);
+    assert_eq!(server.server().stats.input_waiting_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn who_finds_no_room_for_a_command_that_would_fit_alone_hears_that_others_have_it() {
+    let server = small_input();
+    let half = encode(&[b"HSET", &b"hash"[..], b"field", &vec![b'v'; 700_000]]);
+    let (mut first, mut second) = (server.client(), server.client());
+    first.send(&half[..600_000]);
+    let waiting = || server.server().stats.input_waiting_bytes.load(Ordering::Relaxed);
+    common::eventually("the first command waits for its rest", || waiting() >= 600_000);
+    second.send(&half);
+    assert!(second.read().to_string().starts_with("(error) OOM commands of "));
+    assert_eq!(second.line("PING").to_string(), "PONG");
+    first.send(&half[600_000..]);
+    assert_eq!(first.read().to_string(), "1");
+    second.send(&half);
+    assert_eq!(second.read().to_string(), "0");
+}
+
+#[test]
+fn a_client_over_its_own_query_buffer_limit_is_closed_as_redis_does() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    assert_eq!(client.line("CONFIG SET client-query-buffer-limit 1mb").to_string(), "OK");
+    let _ = client.try_send(&encode(&[b"HSET", &b"hash"[..], b"field", &vec![b'v'; 3 << 20]]));
+    client.read_to_end();
+    assert_eq!(
+        common::info_number(&mut server.client(), "stats", "client_query_buffer_limit_disconnections"),
+        1
+    );
 }

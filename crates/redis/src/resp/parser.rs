@@ -9,6 +9,7 @@
 //!
 //! Limits and messages are Redis's (networking.c, processMultibulkBuffer and processInlineBuffer).
 
+use super::skim::Skim;
 use crate::args::Span;
 
 /// The longest line: an inline command, or the header of an array or a bulk string.
@@ -154,6 +155,12 @@ impl Parser {
     /// The argument announced by [`Parsed::Large`] was taken, with its line end. Its place is left empty.
     pub fn large_taken(&mut self) {
         self.push(self.at, 0);
+    }
+
+    /// For a command that is not to be kept: what goes over the rest of it, and the offset from which on. `None` while
+    /// it is not known to be an array. Call [`Parser::reset`] next.
+    pub fn skim(&self) -> Option<(Skim, usize)> {
+        self.arguments_left.map(|left| (Skim::new(left, self.bulk), self.at))
     }
 
     fn push(&mut self, start: usize, len: usize) {
