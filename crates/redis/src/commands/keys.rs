@@ -24,6 +24,10 @@ impl Ctx {
     }
 }
 
+/// Bytes of changes at which DEL writes what it has: one batch for hundreds of thousands of keys would take more memory
+/// than the keys did.
+const DEL_BYTES: usize = 64 << 10;
+
 async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch(args.iter_from(1)).await;
     let mut change = ctx.change();
@@ -41,6 +45,12 @@ async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             ctx.erase_stored(&mut change, &key, entry).await?;
         }
         change.delete_head(&key, meta.expire_ms);
+        if change.bytes() >= DEL_BYTES {
+            ctx.commit(change).await?;
+            change = ctx.change();
+            // Those that were removed are not there any more.
+            seen.clear();
+        }
     }
     ctx.commit(change).await?;
     ctx.reply.count(removed);

@@ -437,60 +437,71 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     reply_string(ctx, key.place, found).await
 }
 
-async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    // Several keys as of one moment: no other command in between.
-    let keys: Vec<HeadKey> = args.iter_from(1).map(|key| ctx.key(key)).collect();
-    let places: Vec<(Place, RawKey)> =
-        keys.iter().map(|key| (key.place, RawKey::from_slice(key.raw()))).collect();
-    let held = if keys.len() > 1 { Some(ctx.latch(args.iter_from(1)).await) } else { None };
-    let entries = ctx.entries(&places).await?;
-    drop(held);
-    ctx.reply.array(entries.len());
-    for ((place, _), entry) in places.iter().zip(entries) {
-        let found = ctx.string_of(entry).ok().flatten();
-        reply_string(ctx, *place, found).await?;
-        ctx.drain().await?;
-    }
-    Ok(())
-}
+/// Keys that MGET reads at once.
+const MGET_KEYS: usize = crate::join::PARALLEL_READS_MAX;
+/// Bytes of values up to which MGET keeps them all until it has read the last: a client that takes its reply slowly
+/// must not hold up those who write.
+const MGET_BYTES: usize = 4 << 20;
 
-/// The pairs of MSET and MSETNX: key and the index of its value, each key once, the last value counting.
-fn pairs<'a>(args: &Args<'a>) -> Vec<(&'a [u8], usize)> {
-    let mut pairs: Vec<(&[u8], usize)> = Vec::with_capacity(args.len() / 2);
-    let mut known = pumice_base::hash::HashMap::<&[u8], usize>::default();
-    for (i, key) in args.iter_from(1).enumerate().step_by(2) {
-        match known.get(key) {
-            Some(&at) => pairs[at].1 = i + 2,
-            None => {
-                known.insert(key, pairs.len());
-                pairs.push((key, i + 2));
+async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    // Several keys as of one moment: no other command in between. Beyond MGET_BYTES that is given up.
+    let mut held = if args.len() > 2 { Some(ctx.latch(args.iter_from(1)).await) } else { None };
+    let before = ctx.reply.len();
+    ctx.reply.array(args.len() - 1);
+    let mut places: Vec<(Place, RawKey)> = Vec::with_capacity(MGET_KEYS.min(args.len()));
+    for from in (1..args.len()).step_by(MGET_KEYS) {
+        places.clear();
+        places.extend(args.iter_from(from).take(MGET_KEYS).map(|key| {
+            let key = ctx.key(key);
+            (key.place, RawKey::from_slice(key.raw()))
+        }));
+        for ((place, _), entry) in places.iter().zip(ctx.entries(&places).await?) {
+            let found = ctx.string_of(entry).ok().flatten();
+            if held.is_some() && found.as_ref().is_some_and(|found| found.entry.large.is_some()) {
+                held = None;
             }
+            reply_string(ctx, *place, found).await?;
+            if held.is_some() && ctx.reply.len() - before <= MGET_BYTES {
+                continue;
+            }
+            held = None;
+            ctx.drain().await?;
         }
     }
-    pairs
+    drop(held);
+    Ok(())
 }
 
 async fn set_many(ctx: &mut Ctx, args: &Args<'_>, only_absent: bool) -> Result<bool, Failure> {
     if args.len().is_multiple_of(2) {
         return Err(errors::wrong_arity(if only_absent { "msetnx" } else { "mset" }));
     }
-    let pairs = pairs(args);
-    let _held = ctx.latch(pairs.iter().map(|(key, _)| *key)).await;
-    let mut metas = Vec::with_capacity(pairs.len());
-    for (key, _) in &pairs {
-        let key = ctx.key(key);
-        let meta = ctx.meta(key.place, key.raw()).await?;
-        if only_absent && meta.is_some_and(|meta| !is_expired(meta.expire_ms, ctx.now_ms)) {
-            return Ok(false);
+    let keys = || args.iter_from(1).step_by(2);
+    let _held = ctx.latch(keys()).await;
+    if only_absent {
+        for key in keys() {
+            let key = ctx.key(key);
+            if ctx.exists(&key).await? {
+                return Ok(false);
+            }
         }
-        metas.push((key, meta));
     }
+    // Of a key that is given twice the last value counts. Per pair no more is kept than what is to be written: there may
+    // be hundreds of thousands.
+    let mut known = pumice_base::hash::HashSet::<&[u8]>::default();
     let mut change = ctx.change();
-    for ((key, meta), (_, value_at)) in metas.iter().zip(&pairs) {
-        clear_for_string(ctx, &mut change, key, meta.map(|meta| meta.tag)).await?;
-        let value = argument_value(ctx, args, *value_at, key).await?;
-        change.put_string(key, 0, &value.as_ref(), meta.map(|meta| meta.expire_ms));
+    for key_at in (1..args.len()).step_by(2).rev() {
+        let Some(user_key) = args.get(key_at) else { continue };
+        if args.len() > 3 && !known.insert(user_key) {
+            continue;
+        }
+        let key = ctx.key(user_key);
+        let meta = ctx.meta(key.place, key.raw()).await?;
+        clear_for_string(ctx, &mut change, &key, meta.map(|meta| meta.tag)).await?;
+        let value = argument_value(ctx, args, key_at + 1, &key).await?;
+        change.put_string(&key, 0, &value.as_ref(), meta.map(|meta| meta.expire_ms));
     }
+    drop(known);
     ctx.commit(change).await?;
     Ok(true)
 }

@@ -21,6 +21,9 @@ pub struct Latched(#[allow(dead_code)] Option<LatchSet>);
 /// a retired prefix costs the engine memory and a look-up until compaction has dropped its last element.
 const ERASE_ONE_BY_ONE_MAX: u64 = 128;
 
+/// Bytes of changes whose buffer a connection keeps.
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
 impl Ctx {
     /// The user's `key` in the selected database.
     pub fn key(&self, key: &[u8]) -> HeadKey {
@@ -358,9 +361,16 @@ impl Ctx {
         for (database, key) in change.touched.drain(..) {
             self.server.node.watches().touch(database, &key);
         }
-        change.batch.clear();
-        self.spare_change = Some(change);
+        self.keep_for_next(change);
         Ok(())
+    }
+
+    /// Keeps the memory of a written change for the next, unless it is much.
+    fn keep_for_next(&mut self, mut change: Change) {
+        if change.batch.bytes() <= SPARE_BYTES_MAX && !change.touched.spilled() {
+            change.batch.clear();
+            self.spare_change = Some(change);
+        }
     }
 
     /// [`Ctx::commit`] for a change of small values outside of EXEC, if it needs no waiting. `None`: nothing was
@@ -377,8 +387,7 @@ impl Ctx {
         for (database, key) in change.touched.drain(..) {
             self.server.node.watches().touch(database, &key);
         }
-        change.batch.clear();
-        self.spare_change = Some(change);
+        self.keep_for_next(change);
         Some(Ok(()))
     }
 
