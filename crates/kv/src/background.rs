@@ -111,12 +111,12 @@ impl Inner {
         true
     }
 
-    /// A step of merging into the bottom run; of the slice that goes first alone, if one does, and of one at a time where they
-    /// take long: what is merged together lies together and dies together.
+    /// A step of merging into the bottom run; of the slice that goes first alone, if one does, and of one at a time where
+    /// tables are much of the drive: what is merged together lies together and dies together.
     async fn step_whole(self: &Arc<Self>, slice: SliceId, jobs: &mut Jobs) -> bool {
         let first = self.merge_first();
-        let is_long = self.are_merges_long();
-        let under_way = lock(&self.merging).filter(|_| is_long);
+        let one_at_a_time = self.are_tables_much();
+        let under_way = lock(&self.merging).filter(|_| one_at_a_time);
         if first.or(under_way).is_some_and(|turn| turn != slice) {
             return false;
         }
@@ -137,6 +137,7 @@ impl Inner {
         let mut step = self.try_step(job).await;
         // What a job merges is free when it ends: where space is short, it is not shared among several. Upper runs would pile up
         // beside a long one.
+        let is_long = self.are_merges_long();
         let is_urgent = || self.merge_eagerly.load(Ordering::Relaxed) && !is_long;
         while step == Ok(false) && is_urgent() && !self.is_closing() {
             step = self.try_step(job).await;

@@ -166,7 +166,9 @@ pub async fn clean_task(store: Arc<Inner>) {
             spared += 1;
         } else {
             barren += 1;
+            // A flush without room would wait for cleaning, which would wait for it.
             if barren.is_multiple_of(BARREN_MAX / 4)
+                && store.has_room_for_upkeep()
                 && let Err(error) = store.uncover_dead().await
             {
                 tracing::warn!(%error, "a flush for cleaning's sake failed");
@@ -219,7 +221,8 @@ impl Inner {
 
     /// Cleans the best victim, or puts it aside.
     async fn clean_one(self: &Arc<Self>, aside: &mut Vec<SegmentId>) -> Result<Cleaned, StoreError> {
-        let Some(victim) = self.heap.victim(self.least_dead()) else {
+        let least = self.least_dead();
+        let Some(victim) = self.heap.victim(|stream| least.of(stream)) else {
             if self.put_merge_first() {
                 self.heap.pace(self.is_pacing_due());
                 return Ok(Cleaned::MergeFirst);
@@ -242,7 +245,7 @@ impl Inner {
         match self.clean_segment(victim).await {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
-                self.merge_found_no_room.store(false, Ordering::Relaxed);
+                self.cleaned_for_merges();
                 Ok(Cleaned::Released)
             }
             Ok(Outcome::NeedsCheckpoint) => {

@@ -389,6 +389,7 @@ impl Inner {
                 }
             }
         }
+        self.counters.given_up_tables.add(1);
         Err(StoreError::Write { what: "a key table".into(), reason: "no segment came free in time".into() })
     }
 }

@@ -59,7 +59,7 @@ pub use check::CheckReport;
 pub use errors::{OpenError, StoreError, WriteError};
 pub use large::{LargeReader, LargeRef, LargeWriter, PIECE_BYTES_MAX};
 pub use open::{Opened, Progress};
-pub use options::{MEMORY_BYTES_MIN, StoreFormat, StoreOptions};
+pub use options::{MEMORY_BYTES_MIN, StoreFormat, StoreOptions, fitting_segment_bytes};
 pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport};
 pub use scan::{Direction, Scan, SliceSet, Want};
 pub use snapshot::Snapshot;

@@ -17,7 +17,7 @@ use crate::errors::{OpenError, StoreError};
 use crate::large::{LargeRef, PIECE_BYTES_MAX};
 use crate::manifest::{self, Manifest};
 use crate::memtable::{NewBody, NewVersion};
-use crate::options::{Budget, StoreFormat, StoreOptions};
+use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes};
 use crate::record;
 use crate::slice::{Slice, lock};
 use crate::snapshot::Snapshots;
@@ -58,7 +58,7 @@ impl Store {
         config.extend_from_slice(&format.inline_max.to_le_bytes());
         config.extend_from_slice(&format.config);
         let options = FormatOptions {
-            segment_bytes: format.segment_bytes,
+            segment_bytes: format.segment_bytes.unwrap_or_else(|| fitting_segment_bytes(device.raw_bytes())),
             channels: format.channels,
             drive_id: format.drive_id,
             config: Bytes::from(config),

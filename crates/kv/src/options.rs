@@ -9,8 +9,8 @@ pub struct StoreFormat {
     pub slices: u16,
     /// The drive's unique identity; zeros are refused.
     pub drive_id: [u8; 16],
-    /// Segment size on files and block devices, in bytes.
-    pub segment_bytes: u32,
+    /// Segment size on files and block devices, in bytes; `None`: [`fitting_segment_bytes`].
+    pub segment_bytes: Option<u32>,
     /// Channels on files and block devices.
     pub channels: u16,
     /// Values up to this many bytes lie in key tables beside their keys; what the log holds of them is dead once a
@@ -29,7 +29,7 @@ impl Default for StoreFormat {
         Self {
             slices: 4,
             drive_id: [0; 16],
-            segment_bytes: 8 << 20,
+            segment_bytes: None,
             channels: 1,
             inline_max: 128,
             config: bytes::Bytes::new(),
@@ -37,6 +37,15 @@ impl Default for StoreFormat {
             prewrite: None,
         }
     }
+}
+
+/// Bytes of a segment that suit a drive of `raw_bytes`: 8 MiB, less where these would be fewer than 256. The reserve and what is
+/// open are counted in segments, and on a small drive are much of what upper runs could grow into before they are merged
+/// (`docs/decisions/0018`). Below 2 MiB flushes and merges, whose size follows memory, need too many of them at a time.
+pub fn fitting_segment_bytes(raw_bytes: u64) -> u32 {
+    const SEGMENTS: u64 = 256;
+    let most = (raw_bytes / SEGMENTS).clamp(2 << 20, 8 << 20) as u32;
+    1 << most.ilog2()
 }
 
 /// Choices for as long as a store is open.

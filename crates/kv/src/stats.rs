@@ -86,6 +86,8 @@ counters! {
     merge_bytes,
     /// Key tables that merges took over as they are.
     sunk_tables,
+    /// Key tables that were given up because no segment came free in time: their flush or merge begins again.
+    given_up_tables,
     /// Segments cleaned.
     cleaned_segments,
     /// Segments emptied because they failed, or a page of them was near its end.

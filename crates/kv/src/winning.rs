@@ -5,12 +5,13 @@
 //! key tables are small and cleaning is the cheaper way. Where values lie in the tables themselves it is not: what is
 //! dead of them is spread thin until a merge brings it out, and then whole segments die in the order of their keys.
 //! So a victim has to promise more, for each byte written, than the best merge; where none does, that merge comes first,
-//! and until it has ended only segments are cleaned in which next to nothing is live; while a merge that takes long goes on
-//! and room runs out, also segments of which half is dead.
+//! and until it has ended only segments are cleaned in which next to nothing is live. Of tables, where they are much, most
+//! must be dead in any case, because the rest of a segment dies with the next merge; while a merge that takes long goes on
+//! and room runs out, half.
 
 use std::sync::atomic::Ordering;
 
-use pumice_segment::{Group, TABLE_GROUPS};
+use pumice_segment::{Group, Stream, TABLE_GROUPS};
 
 use crate::plan::{Job, Prospect, stretches};
 use crate::slice::lock;
@@ -20,45 +21,66 @@ use crate::types::SliceId;
 use crate::version::{Run, RunOrder};
 
 /// Free segments, the reserve included, with which a merge that goes first can work; with fewer cleaning goes on.
-const MERGE_SEGMENTS: u64 = 3;
+const UPKEEP_SEGMENTS: u64 = 3;
 
 /// Bytes of a bottom run of which a merge takes a second or more.
 const LONG_BYTES: u64 = 256 << 20;
 
-/// Tables that are moved as they are leave a rest in the segments that they go to: of a segment of tables one part in so
-/// many is not won. A merge cuts its tables to fit.
-const PACKING_LOSS: u32 = 4;
+/// What is alive of a segment of tables dies with it when its slices are merged next, so moving it wins space only until
+/// then: where tables are much, so much of a victim has to be dead, whatever merges cost.
+const MOSTLY_DEAD: (u32, u32) = (3, 4);
+
+/// Dead bytes that a victim must hold.
+pub struct LeastDead {
+    /// In a segment of key tables.
+    tables: u32,
+    /// In any other.
+    others: u32,
+}
+
+impl LeastDead {
+    /// In a segment of `stream`.
+    pub fn of(&self, stream: Stream) -> u32 {
+        if stream == Stream::Table { self.tables } else { self.others }
+    }
+}
 
 impl Inner {
-    /// Dead bytes that a victim must hold to be worth cleaning now.
-    pub fn least_dead(&self) -> u32 {
+    /// What a victim must hold of dead bytes to be worth cleaning now.
+    pub fn least_dead(&self) -> LeastDead {
         let segment_bytes = self.heap.segment_bytes();
-        if self.merge_first().is_some() && self.free_of_all_kinds() >= MERGE_SEGMENTS {
-            let next_to_all = segment_bytes - segment_bytes / 16;
-            if !self.are_merges_long() {
-                return next_to_all;
-            }
-            // It would bring out the rest, too, but users do not wait so long: the less is free, the less is enough.
-            let (free, most) = (self.heap.free_segments(), self.paced_below());
-            let half = segment_bytes / 2;
-            return half + (next_to_all - half) / most * free.min(most);
+        let next_to_all = segment_bytes - segment_bytes / 16;
+        let waits = self.merge_first().is_some();
+        if waits && !self.has_room_for_upkeep() {
+            // The merge waits for room in its turn.
+            return LeastDead { tables: 0, others: 0 };
         }
-        let Some(merge) = self.best_merge() else { return 0 };
-        let dead = merge.dead_as_cheap(segment_bytes);
-        let least = if merge.is_worth_its_while() && self.are_tables_much() {
-            segment_bytes / PACKING_LOSS
-        } else {
-            0
+        let merge = self.best_merge();
+        let as_cheap = merge.map_or(0, |merge| merge.dead_as_cheap(segment_bytes));
+        if !self.are_tables_much() {
+            let all = if waits { next_to_all } else { as_cheap };
+            return LeastDead { tables: all, others: all };
+        }
+        let tables = match merge {
+            // It would bring out the rest, too, but users do not wait so long: the less is free, the less is enough.
+            Some(_) if self.are_merges_long() => {
+                let (free, most) = (self.heap.free_segments(), self.paced_below());
+                let half = segment_bytes / 2;
+                half + (next_to_all - half) / most * free.min(most)
+            }
+            _ if waits => next_to_all,
+            Some(merge) if merge.is_worth_its_while() => segment_bytes / MOSTLY_DEAD.1 * MOSTLY_DEAD.0,
+            _ => as_cheap,
         };
-        dead.max(least)
+        LeastDead { tables, others: as_cheap }
     }
 
     /// No victim was worth it: a merge goes first, if one would win anything. Answers whether one does.
     pub fn put_merge_first(&self) -> bool {
         if self.merge_first().is_none() {
             let Some(best) = self.best_merge() else { return false };
-            // A long one that is under way wins when it ends.
-            let under_way = if self.are_merges_long() { *lock(&self.merging) } else { None };
+            // One that is under way wins when it ends.
+            let under_way = if self.are_tables_much() { *lock(&self.merging) } else { None };
             *lock(&self.merge_first) = Some(under_way.unwrap_or(best.slice));
             self.merge_wanted.notify_one();
         }
@@ -75,6 +97,19 @@ impl Inner {
         *lock(&self.merge_first) = None;
         self.merge_found_no_room.store(!found_room, Ordering::Relaxed);
         self.clean_wanted.notify_one();
+    }
+
+    /// Whether merges and flushes find segments, so that cleaning may wait for them.
+    pub fn has_room_for_upkeep(&self) -> bool {
+        self.free_of_all_kinds() >= UPKEEP_SEGMENTS
+    }
+
+    /// A segment was cleaned: once there are enough of them merges go first again. With each that comes free they would take
+    /// turns with cleaning, and wait for one another most of the time.
+    pub fn cleaned_for_merges(&self) {
+        if self.has_room_for_upkeep() {
+            self.merge_found_no_room.store(false, Ordering::Relaxed);
+        }
     }
 
     /// The job that merges all runs of a slice, or of the stretch of them that wins most.
@@ -113,7 +148,8 @@ impl Inner {
         run.map_or((RunOrder::MAX, 0), |run| (run.order, run.bytes()))
     }
 
-    fn are_tables_much(&self) -> bool {
+    /// Whether key tables are much of the drive.
+    pub fn are_tables_much(&self) -> bool {
         // The manifest's lock is a leaf: the heap is not asked under it.
         let drive_bytes = u64::from(self.segments) * u64::from(self.heap.segment_bytes());
         let manifest = lock(&self.manifest);

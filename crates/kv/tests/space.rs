@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use common::*;
 use pumice_base::rng::Rng;
-use pumice_flash::Device;
-use pumice_kv::{Batch, SliceId, Store, StoreOptions, WriteError};
+use pumice_flash::{Device, DeviceSpec};
+use pumice_kv::{Batch, SliceId, Store, StoreFormat, StoreOptions, WriteError, fitting_segment_bytes};
+use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::{sleep, timeout};
 
 async fn world(spec: &str) -> (Device, Store) {
@@ -48,6 +49,26 @@ async fn fill(store: &Store, len: usize) -> u64 {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+#[test]
+fn segments_suit_the_drive() {
+    const MIB: u64 = 1 << 20;
+    for (raw, expected) in
+        [(1, 2), (128, 2), (736, 2), (1023, 2), (1024, 4), (2047, 4), (2048, 8), (1 << 20, 8)]
+    {
+        assert_eq!(u64::from(fitting_segment_bytes(raw * MIB)), expected * MIB, "{raw} MiB");
+    }
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spec = DeviceSpec::Path(dir.path().join("drive"));
+        let device = Device::create(&spec, 600 * MIB).await.expect("a file");
+        let shape = StoreFormat { segment_bytes: None, ..format() };
+        Store::format(&device, &shape).await.expect("format");
+        let store = open(&device).await;
+        assert_eq!(u64::from(store.heap().segment_bytes()), 2 * MIB);
+        store.close().await.expect("close");
+    });
 }
 
 #[test]
@@ -138,6 +159,34 @@ fn a_drive_of_small_values_two_thirds_full_is_overwritten_twice() {
         assert!(report.is_clean(), "{:?}", report.problems.first());
         assert_eq!(report.keys, keys);
     });
+}
+
+/// Sixteen slices write many tables at a time for the few segments of the reserve. In virtual time, because what waits too long
+/// for a segment is given up.
+#[test]
+fn merges_flushes_and_cleaning_do_not_wait_for_one_another() {
+    let world = World::new(8);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let test = async {
+        let spec: DeviceSpec = "/drive".parse().expect("spec");
+        let device = Device::create(&spec, 48 << 20).await.expect("file");
+        let shape = StoreFormat { slices: 16, segment_bytes: Some(512 << 10), ..format() };
+        Store::format(&device, &shape).await.expect("format");
+        let options = StoreOptions { memtable_bytes: Some(1 << 20), ..StoreOptions::default() };
+        let store = open_with(&device, options).await.store;
+        let (keys, len) = (920_000u64, 24usize);
+        let mut rng = Rng::from_seed(8);
+        for n in 0..keys {
+            put(&store, (n % 16) as u16, &numbered(n), &filled(n, len)).await;
+        }
+        for step in 0..keys / 2 {
+            let n = rng.below(keys);
+            put(&store, (n % 16) as u16, &numbered(n), &filled(step, len)).await;
+        }
+        let given_up = store.stats().counters.given_up_tables;
+        assert!(given_up <= 2, "{given_up} key tables were given up for want of a segment");
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }
 
 #[test]

@@ -52,7 +52,7 @@ async fn try_put(store: &Store, slice: u16, key: u64, value: &[u8]) -> bool {
 fn key_tables_that_are_being_made_survive_cleaning_however_dead_their_segments_look() {
     pumice_reactor::block_on(async {
         let device = device("emu:tiny,channels=1,blocks=160,pages=16").await;
-        let shape = StoreFormat { segment_bytes: 64 << 10, ..format() };
+        let shape = StoreFormat { segment_bytes: Some(64 << 10), ..format() };
         Store::format(&device, &shape).await.expect("format");
         let store = open(&device).await;
         let mut rng = Rng::from_seed(3);

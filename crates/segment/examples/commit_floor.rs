@@ -110,7 +110,7 @@ async fn recycle(heap: &Heap) {
         return;
     }
     heap.commit_meta(MetaEdit::Edit(bytes::Bytes::new()), heap.last_seq()).await.expect("meta");
-    while let Some(segment) = heap.victim(0) {
+    while let Some(segment) = heap.victim(|_| 0) {
         heap.release(segment);
     }
     heap.commit_meta(MetaEdit::Edit(bytes::Bytes::new()), heap.last_seq()).await.expect("meta");

@@ -387,12 +387,12 @@ impl Heap {
     }
 
     /// The sealed segment with the most dead bytes; `None` when cleaning would win nothing, or less than
-    /// `least_bytes`. It is not offered again until it was released or [`Heap::unclaim`]ed. Commit segments that a
+    /// `least_bytes` of a segment of its stream. It is not offered again until it was released or [`Heap::unclaim`]ed. Commit segments that a
     /// recovery would still replay are not offered: checkpoint first.
-    pub fn victim(&self, least_bytes: u32) -> Option<SegmentId> {
+    pub fn victim(&self, least_bytes: impl Fn(Stream) -> u32) -> Option<SegmentId> {
         let replay_from = self.inner.meta.state().replay_from;
         let mut table = self.inner.table();
-        let victim = table.victim(replay_from, least_bytes);
+        let victim = table.victim(replay_from, &least_bytes);
         self.inner.note_reserve(&table);
         victim
     }

@@ -560,9 +560,13 @@ impl Table {
     /// The sealed segment to clean next: the one with most to win, of failed ones the first. Greedy is best for
     /// uniform traffic. Rejected for now: declining cost (Lomet and Luo 2020), which without a floor on the rate at which
     /// segments die took those first in which nothing dies at all, whatever they would win.
-    pub(crate) fn victim(&mut self, replay_from: u64, least_bytes: u32) -> Option<SegmentId> {
+    pub(crate) fn victim(
+        &mut self,
+        replay_from: u64,
+        least_bytes: &dyn Fn(Stream) -> u32,
+    ) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.geometry.block_bytes());
-        let least = self.worth_bytes().max(i64::from(least_bytes));
+        let worth_bytes = self.worth_bytes();
         let (mut best, mut live_bytes): (Option<(i64, u32)>, u64) = (None, 0);
         for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
             live_bytes += match entry.state {
@@ -579,7 +583,8 @@ impl Table {
             let live = entry.live.clamp(0, segment_bytes);
             let winnable = segment_bytes - live;
             let is_endangered = entry.flags & (FLAG_FAILED | FLAG_WEAK) != 0;
-            if winnable < least && !is_endangered {
+            let least = Stream::from_u8(entry.stream).map_or(0, least_bytes);
+            if winnable < worth_bytes.max(i64::from(least)) && !is_endangered {
                 continue;
             }
             let worth = if is_endangered { segment_bytes } else { winnable };

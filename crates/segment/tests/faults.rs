@@ -183,7 +183,7 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
             }
         };
         // As cleaning does before it begins.
-        let look = || heap.victim(0).into_iter().for_each(|victim| heap.unclaim(victim));
+        let look = || heap.victim(|_| 0).into_iter().for_each(|victim| heap.unclaim(victim));
         let free = || {
             let space = heap.space();
             ((space.free + space.reserved) / segment_bytes, heap.free_segments())
@@ -207,7 +207,7 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
         look();
         assert_eq!(free(), (3, 0), "still");
         for released in 0..3 {
-            let victim = heap.victim(0).expect("much is dead");
+            let victim = heap.victim(|_| 0).expect("much is dead");
             heap.release(victim);
             heap.commit_meta(MetaEdit::Edit(Bytes::new()), heap.last_seq()).await.expect("meta");
             assert_eq!(free().0, 4 + released);

@@ -107,7 +107,7 @@ fn the_space_report_adds_up_and_released_segments_come_back() {
             for ptr in ptrs {
                 heap.mark_dead(ptr);
             }
-            while let Some(segment) = heap.victim(0) {
+            while let Some(segment) = heap.victim(|_| 0) {
                 heap.release(segment);
                 check(&heap);
             }
@@ -307,7 +307,7 @@ fn what_cleaning_moves_does_not_call_for_more_cleaning() {
         ptrs.iter().step_by(3).for_each(|ptr| heap.mark_dead(*ptr));
         for _ in 0..2 {
             heap.cleaning_won_nothing();
-            let victim = heap.victim(0).expect("a third of it is dead");
+            let victim = heap.victim(|_| 0).expect("a third of it is dead");
             let (moved, others): (Vec<_>, Vec<_>) =
                 ptrs.iter().copied().partition(|ptr| ptr.addr.segment() == victim);
             assert!(moved.len() > 10);

@@ -157,9 +157,9 @@ pub struct FormatArgs {
     /// Size of a file that is still to be made, or how much of a device to use [default: 64GiB or what fits]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
-    /// Unit of writing and erasing
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB")]
-    pub segment: u64,
+    /// Unit of writing and erasing [default: 8MiB; less for drives below 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub segment: Option<u64>,
     /// Channels to spread segments over (a file or disk has one queue: 1 is right unless you study placement)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub channels: Option<u16>,

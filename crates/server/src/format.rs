@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pumice_base::size::format_size;
 use pumice_flash::{Device, DeviceSpec};
-use pumice_kv::{PrewriteProgress, StoreFormat};
+use pumice_kv::{PrewriteProgress, StoreFormat, fitting_segment_bytes};
 
 use crate::cli::FormatArgs;
 use crate::drives;
@@ -29,7 +29,10 @@ pub fn run(args: FormatArgs) -> Outcome {
     if !args.force {
         drives::refuse_foreign(path)?;
     }
-    let segment_bytes = u32::try_from(args.segment)
+    let segment_bytes = args
+        .segment
+        .map(u32::try_from)
+        .transpose()
         .map_err(|_| Stop::because("--segment must be a power of two from 64KiB to 64MiB"))?;
     let defaults = StoreFormat::default();
     let bar = Progress::new("format", false);
@@ -66,7 +69,10 @@ pub fn run(args: FormatArgs) -> Outcome {
         // Files and block devices take the shape that was asked for; other media keep their own.
         let (segment_bytes, channels) = match device.geometry() {
             own if device.has_own_blocks() => (own.block_bytes(), own.channels),
-            _ => (options.segment_bytes, options.channels),
+            _ => (
+                options.segment_bytes.unwrap_or_else(|| fitting_segment_bytes(device.raw_bytes())),
+                options.channels,
+            ),
         };
         let shape = (device.raw_bytes(), segment_bytes, channels);
         drives::format(&spec, &device, &options).await.map(|()| shape)

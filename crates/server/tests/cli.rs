@@ -99,7 +99,7 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
         serve(&["--device", &drive, "--device", same], "are the same drive: name each drive once");
     }
     check_exit(&run(&["format", &at("tiny"), "--size", "1MiB"]), 2, "make the file larger");
-    check_exit(&run(&["format", &at("small"), "--size", "64MiB"]), 2, "at least 14 are needed");
+    check_exit(&run(&["format", &at("small"), "--size", "16MiB"]), 2, "at least 14 are needed");
     check_exit(&run(&["format", &at("nowhere/drive")]), 2, "nowhere");
     serve(&["--config", &file("a.toml", "redis = 5\n")], "a string or a list of strings");
     serve(&["--config", &file("b.toml", "reddis = '127.0.0.1:1'\n")], "unknown field `reddis`");

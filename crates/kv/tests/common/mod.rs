@@ -29,7 +29,7 @@ pub fn format() -> StoreFormat {
     StoreFormat {
         slices: 3,
         drive_id: *b"0123456789abcdef",
-        segment_bytes: 256 << 10,
+        segment_bytes: Some(256 << 10),
         inline_max: 64,
         config: Bytes::from_static(b"mine"),
         ..StoreFormat::default()

@@ -256,7 +256,7 @@ impl Mini {
 
     /// Cleans one segment, if one is worth it.
     pub async fn clean(&mut self) -> Result<(), String> {
-        let Some(segment) = self.heap.victim(0) else { return Ok(()) };
+        let Some(segment) = self.heap.victim(|_| 0) else { return Ok(()) };
         let contents = self.heap.contents(segment).await.map_err(|e| e.to_string())?;
         if !contents.damage.is_empty() {
             return Err(format!("damage: {:?}", contents.damage));

@@ -292,7 +292,7 @@ impl Bench {
             let format = StoreFormat {
                 slices: setup.slices,
                 drive_id: [7; 16],
-                segment_bytes: setup.segment_bytes,
+                segment_bytes: Some(setup.segment_bytes),
                 channels: setup.channels,
                 inline_max: setup.inline_max,
                 ..StoreFormat::default()

@@ -38,8 +38,11 @@ pub(super) async fn format(drives: u8) -> Result<(), String> {
         let bytes = SEGMENTS * u64::from(SEGMENT_BYTES);
         let device = Device::create(&DeviceSpec::Path(path(drive)), bytes).await;
         let device = device.map_err(|error| format!("create: {error}"))?;
-        let format =
-            StoreFormat { drive_id: [7 + drive; 16], segment_bytes: SEGMENT_BYTES, ..StoreFormat::default() };
+        let format = StoreFormat {
+            drive_id: [7 + drive; 16],
+            segment_bytes: Some(SEGMENT_BYTES),
+            ..StoreFormat::default()
+        };
         Store::format(&device, &format).await.map_err(|error| format!("format: {error}"))?;
     }
     Ok(())
