@@ -20,6 +20,7 @@ use pumice_segment::RecordPtr;
 
 use crate::block::{Around, Block};
 use crate::cache::damaged;
+use crate::edge::Edge;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
@@ -86,6 +87,8 @@ pub struct Scan {
     bytes_ahead: u64,
     reads_ahead: usize,
     ended: bool,
+    /// Until the first key that is there was met.
+    edge: Option<Edge>,
 }
 
 struct Source {
@@ -221,7 +224,16 @@ impl Store {
     ) -> Scan {
         let snapshot = snapshot.inner.clone();
         let backward = direction == Direction::Backward;
-        let (start, end) = if backward { (upper, lower) } else { (lower, upper) };
+        let (mut start, end) = if backward { (upper, lower) } else { (lower, upper) };
+        let mut edge = None;
+        if let SliceSet::One(id) = slices
+            && let Some(view) = snapshot.slices.iter().find(|view| view.slice == id)
+        {
+            edge = Edge::of(view, &start, backward);
+            if let (Some(edge), true) = (&edge, view.has_gaps) {
+                start = edge.behind_gap(&snapshot).unwrap_or(start);
+            }
+        }
         let mut sources = Vec::new();
         for view in &snapshot.slices {
             let slice = view.slice;
@@ -250,6 +262,7 @@ impl Store {
             bytes_ahead: 0,
             reads_ahead: 2,
             ended: false,
+            edge,
         }
     }
 }
@@ -416,9 +429,13 @@ impl Scan {
                     return Err(error);
                 }
             }
-            let Some(head) = self.heads.pop() else { return Ok(None) };
+            let Some(head) = self.heads.pop() else {
+                self.note_gap_to_end();
+                return Ok(None);
+            };
             if self.is_past_end(&head.key) {
                 self.heads.clear();
+                self.note_gap_to_end();
                 return Ok(None);
             }
             let entry = self.take(head.source);
@@ -430,8 +447,20 @@ impl Scan {
                 self.take(source);
             }
             if !entry.is_tombstone() {
+                if let Some(edge) = self.edge.take() {
+                    edge.end(&self.snapshot, &head.key);
+                }
                 return Ok(Some((self.sources[head.source].slice, head.key, entry)));
             }
+            if let Some(edge) = &mut self.edge {
+                edge.pass(&self.snapshot, &head.key);
+            }
+        }
+    }
+
+    fn note_gap_to_end(&mut self) {
+        if let (Some(edge), Bound::Included(end) | Bound::Excluded(end)) = (self.edge.take(), &self.end) {
+            edge.end(&self.snapshot, end);
         }
     }
 
@@ -453,6 +482,8 @@ impl Scan {
     /// # Errors
     /// As [`Scan::next`].
     pub async fn skip(&mut self, limit: u64) -> Result<u64, StoreError> {
+        // What it goes over it does not look at.
+        self.edge = None;
         let mut skipped = 0;
         while skipped < limit
             && let Some(ahead) = self.ahead.pop_front()

@@ -11,7 +11,8 @@ use quick_cache::unsync::Cache;
 use std::hash::BuildHasher;
 
 use crate::entry::KeyEntry;
-use crate::memtable::{Memtable, NewVersion, Replaced};
+use crate::gaps::Gaps;
+use crate::memtable::{Memtable, NewBody, NewVersion, Replaced};
 use crate::types::{Entry, Seq};
 use crate::version::Version;
 
@@ -40,6 +41,9 @@ impl Weighter<Box<[u8]>, Entry> for RowWeight {
     }
 }
 
+/// Gaps that a slice remembers.
+const GAPS_MAX: usize = 256;
+
 /// Hot rows with their values.
 pub type RowCache = Cache<Box<[u8]>, Entry, RowWeight, FixedState>;
 
@@ -58,6 +62,10 @@ pub struct Slice {
     pub rows: RowCache,
     /// Rises when the active memtable is sealed.
     pub epoch: u64,
+    /// Where scans found nothing.
+    pub gaps: Gaps<Box<[u8]>>,
+    /// Versions inserted that are no tombstones: what was put while a scan went on may lie in what seems a gap.
+    pub puts: u64,
 }
 
 impl Slice {
@@ -70,7 +78,15 @@ impl Slice {
             FixedState::default(),
             Default::default(),
         );
-        Self { active: Arc::default(), sealed: Vec::new(), version: Arc::default(), rows, epoch: 0 }
+        Self {
+            active: Arc::default(),
+            sealed: Vec::new(),
+            version: Arc::default(),
+            rows,
+            epoch: 0,
+            gaps: Gaps::new(GAPS_MAX),
+            puts: 0,
+        }
     }
 
     /// The newest version that a memtable holds.
@@ -93,6 +109,12 @@ impl Slice {
         let replaced = active.insert(key_hash(key), key, new, newest_snapshot);
         let grown = active.bytes() - before;
         drop(active);
+        if !matches!(new.body, NewBody::Tombstone) {
+            self.puts += 1;
+            if !self.gaps.is_empty() {
+                self.gaps.fill(key);
+            }
+        }
         if !self.rows.is_empty() {
             self.rows.remove(key);
         }

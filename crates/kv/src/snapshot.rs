@@ -73,6 +73,10 @@ pub(crate) struct SliceView {
     /// Newest first.
     pub memtables: Vec<SharedMemtable>,
     pub version: Arc<Version>,
+    /// [`Slice::puts`] of that time.
+    pub puts: u64,
+    /// Whether the slice knew of gaps.
+    pub has_gaps: bool,
 }
 
 impl SliceView {
@@ -82,7 +86,13 @@ impl SliceView {
             .filter(|memtable| !lock(memtable).is_empty())
             .cloned()
             .collect();
-        Self { slice: id, memtables, version: slice.version.clone() }
+        Self {
+            slice: id,
+            memtables,
+            version: slice.version.clone(),
+            puts: slice.puts,
+            has_gaps: !slice.gaps.is_empty(),
+        }
     }
 }
 

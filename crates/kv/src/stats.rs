@@ -72,6 +72,8 @@ counters! {
     head_reads,
     /// Key tables asked because their filter let an absent key pass.
     false_positives,
+    /// Keys that are gone and that scans went over before they met the first that is there.
+    gone_passed,
     /// Records written.
     writes,
     /// Bytes of their payloads.

@@ -3,7 +3,7 @@
 //! 1. Uncommitted states are fetched from the overlay a few at a time, as the scan comes to them: a scan that ends
 //!    early costs nothing for those behind.
 //! 2. Where only removed keys were found between two that are there, the overlay is told of the gap
-//!    ([`super::gaps`]); a scan that comes into one leaps to its other end.
+//!    ([`pumice_kv::gaps`]); a scan that comes into one leaps to its other end.
 //!
 //! Outside of EXEC none of this happens: the scan below is all there is. A transaction's scan sees the moment it
 //! was made as long as its command writes nothing that lies ahead of it.
@@ -13,11 +13,11 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use pumice_kv::gaps::successor;
 use pumice_kv::{Direction, Entry, SliceSet, Snapshot, Want};
 use pumice_node::{Node, NodeScan, NodeSnapshot, Place};
 
 use super::access::store_failure;
-use super::gaps::successor;
 use super::key::RawKey;
 use crate::context::Ctx;
 use crate::errors::Failure;
@@ -154,10 +154,10 @@ impl Merged {
         };
         let edge = if direction == Direction::Forward { Some(low.clone()) } else { high.clone() };
         // A gap at an end of the scan need not be looked at.
-        if let Some((_, end)) = overlay.gaps.around(&low) {
+        if let Some((_, end)) = overlay.gaps.0.around(&low, 0) {
             low = end.clone();
         }
-        if let Some((start, _)) = high.as_ref().and_then(|high| overlay.gaps.before(high)) {
+        if let Some((start, _)) = high.as_ref().and_then(|high| overlay.gaps.0.before(high, 0)) {
             high = Some(start.clone());
         }
         let is_empty = high.as_ref().is_some_and(|high| *high <= low);
@@ -300,8 +300,8 @@ impl Both {
             && overlay.version() == self.version
         {
             match self.direction {
-                Direction::Forward => overlay.gaps.note(edge, far),
-                Direction::Backward => overlay.gaps.note(far, edge),
+                Direction::Forward => overlay.gaps.0.note(edge, far, 0),
+                Direction::Backward => overlay.gaps.0.note(far, edge, 0),
             }
         }
         self.hidden = 0;
@@ -313,7 +313,7 @@ impl Both {
 
     /// Goes on behind the gap that the removed `key` lies in, if it lies in one.
     async fn leap(&mut self, ctx: &Ctx, key: &[u8]) -> Result<(), Failure> {
-        let gap = ctx.transaction.as_ref().and_then(|overlay| overlay.gaps.around(key));
+        let gap = ctx.transaction.as_ref().and_then(|overlay| overlay.gaps.0.around(key, 0));
         let Some((start, end)) = gap.map(|(start, end)| (start.clone(), end.clone())) else { return Ok(()) };
         let forward = self.direction == Direction::Forward;
         let is_within = |key: &[u8]| if forward { *key < end[..] } else { *key >= start[..] };

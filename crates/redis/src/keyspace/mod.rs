@@ -19,7 +19,6 @@ mod access;
 mod building;
 mod change;
 mod cursor;
-mod gaps;
 mod head;
 mod key;
 mod merged;

@@ -8,12 +8,15 @@ use std::ops::Bound;
 
 use pumice_base::hash::HashMap;
 use pumice_kv::Entry;
+use pumice_kv::gaps::Gaps;
 use pumice_node::{NodeBatch, Place};
 use smallvec::SmallVec;
 
 use super::change::{Change, Op, Value};
-use super::gaps::Gaps;
 use super::key::{RawKey, Space, space_of};
+
+/// Gaps that a transaction remembers.
+const GAPS_MAX: usize = 1 << 16;
 
 /// The state of one key: there, or removed.
 #[derive(Clone, Debug)]
@@ -22,12 +25,21 @@ pub(super) struct Pending {
     pub(super) entry: Option<Entry>,
 }
 
+/// Where a transaction's scans found nothing; it sees one time alone.
+pub(super) struct OverlayGaps(pub(super) Gaps<RawKey>);
+
+impl Default for OverlayGaps {
+    fn default() -> Self {
+        Self(Gaps::new(GAPS_MAX))
+    }
+}
+
 /// The uncommitted writes of a transaction.
 #[derive(Default)]
 pub struct Overlay {
     keys: BTreeMap<RawKey, Pending>,
     /// Where its scans found nothing.
-    pub(super) gaps: Gaps,
+    pub(super) gaps: OverlayGaps,
     version: u64,
     retired: Vec<(Place, RawKey)>,
     tallies: HashMap<(Space, u16), (Place, i64)>,
@@ -65,7 +77,7 @@ impl Overlay {
                     };
                     let entry = Some(Entry { tag, expire_ms, seq: 0, value, large });
                     self.version += 1;
-                    self.gaps.fill(&key);
+                    self.gaps.0.fill(&key);
                     self.keys.insert(key, Pending { place, entry });
                 }
                 Op::Delete { place, key } => {
