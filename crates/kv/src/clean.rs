@@ -48,6 +48,7 @@ use crate::store::{Inner, show_key};
 use crate::table;
 use crate::types::{Seq, SliceId};
 use crate::unreadable::SecondLooks;
+use crate::victims::Victims;
 
 pub const TICK: Duration = Duration::from_millis(50);
 pub const AFTER_FAILURE: Duration = Duration::from_millis(200);
@@ -103,15 +104,14 @@ enum Outcome {
 pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
     let (mut barren, mut spared, mut most_free, mut accepted, mut merges) = (0u32, 0u32, 0, 0, 0);
-    // Victims in use or beyond cleaning, kept claimed so that others come next.
-    let mut aside = Vec::new();
+    let mut victims = Victims::default();
     let mut second_looks = SecondLooks::new();
     while !store.is_closing() {
         store.bury_large_values().await;
         second_looks.look(&store);
         if store.heap.is_futile() {
             store.heap.pace(false);
-            store.offer_again(&mut aside);
+            victims.offer_again(&store.heap);
             if released > 0 {
                 store.free_released(&mut released).await;
             }
@@ -123,16 +123,16 @@ pub async fn clean_task(store: Arc<Inner>) {
         let target = store.free_target();
         if free >= target {
             store.heap.pace(false);
-            if store.rescue(&mut released, &mut aside).await {
+            if store.rescue(&mut released, &mut victims).await {
                 continue;
             }
-            store.offer_again(&mut aside);
+            victims.offer_again(&store.heap);
             store.merge_eagerly.store(false, Ordering::Relaxed);
             let _ = timeout(TICK, store.clean_wanted.notified()).await;
             continue;
         }
         let started = now();
-        match store.clean_one(&mut aside).await {
+        match store.clean_one(&mut victims).await {
             Ok(Cleaned::Released) => released += 1,
             Ok(Cleaned::Kept) => {}
             Ok(Cleaned::MergeFirst) => {
@@ -214,35 +214,30 @@ impl Inner {
         (space.free + space.reserved) / u64::from(self.heap.segment_bytes())
     }
 
-    /// Victims that were in use, or could not be cleaned, may be victims again.
-    fn offer_again(&self, aside: &mut Vec<SegmentId>) {
-        aside.drain(..).for_each(|victim| self.heap.unclaim(victim));
-    }
-
     /// Cleans the best victim, or puts it aside.
-    async fn clean_one(self: &Arc<Self>, aside: &mut Vec<SegmentId>) -> Result<Cleaned, StoreError> {
+    async fn clean_one(self: &Arc<Self>, victims: &mut Victims) -> Result<Cleaned, StoreError> {
         let least = self.least_dead();
-        let Some(victim) = self.heap.victim(|stream| least.of(stream)) else {
+        let Some(victim) = victims.choose(&self.heap, &least) else {
             if self.put_merge_first() {
                 self.heap.pace(self.is_pacing_due());
                 return Ok(Cleaned::MergeFirst);
             }
             self.heap.pace(false);
-            self.offer_again(aside);
+            victims.offer_again(&self.heap);
             self.uncover_dead().await?;
             return Ok(Cleaned::Nothing);
         };
         self.heap.pace(self.is_pacing_due());
-        self.clean_victim(victim, aside).await
+        self.clean_victim(victim, victims).await
     }
 
     /// Cleans a victim, or puts it aside.
     pub async fn clean_victim(
         self: &Arc<Self>,
         victim: SegmentId,
-        aside: &mut Vec<SegmentId>,
+        victims: &mut Victims,
     ) -> Result<Cleaned, StoreError> {
-        match self.clean_segment(victim).await {
+        match self.clean_segment(victim, victims).await {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
                 self.cleaned_for_merges();
@@ -254,12 +249,12 @@ impl Inner {
                 Ok(Cleaned::Kept)
             }
             Ok(Outcome::InUse) => {
-                aside.push(victim);
+                victims.put_aside(victim);
                 Ok(Cleaned::Kept)
             }
             Ok(Outcome::Unreadable) => Ok(Cleaned::Kept),
             Err(error) => {
-                aside.push(victim);
+                victims.put_aside(victim);
                 Err(error)
             }
         }
@@ -285,12 +280,16 @@ impl Inner {
         }
     }
 
-    async fn clean_segment(self: &Arc<Self>, victim: SegmentId) -> Result<Outcome, StoreError> {
+    async fn clean_segment(
+        self: &Arc<Self>,
+        victim: SegmentId,
+        victims: &mut Victims,
+    ) -> Result<Outcome, StoreError> {
         let checkpoint = lock(&self.manifest).checkpoint;
         let mut unread = 0;
         for _ in 0..SWEEPS_MAX {
             let mut mover = Mover::new(self.clone());
-            let swept = self.sweep(victim, checkpoint, &mut mover).await;
+            let swept = self.sweep(victim, victims, checkpoint, &mut mover).await;
             // Nothing may still move when the victim is given back or released.
             let moved = if matches!(swept, Ok(None)) { mover.finish().await } else { mover.settle().await };
             if let Some(outcome) = swept? {
@@ -314,6 +313,7 @@ impl Inner {
     async fn sweep(
         self: &Arc<Self>,
         victim: SegmentId,
+        victims: &mut Victims,
         checkpoint: Seq,
         mover: &mut Mover,
     ) -> Result<Option<Outcome>, StoreError> {
@@ -321,7 +321,7 @@ impl Inner {
             what: format!("cleaning {victim}"),
             reason: error.to_string(),
         };
-        let mut sweep = self.heap.sweep(victim);
+        let mut sweep = victims.sweep(&self.heap, victim);
         while let Some(Contents { stream, records, damage }) = sweep.next().await.map_err(unread)? {
             for damage in damage {
                 tracing::error!(%damage, "cleaning found damage");
@@ -329,6 +329,9 @@ impl Inner {
             }
             if stream == Stream::Commit && records.iter().any(|record| record.seq > checkpoint) {
                 return Ok(Some(Outcome::NeedsCheckpoint));
+            }
+            if sweep.is_asked_for() && self.is_pacing_due() {
+                victims.read_ahead(&self.heap, || self.least_dead());
             }
             let bytes: u64 = records.iter().map(|record| u64::from(record.ptr.len)).sum();
             self.counters.victim_bytes.add(bytes);

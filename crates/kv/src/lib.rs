@@ -54,6 +54,7 @@ pub mod table;
 mod types;
 mod unreadable;
 pub mod version;
+mod victims;
 mod winning;
 
 pub use batch::Batch;

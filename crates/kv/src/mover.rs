@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pumice_reactor::{JoinHandle, spawn};
+use pumice_reactor::{JoinHandle, spawn, yield_now};
 use pumice_segment::Replayed;
 
 use crate::entry::KeyEntry;
@@ -49,6 +49,8 @@ impl Mover {
         if !batch.is_empty() {
             let store = self.store.clone();
             self.moving = Some(spawn(async move { store.move_batch(&mut batch).await }));
+            // It must be under way before the next batch is looked up, which hardly ever waits itself.
+            yield_now().await;
         }
         Ok(())
     }

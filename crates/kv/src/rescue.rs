@@ -6,21 +6,21 @@
 use std::sync::Arc;
 
 use pumice_reactor::{now, sleep};
-use pumice_segment::SegmentId;
 
 use crate::clean::{AFTER_FAILURE, Cleaned, TICK};
 use crate::store::Inner;
+use crate::victims::Victims;
 
 impl Inner {
     /// Empties one such segment and has it retired, or used again. Answers whether there was one. Half of the time, as
     /// cleaning where nothing presses.
-    pub async fn rescue(self: &Arc<Self>, released: &mut u32, aside: &mut Vec<SegmentId>) -> bool {
+    pub async fn rescue(self: &Arc<Self>, released: &mut u32, victims: &mut Victims) -> bool {
         if self.heap.read_only().is_some() {
             return false;
         }
         let Some(victim) = self.heap.endangered() else { return false };
         let started = now();
-        match self.clean_victim(victim, aside).await {
+        match self.clean_victim(victim, victims).await {
             Ok(Cleaned::Released) => {
                 self.counters.rescued_segments.add(1);
                 *released += 1;

@@ -94,6 +94,16 @@ impl Sweep {
         self.read_at
     }
 
+    /// The segment.
+    pub fn segment(&self) -> SegmentId {
+        self.segment
+    }
+
+    /// Whether all of it has been asked for, so that the drive has time for the next.
+    pub fn is_asked_for(&self) -> bool {
+        self.ask_at >= self.end
+    }
+
     /// The segment's stream.
     pub fn stream(&self) -> Stream {
         self.stream
