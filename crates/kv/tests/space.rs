@@ -216,7 +216,7 @@ fn a_full_drive_still_reads_and_deletes_and_after_deleting_half_half_fits_again(
                 }
             }
         };
-        timeout(Duration::from_secs(60), again).await.expect("what was deleted makes room");
+        timeout(Duration::from_secs(180), again).await.expect("what was deleted makes room");
         for n in (1..keys).step_by(98) {
             assert!(get(&store, (n % 3) as u16, &numbered(n)).await.expect("there").2 == filled(n, len));
         }

@@ -5,12 +5,22 @@ mod contract;
 
 use contract::{Check, Place};
 use pumice_reactor::sync::Event;
-use pumice_reactor::{Config, Without, start};
+use pumice_reactor::{Addr, Config, Without, start};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// All of 127.0.0.0/8 is this machine: an address for each process and check.
+fn own_address() -> Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (process, check) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let (high, low) = (1 + process / 256 % 250, process % 256);
+    format!("127.{high}.{low}.{}:0", 1 + check % 250).parse().unwrap()
+}
 
 fn run_with(config: &Config, many: usize, check: Check) {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place { dir: dir.path().to_owned(), any_port: "127.0.0.1:0".parse().unwrap(), many };
+    let any_port = "127.0.0.1:0".parse().unwrap();
+    let place = Place { dir: dir.path().to_owned(), any_port, own_address: own_address(), many };
     let config = Config { cores: 2, ..config.clone() };
     let done = Arc::new(Event::new());
     let running = start(

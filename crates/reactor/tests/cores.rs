@@ -49,23 +49,35 @@ fn what_outlives_its_core_is_dropped_harmlessly() {
     drop(IoBuf::zeroed(1 << 20));
 }
 
+struct SetOnDrop(Arc<Event>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
 #[test]
 fn a_core_that_has_stopped_ignores_messages() {
-    let event = Arc::new(Event::new());
+    let (event, stopped) = (Arc::new(Event::new()), Arc::new(Event::new()));
     let config = Config { cores: 2, ..Config::default() };
     let running = start(
         &config,
         Arc::new(move |core| {
-            let event = Arc::clone(&event);
+            let (event, stopped) = (Arc::clone(&event), Arc::clone(&stopped));
             Box::pin(async move {
                 if core == CoreId(1) {
-                    spawn(async move { event.wait().await });
+                    let guard = SetOnDrop(stopped);
+                    spawn(async move {
+                        let _guard = guard;
+                        event.wait().await;
+                    });
                     return yield_now().await;
                 }
-                sleep(Duration::from_millis(50)).await;
+                // A core that stops takes no more messages before it drops its tasks.
+                stopped.wait().await;
                 event.set();
                 spawn_on(CoreId(1), || Box::pin(async { panic!("the core has stopped") }));
-                sleep(Duration::from_millis(10)).await;
             })
         }),
     );
@@ -74,7 +86,8 @@ fn a_core_that_has_stopped_ignores_messages() {
 
 #[test]
 fn every_core_accepts_from_one_address() {
-    for addr in ["127.0.0.1:0".to_owned(), format!("unix:/tmp/pumice-cores-{}", std::process::id())] {
+    let dir = tempfile::tempdir().unwrap();
+    for addr in ["127.0.0.1:0".to_owned(), format!("unix:{}", dir.path().join("socket").display())] {
         let served = Arc::new([const { AtomicUsize::new(0) }; 2]);
         let done = Arc::new(Event::new());
         let (counts, path) = (Arc::clone(&served), addr.clone());
@@ -110,12 +123,11 @@ fn every_core_accepts_from_one_address() {
         running.expect("starts").join().expect("stops");
         let served: Vec<usize> = served.iter().map(|count| count.load(Ordering::SeqCst)).collect();
         assert_eq!(served.iter().sum::<usize>(), 200, "{addr}: {served:?}");
-        if let Some(path) = addr.strip_prefix("unix:") {
+        if addr.starts_with("unix:") {
             // A socket left behind is taken over.
             block_on(async {
                 drop(Listener::bind(&addr.parse().unwrap(), ListenOptions::default()).await.unwrap())
             });
-            std::fs::remove_file(path).unwrap();
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Signals reach `signal()` instead of ending the process. No test harness: its own thread would take them.
 
-use pumice_reactor::{Config, CoreId, Signal, signal, sleep, spawn, spawn_on, start};
+use pumice_reactor::sync::Event;
+use pumice_reactor::{Config, CoreId, Signal, signal, spawn, spawn_on, start};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 fn send(name: &str) {
     let status = Command::new("kill").args([name, &std::process::id().to_string()]).status();
@@ -12,12 +12,14 @@ fn send(name: &str) {
 
 fn main() {
     let config = Config { cores: 2, take_signals: true, ..Config::default() };
+    let done = Arc::new(Event::new());
     let running = start(
         &config,
-        Arc::new(|core| {
+        Arc::new(move |core| {
+            let done = Arc::clone(&done);
             Box::pin(async move {
                 if core != CoreId(0) {
-                    return sleep(Duration::from_millis(100)).await;
+                    return done.wait().await;
                 }
                 for (name, expected) in
                     [("-TERM", Signal::Terminate), ("-INT", Signal::Interrupt), ("-HUP", Signal::Hangup)]
@@ -29,6 +31,7 @@ fn main() {
                 // Nobody waits: held back all the same.
                 drop(spawn(signal()));
                 send("-TERM");
+                done.set();
             })
         }),
     );

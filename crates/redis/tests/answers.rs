@@ -3,8 +3,6 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{Setup, TestServer, check, check_on};
 
 /// Nothing else is written, so a reply that waited for the next write would never come.
@@ -13,7 +11,6 @@ fn no_reply_waits_for_the_next_write_of_somebody_else() {
     for durability in ["always", "everysec", "none"] {
         let server = TestServer::with(Setup { durability, ..Setup::default() });
         let mut client = server.client();
-        client.set_timeout(Duration::from_secs(20));
         // What writes, and then what takes numbers or only looks.
         for command in [
             "ZADD z XX 1 a",

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::client::encode;
-use common::{Setup, TestServer};
+use common::{PATIENCE, Setup, TestServer};
 use pumice_base::rng::Rng;
 use pumice_redis::options::Options;
 
@@ -49,7 +49,7 @@ fn slow_readers_of_many_large_values_get_every_byte_in_bounded_memory() {
 
 fn read_slowly(socket: &std::path::Path, value: &[u8], index: u64) {
     let mut stream = UnixStream::connect(socket).expect("connected");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     std::io::Write::write_all(&mut stream, &encode(&["GET", "large"]).repeat(DEPTH)).expect("sent");
     let header = format!("${VALUE_BYTES}\r\n").into_bytes();
     let mut piece = vec![0; 1 << 20];

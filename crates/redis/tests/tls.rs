@@ -5,14 +5,13 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use common::client::encode;
-use common::{Setup, TestServer};
+use common::{PATIENCE, Setup, TestServer};
 use pumice_redis::options::{Options, TlsOptions};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -24,18 +23,18 @@ fn fixture(name: &str) -> PathBuf {
 
 #[test]
 fn a_tls_client_is_served_and_a_plain_one_is_refused_without_harm_to_it() {
-    let addr = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number");
     let tls = TlsOptions {
         certificate: fixture("server.pem"),
         key: fixture("server.key"),
         client_authorities: None,
     };
-    let options = Options { tls: Some(tls), port: addr.port(), ..Options::default() };
-    let server = TestServer::with(Setup { options, tcp: Some(addr.to_string()), ..Setup::default() });
+    let options = Options { tls: Some(tls), ..Options::default() };
+    let server = TestServer::with(Setup { options, tcp: Some("127.0.0.1:0".into()), ..Setup::default() });
+    let addr: SocketAddr = server.tcp().parse().expect("an address");
     let client = move || thread::spawn(move || speak(addr)).join().expect("served");
     client();
     let mut plain = TcpStream::connect(addr).expect("connected");
-    plain.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    plain.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     plain.write_all(&encode(&["PING"])).expect("sent");
     let mut answer = Vec::new();
     // Either an alert and the end, or a reset.
@@ -59,7 +58,7 @@ fn speak(addr: SocketAddr) {
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
     let socket = TcpStream::connect(addr).expect("connected");
-    socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut stream = BufReader::new(StreamOwned::new(connection, socket));
     let value = vec![b'v'; 1_000_000];
     stream.get_mut().write_all(&encode(&[&b"SET"[..], b"k", &value])).expect("sent");

@@ -8,6 +8,10 @@ pub mod tasks;
 
 use pumice_reactor::{Addr, LocalBoxFuture};
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// The longest that a check waits for what must happen: a machine that does much else is waited for, a hang is not.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Where a check may work.
 #[derive(Clone, Debug)]
@@ -16,6 +20,8 @@ pub struct Place {
     pub dir: PathBuf,
     /// TCP on this machine, port 0.
     pub any_port: Addr,
+    /// TCP on this machine, port 0, at an address of this check alone: a port that it lets go of is taken by nobody else.
+    pub own_address: Addr,
     /// How many connections and tasks a check with many of them should make.
     pub many: usize,
 }

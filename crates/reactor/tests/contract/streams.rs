@@ -1,6 +1,6 @@
 //! Listeners and streams.
 
-use super::Place;
+use super::{PATIENCE, Place};
 use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_reactor::{Addr, ListenOptions, Listener, RecvHalf, Stream, sleep, spawn, timeout, yield_now};
@@ -8,8 +8,6 @@ use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn listen(addr: &Addr) -> (Listener, Addr) {
     let listener = Listener::bind(addr, ListenOptions::default()).await.unwrap();
@@ -264,16 +262,24 @@ pub async fn a_send_to_a_closed_peer_fails(place: Place) {
 }
 
 pub async fn nobody_listening_is_refused(place: Place) {
-    let (listener, addr) = listen(&place.any_port).await;
+    let (listener, addr) = listen(&place.own_address).await;
     drop(listener);
-    sleep(Duration::from_millis(10)).await;
-    let error = Stream::connect(&addr).await.err().expect("nobody listens");
+    // The kernel closes it in its own time.
+    let refused = timeout(PATIENCE, async {
+        loop {
+            match Stream::connect(&addr).await {
+                Ok(_) => sleep(Duration::from_millis(1)).await,
+                Err(error) => break error,
+            }
+        }
+    });
+    let error = refused.await.expect("a dropped listener takes no more connections in the end");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
 }
 
 pub async fn a_dropped_listener_frees_its_address(place: Place) {
     let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
-    let listener = Listener::bind(&place.any_port, options.clone()).await.unwrap();
+    let listener = Listener::bind(&place.own_address, options.clone()).await.unwrap();
     let addr = listener.local_addr().clone();
     // Accepting, so that an operation holds the socket.
     let accepting = spawn(async move { listener.accept().await.map(drop) });
@@ -281,8 +287,18 @@ pub async fn a_dropped_listener_frees_its_address(place: Place) {
     let taken = Listener::bind(&addr, options.clone()).await.err().expect("the address is taken");
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     accepting.abort();
-    sleep(Duration::from_millis(10)).await;
-    Listener::bind(&addr, options).await.unwrap();
+    // The kernel ends the operation, and with it the socket, in its own time.
+    let free = timeout(PATIENCE, async {
+        loop {
+            match Listener::bind(&addr, options.clone()).await {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                other => break other,
+            }
+        }
+    });
+    free.await.expect("the address of a dropped listener becomes free").unwrap();
 }
 
 pub async fn held_receive_buffers_do_not_block_others(place: Place) {

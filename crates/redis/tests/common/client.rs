@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use super::PATIENCE;
+
 /// A reply, as it came.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
@@ -87,9 +89,8 @@ pub fn encode(command: &[impl AsRef<[u8]>]) -> Vec<u8> {
 impl Client {
     pub fn connect(path: &Path) -> Self {
         let writer = UnixStream::connect(path).expect("connected");
-        // Nothing a test waits for takes this long: better a failure than a hang.
-        writer.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        writer.set_write_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        writer.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        writer.set_write_timeout(Some(PATIENCE)).expect("a timeout");
         Self { reader: BufReader::new(writer.try_clone().expect("cloned")), writer }
     }
 

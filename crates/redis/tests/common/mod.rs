@@ -7,6 +7,7 @@ pub mod oracle;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::{Store, StoreFormat};
@@ -18,11 +19,16 @@ use pumice_redis::server::Server;
 
 pub use client::{Client, Reply};
 
+/// The longest that a test waits for what must happen: a machine that does much else is waited for, a hang is not.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
 /// A server on two cores (the second one runs what is in the background), on drives in a directory of its own.
 pub struct TestServer {
     dir: tempfile::TempDir,
     socket: PathBuf,
     server: Arc<Server>,
+    /// Where it listens besides the Unix socket, with the port filled in.
+    tcp: Option<String>,
     may_load: Arc<pumice_reactor::sync::Event>,
     running: Option<Running>,
     _thread: Option<JoinHandle<()>>,
@@ -71,7 +77,7 @@ impl TestServer {
     pub fn in_dir(setup: Setup, dir: tempfile::TempDir) -> Self {
         let socket = dir.path().join("s");
         let path = dir.path().to_path_buf();
-        let (ready, is_ready) = mpsc::channel::<Arc<Server>>();
+        let (ready, is_ready) = mpsc::channel::<Started>();
         let config = Config { cores: 2, ..Config::default() };
         let gone = Arc::new(pumice_reactor::sync::Event::new());
         let may_load = Arc::new(pumice_reactor::sync::Event::new());
@@ -95,8 +101,8 @@ impl TestServer {
             }),
         )
         .expect("io_uring");
-        let server = is_ready.recv_timeout(std::time::Duration::from_secs(60)).expect("the server starts");
-        Self { dir, socket, server, may_load, running: Some(running), _thread: None }
+        let (server, tcp) = is_ready.recv_timeout(PATIENCE).expect("the server starts");
+        Self { dir, socket, server, tcp, may_load, running: Some(running), _thread: None }
     }
 
     /// Stops it and starts it again on the same drives.
@@ -126,6 +132,11 @@ impl TestServer {
         &self.server
     }
 
+    /// Its TCP address; one was asked for.
+    pub fn tcp(&self) -> &str {
+        self.tcp.as_deref().expect("a TCP address was asked for")
+    }
+
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -145,24 +156,30 @@ impl Drop for TestServer {
     }
 }
 
+/// A server that has started, and its TCP address.
+type Started = (Arc<Server>, Option<String>);
+
 async fn serve(
     setup: Setup,
     dir: &Path,
-    ready: mpsc::Sender<Arc<Server>>,
+    ready: mpsc::Sender<Started>,
     may_load: &pumice_reactor::sync::Event,
 ) {
     let server = Arc::new(Server::new(setup.options.clone()).expect("a server"));
     let unix = format!("unix:{}", dir.join("s").display()).parse().expect("an address");
     let mut faces = vec![face::bind(&server, &unix).await.expect("bound")];
-    if let Some(tcp) = &setup.tcp {
-        faces.push(face::bind(&server, &tcp.parse().expect("an address")).await.expect("bound"));
+    let mut tcp = None;
+    if let Some(wanted) = &setup.tcp {
+        let face = face::bind(&server, &wanted.parse().expect("an address")).await.expect("bound");
+        tcp = Some(face.local_addr().to_string());
+        faces.push(face);
     }
     for face in faces {
         pumice_reactor::spawn(face.run());
     }
     pumice_reactor::spawn(face::keep_house(server.clone()));
     if setup.loads_when_told {
-        ready.send(server.clone()).expect("somebody waits");
+        ready.send((server.clone(), tcp.clone())).expect("somebody waits");
         may_load.wait().await;
     }
     let node = open(&setup, dir).await;
@@ -170,7 +187,7 @@ async fn serve(
     pumice_reactor::spawn_on(CoreId(1), move || Box::pin(async move { background.start_background() }));
     server.attach(node.clone()).await.expect("attached");
     if !setup.loads_when_told {
-        ready.send(server.clone()).expect("somebody waits");
+        ready.send((server.clone(), tcp)).expect("somebody waits");
     }
     server.stopping.wait().await;
     face::stop(&server).await;
@@ -201,13 +218,13 @@ async fn open(setup: &Setup, dir: &Path) -> Node {
 #[track_caller]
 #[allow(clippy::disallowed_methods)] // tests of a real server live in real time
 pub fn eventually(what: &str, mut test: impl FnMut() -> bool) {
-    for _ in 0..3000 {
+    for _ in 0..PATIENCE.as_millis() / 10 {
         if test() {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("not within half a minute: {what}");
+    panic!("not within {PATIENCE:?}: {what}");
 }
 
 /// A number from INFO.

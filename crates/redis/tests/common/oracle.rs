@@ -1,8 +1,8 @@
 //! A real redis-server as oracle, where the machine has one.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use super::Client;
 
@@ -29,14 +29,9 @@ impl Oracle {
             return None;
         };
         let oracle = Self { child, dir };
-        for _ in 0..500 {
-            if oracle.socket().exists() {
-                return Some(oracle);
-            }
-            // Another process starts: only the kernel's clock knows.
-            let _ = Command::new("sleep").arg("0.02").status();
-        }
-        panic!("redis-server does not listen after {:?}", Duration::from_secs(10));
+        // The socket is there before anybody listens on it.
+        super::eventually("redis-server listens", || UnixStream::connect(oracle.socket()).is_ok());
+        Some(oracle)
     }
 
     fn socket(&self) -> PathBuf {

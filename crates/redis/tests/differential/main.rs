@@ -17,6 +17,8 @@ mod sets;
 mod sorted_sets;
 mod strings;
 
+use std::time::{Duration, Instant};
+
 use common::oracle::Oracle;
 use common::{Reply, Setup, TestServer};
 use draw::Draw;
@@ -79,6 +81,8 @@ fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
     let with_expiry = rng.chance(0.6);
     let mut log: Vec<(usize, Command)> = Vec::new();
     let mut in_multi = [false; 2];
+    // The longest that both took for one command, and so the most that their clocks' readings may lie apart.
+    let mut lag = Duration::ZERO;
     for client in 0..2 {
         if rng.chance(0.5) {
             let hello = vec![b"HELLO".to_vec(), b"3".to_vec()];
@@ -99,19 +103,22 @@ fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
         }
         done += burst;
         let bytes: Vec<u8> = commands.iter().flat_map(|command| common::client::encode(command)).collect();
+        #[allow(clippy::disallowed_methods)] // two processes on the kernel's clock
+        let sent = Instant::now();
         ours[who].send(&bytes);
         theirs[who].send(&bytes);
         for command in commands {
             log.push((who, command.clone()));
             let reply = ours[who].read();
             let expected = theirs[who].read();
+            lag = lag.max(sent.elapsed());
             let in_exec = command[0].eq_ignore_ascii_case(b"exec");
             let (a, b) = if in_exec {
                 normalize_exec(&log, who, reply.clone(), expected.clone())
             } else {
                 (normalize(&command, reply.clone()), normalize(&command, expected.clone()))
             };
-            if !agree(&a, &b) {
+            if !agree(&a, &b, lag) {
                 fail(seed, &log, &reply, &expected);
             }
             if draw::expires_soon(&command) {
@@ -122,7 +129,7 @@ fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
     // Once what is expired is gone on both sides, the databases hold as many keys, of which as many expire.
     let (mut ours, mut theirs) = (server.client(), oracle.client());
     let mut counts = (String::new(), String::new());
-    for _ in 0..500 {
+    for _ in 0..common::PATIENCE.as_millis() / 10 {
         counts = (keyspace(&mut ours), keyspace(&mut theirs));
         if counts.0 == counts.1 {
             break;
@@ -187,9 +194,9 @@ const PAIRS: &[&str] = &["hgetall"];
 const RANDOM: &[&str] = &["randomkey", "spop", "srandmember", "hrandfield", "zrandmember"];
 /// Pages of elements, in groups of so many.
 const SCANS: &[(&str, usize)] = &[("scan", 1), ("sscan", 1), ("hscan", 2), ("zscan", 2)];
-/// Milliseconds and seconds that clocks may differ by.
+/// Milliseconds and seconds that clocks may differ by, beside what either server was late.
 const CLOCKS: &[(&str, i64)] =
-    &[("pttl", 500), ("ttl", 1), ("pexpiretime", 500), ("expiretime", 1), ("touch", 0)];
+    &[("pttl", 50), ("ttl", 1), ("pexpiretime", 50), ("expiretime", 1), ("touch", 0)];
 
 /// A reply in a form that both servers must give alike.
 pub fn normalize(command: &Command, reply: Reply) -> Reply {
@@ -263,17 +270,22 @@ fn normalize_exec(log: &[(usize, Command)], who: usize, ours: Reply, theirs: Rep
     (apply(ours), apply(theirs))
 }
 
-/// Whether two normalised replies are the same, clocks within their slack.
-fn agree(a: &Reply, b: &Reply) -> bool {
+/// Whether two normalised replies are the same, clocks within their slack: when an expiry was set each server was late by
+/// `lag` at most, and when it was asked for, too.
+fn agree(a: &Reply, b: &Reply, lag: Duration) -> bool {
     match (a, b) {
         (Reply::Double(a), Reply::Double(b)) if a.contains('~') && b.contains('~') => {
             let parse = |text: &str| -> Option<(i64, i64)> {
                 let (value, slack) = text.split_once('~')?;
                 Some((value.parse().ok()?, slack.parse().ok()?))
             };
-            matches!((parse(a), parse(b)), (Some((x, slack)), Some((y, _))) if (x - y).abs() <= slack)
+            let late = 2 * lag.as_millis() as i64;
+            let within = |x: i64, y: i64, slack: i64| (x - y).abs() <= slack + late;
+            matches!((parse(a), parse(b)), (Some((x, slack)), Some((y, _))) if within(x, y, slack))
         }
-        (Reply::Array(a), Reply::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| agree(a, b)),
+        (Reply::Array(a), Reply::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| agree(a, b, lag))
+        }
         _ => a == b,
     }
 }

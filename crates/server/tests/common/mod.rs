@@ -1,12 +1,15 @@
 //! A real `pumice` process for tests: started on a temporary directory, found by the port it prints, always ended.
 #![allow(dead_code)] // each test file uses its part
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+/// The longest that a test waits for what must happen: a machine that does much else is waited for, a hang is not.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The binary under test: the one that was built with the tests, or what `PUMICE_BIN` names (in a virtual machine it lies
 /// elsewhere).
@@ -103,29 +106,22 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM, and waits at most `limit` for the end.
-    pub fn stop_within(mut self, limit: Duration) -> ExitStatus {
+    /// SIGTERM; the server must end with 0.
+    pub fn stop(mut self) {
         self.signal(Signal::TERM);
-        self.wait_within(limit)
+        let status = self.wait();
+        assert!(status.success(), "{status}: {}", self.said());
     }
 
-    /// SIGTERM; the server must end with 0 within some seconds.
-    pub fn stop(self) {
-        let log = self.log.clone();
-        let status = self.stop_within(Duration::from_secs(20));
-        assert!(status.success(), "{status}: {}", std::fs::read_to_string(log).unwrap_or_default());
-    }
-
-    /// Waits at most `limit` for the end.
-    pub fn wait_within(&mut self, limit: Duration) -> ExitStatus {
-        let polls = limit.as_millis() / 5;
-        for _ in 0..polls {
+    /// Waits for the end of a server that was told, or made, to end.
+    pub fn wait(&mut self) -> ExitStatus {
+        for _ in 0..PATIENCE.as_millis() / 5 {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
             pause_ms(5);
         }
-        panic!("still running after {limit:?}: {}", self.said());
+        panic!("the server should end and still runs after {PATIENCE:?}: {}", self.said());
     }
 
     /// Whether it runs.
@@ -154,7 +150,7 @@ impl Server {
     pub fn client(&self) -> redis::Connection {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
         let connection = client.get_connection().expect("the server takes connections");
-        connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
         connection
     }
 
@@ -166,13 +162,19 @@ impl Server {
     }
 }
 
-/// One HTTP GET of `path` at `addr`; status code and body.
+/// One HTTP GET of `path` at `addr` (`host:port` or `unix:PATH`); status code and body.
 pub fn http_get(addr: &str, path: &str) -> (u16, String) {
-    use std::io::Write;
-    let mut stream = std::net::TcpStream::connect(addr).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").unwrap();
+    let request = format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    if let Some(socket) = addr.strip_prefix("unix:") {
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.read_to_string(&mut answer).unwrap();
+    } else {
+        let mut stream = std::net::TcpStream::connect(addr).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.read_to_string(&mut answer).unwrap();
+    }
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
 }
@@ -192,12 +194,16 @@ pub fn pause_ms(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Milliseconds that `work` takes.
-#[allow(clippy::disallowed_methods)]
-pub fn timed<T>(work: impl FnOnce() -> T) -> (T, u128) {
-    let started = std::time::Instant::now();
-    let result = work();
-    (result, started.elapsed().as_millis())
+/// Waits until `test` holds: for what another process does in its own time.
+#[track_caller]
+pub fn eventually(what: &str, mut test: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if test() {
+            return;
+        }
+        pause_ms(10);
+    }
+    panic!("not within {PATIENCE:?}: {what}");
 }
 
 /// A served drive's space, on the whole and by channel: the kinds add up to the raw size.
