@@ -23,6 +23,9 @@ pub struct Limit {
     pub seconds: f64,
     /// Only the first so many bytes of the file (0: all of it).
     pub span_bytes: u64,
+    /// Each block read is verified by its CRC-32C; [`prewrite_checked`] wrote the file, in blocks of the same size.
+    #[serde(default)]
+    pub is_checked: bool,
 }
 
 /// Order and direction of fio's requests.
@@ -59,6 +62,8 @@ impl Pattern {
     }
 }
 
+const CHECKED: [&str; 2] = ["--verify=crc32c", "--verify_fatal=1"];
+
 impl Limit {
     /// The command line, for the report.
     pub fn arguments(&self, file: &Path) -> Vec<String> {
@@ -77,6 +82,9 @@ impl Limit {
             "--refill_buffers=0".into(),
             "--output-format=json".into(),
         ];
+        if self.is_checked {
+            args.extend(CHECKED.map(String::from));
+        }
         if self.durable {
             args.push("--sync=dsync".into());
         }
@@ -138,16 +146,19 @@ pub fn parse(json: &[u8]) -> Result<PhaseResult> {
 
 /// Makes `file` a file of `bytes` random bytes, all of them written: fresh blocks commit at half the speed of old ones.
 pub fn prewrite(file: &Path, bytes: u64) -> Result<()> {
+    write_whole(file, bytes, &["--bs=4m", "--refill_buffers=1"])
+}
+
+/// The same with fio's header and a CRC-32C in each block of `block_bytes`.
+pub fn prewrite_checked(file: &Path, bytes: u64, block_bytes: u64) -> Result<()> {
+    write_whole(file, bytes, &[&format!("--bs={block_bytes}"), "--do_verify=0", CHECKED[0]])
+}
+
+fn write_whole(file: &Path, bytes: u64, more: &[&str]) -> Result<()> {
     let status = Command::new("fio")
-        .args([
-            "--name=prewrite",
-            "--rw=write",
-            "--bs=4m",
-            "--ioengine=io_uring",
-            "--iodepth=4",
-            "--direct=1",
-        ])
-        .args(["--end_fsync=1", "--output-format=json", "--output=/dev/null", "--refill_buffers=1"])
+        .args(["--name=prewrite", "--rw=write", "--ioengine=io_uring", "--iodepth=4", "--direct=1"])
+        .args(["--end_fsync=1", "--output-format=json", "--output=/dev/null"])
+        .args(more)
         .arg(format!("--filename={}", file.display()))
         .arg(format!("--size={bytes}"))
         .status()?;

@@ -228,7 +228,7 @@ pub fn limit_phase(name: &str, pattern: Pattern, block_bytes: u64, depth: u32, s
 pub fn limit(pattern: Pattern, block_bytes: u64, depth: u32, seconds: f64) -> Limit {
     // O_DIRECT takes whole sectors.
     let block_bytes = block_bytes.next_multiple_of(512);
-    Limit { pattern, block_bytes, depth, durable: false, seconds, span_bytes: 0 }
+    Limit { pattern, block_bytes, depth, durable: false, seconds, span_bytes: 0, is_checked: false }
 }
 
 /// Runs an fio job, says so, and returns its figures.

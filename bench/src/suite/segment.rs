@@ -3,7 +3,8 @@
 //!
 //! 1. One file, written once. Each row is run by fio and by the layer in turns; a row shows the medians.
 //! 2. fio's writes are `O_DSYNC`, as the layer acknowledges what is durable only; both are O_DIRECT.
-//! 3. CPU is the process's (`getrusage`): the layer runs in this process, which does nothing else meanwhile.
+//! 3. A job that reads is also run by fio with its own checksums verified, on a second file: the layer verifies all it reads.
+//! 4. CPU is the process's (`getrusage`): the layer runs in this process, which does nothing else meanwhile.
 //!
 //! The layer gives six pages of each 8 MiB block to tags and checksums, writes and verifies a CRC-32C for each of the others;
 //! fio moves whole 8 MiB. Bytes are what the user gets.
@@ -54,7 +55,7 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
     let seconds = context.seconds(8.0, 0.3);
     let rounds = context.pick(3, 1);
     let dir = context.fresh_dir("segment")?;
-    let file = dir.join("drive0");
+    let (file, checked) = (dir.join("drive0"), dir.join("checked"));
     let mut table = Table::new(
         "The segment layer beside fio, on one file",
         &[
@@ -68,34 +69,42 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
             "fio p99",
             "p99",
             "fio CPU s/GiB",
+            "verifying fio",
             "CPU s/GiB",
         ],
     );
     let mut raw = serde_json::Map::new();
     for job in JOBS {
         eprintln!("  {}, {} in flight", job.name, job.depth);
-        let (mut peers, mut ours) = (Vec::new(), Vec::new());
+        let (mut peers, mut verifying, mut ours) = (Vec::new(), Vec::new(), Vec::new());
         // Random and sequential reads find the segments that the layer wrote; fio's writes spoil them, and so come before.
         fio::prewrite(&file, space_bytes)?;
         if !job.pattern.destroys() {
             ours.push(layer(&file, &job, space_bytes, seconds, true)?);
+            fio::prewrite_checked(&checked, space_bytes, job.block_bytes)?;
         }
         for _ in 0..rounds {
             let durable = job.pattern.destroys();
             let of_fio = Limit { durable, ..limit(job.pattern, job.block_bytes, job.depth, seconds) };
             peers.push(fio::run(&of_fio, &file)?);
+            if !durable {
+                verifying.push(fio::run(&Limit { is_checked: true, ..of_fio }, &checked)?);
+            }
             // What fio has written over is no drive any more.
             ours.push(layer(&file, &job, space_bytes, seconds, durable)?);
         }
-        let (peer, our) = (median(peers), median(ours));
-        table.row(row(&job, &peer, &our));
-        raw.insert(job.name.into(), serde_json::json!({ "fio": peer, "segment": our }));
+        let (peer, verifying, our) = (median(peers), median(verifying), median(ours));
+        table.row(row(&job, &peer, &verifying, &our));
+        let figures = serde_json::json!({ "fio": peer, "verifying fio": verifying, "segment": our });
+        raw.insert(job.name.into(), figures);
     }
     remove(&dir);
     table.note(format!(
         "Medians of {rounds} runs of {seconds} s each, fio and the layer in turns, on a file of {} that was written once. \
          Writes are durable before they count, on both sides. fio: io_uring, O_DIRECT, one job. The layer: one core, tags \
-         scheduling and checksums included; its \"8 MiB\" is a block of 8 MiB less six pages.",
+         scheduling and checksums included; its \"8 MiB\" is a block of 8 MiB less six pages. Verifying fio: the same job with \
+         fio's own CRC-32C of each block verified (--verify=crc32c), because whoever looks \
+         at the bytes pays for fetching them from memory, and fio otherwise never does.",
         size(space_bytes)
     ));
     report.tables.push(table);
@@ -103,8 +112,11 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn row(job: &Job, peer: &PhaseResult, our: &PhaseResult) -> Vec<String> {
-    let per_gib = |r: &PhaseResult| ratio(r.cpu_seconds * (1u64 << 30) as f64, r.user_bytes as f64);
+fn row(job: &Job, peer: &PhaseResult, verifying: &PhaseResult, our: &PhaseResult) -> Vec<String> {
+    let per_gib = |r: &PhaseResult| match r.user_bytes {
+        0 => "-".into(),
+        bytes => format!("{:.3}", ratio(r.cpu_seconds * (1u64 << 30) as f64, bytes as f64)),
+    };
     vec![
         job.name.into(),
         job.depth.to_string(),
@@ -115,8 +127,9 @@ fn row(job: &Job, peer: &PhaseResult, our: &PhaseResult) -> Vec<String> {
         percent(ratio(our.bytes_per_second(), peer.bytes_per_second())),
         micros(peer.p99_us),
         micros(our.p99_us),
-        format!("{:.3}", per_gib(peer)),
-        format!("{:.3}", per_gib(our)),
+        per_gib(peer),
+        per_gib(verifying),
+        per_gib(our),
     ]
 }
 
