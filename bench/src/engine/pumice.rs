@@ -285,7 +285,7 @@ async fn set(store: &Store, shared: &Shared, index: u64, batch: &mut Batch) -> R
     batch.clear();
     if shared.values.value(index).len() > VALUE_BYTES_MAX {
         let mut writer = store.large_writer(slice, &key);
-        writer.push(shared.values.shared(index)).await?;
+        writer.push(&shared.values.shared(index)).await?;
         let large = writer.finish().await?;
         batch.put_large(slice, &key, 0, 0, &large);
         write(store, shared, batch).await

@@ -564,7 +564,7 @@ impl Inner {
         }
         let (order, bytes) = self.run_of(&footer);
         let group = self.group_of(footer.slice, order, bytes);
-        let ptr = self.write_table(vec![Bytes::copy_from_slice(&record.payload)], group, true).await?;
+        let ptr = self.write_table(&record.payload, group, true).await?;
         // Makers place their tables and name them in one turn.
         let _turn = self.commit_turn.acquire(1).await;
         match self.knows_table(&footer, record.ptr) {
@@ -647,8 +647,7 @@ impl Inner {
                 let here = list.id == name.id
                     && list.pieces.get(name.index as usize).is_some_and(|other| other.ptr == piece.ptr);
                 if here {
-                    let payload = vec![Bytes::copy_from_slice(&piece.payload)];
-                    let ptr = self.write_piece_again(payload).await?;
+                    let ptr = self.write_piece_again(&piece.payload).await?;
                     self.counters.moved_bytes.add(u64::from(ptr.len));
                     list.pieces[name.index as usize].ptr = ptr;
                     written.push(ptr);
@@ -668,11 +667,12 @@ impl Inner {
         }
     }
 
-    async fn write_piece_again(&self, payload: Vec<Bytes>) -> Result<RecordPtr, StoreError> {
+    async fn write_piece_again(&self, payload: &[u8]) -> Result<RecordPtr, StoreError> {
+        let mut object = self.heap.object_of(&[payload]);
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.heap.move_object(record::PIECE, Group::Large, payload.clone(), None).await {
+            match self.heap.move_object(record::PIECE, Group::Large, &mut object).await {
                 Ok(ptr) => return Ok(ptr),
                 Err(AppendError::Busy) if tries < ROOM_TRIES => self.segment_may_come().await,
                 Err(error) => {

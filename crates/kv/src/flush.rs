@@ -329,7 +329,7 @@ impl<'a> TableWriter<'a> {
         let making = Making::begin(self.store, meta.id);
         let (store, group) = (self.store.clone(), self.group);
         self.writing = Some(spawn(async move {
-            meta.ptr = store.write_table(vec![payload.clone()], group, false).await?;
+            meta.ptr = store.write_table(&payload, group, false).await?;
             making.written(meta.ptr);
             store.keep_blocks(&meta, &head, &payload);
             Ok(Written { making, meta, head })
@@ -368,16 +368,16 @@ impl Inner {
     /// Writes a key table's payload, durable on return; for cleaning when it is `moved`.
     pub async fn write_table(
         &self,
-        payload: Vec<Bytes>,
+        payload: &[u8],
         group: Group,
         moved: bool,
     ) -> Result<RecordPtr, StoreError> {
+        let mut object = self.heap.object_of(&[payload]);
         for _ in 0..ROOM_TRIES {
-            let payload = payload.clone();
             let written = if moved {
-                self.heap.move_object(record::TABLE, group, payload, None).await
+                self.heap.move_object(record::TABLE, group, &mut object).await
             } else {
-                self.heap.write_object(record::TABLE, group, payload, None).await
+                self.heap.write_object(record::TABLE, group, &mut object).await
             };
             match written {
                 Ok(ptr) => return Ok(ptr),

@@ -14,7 +14,7 @@ use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replaye
 
 use crate::cache::TableCache;
 use crate::errors::{OpenError, StoreError};
-use crate::large::{LargeRef, PIECE_BYTES_MAX};
+use crate::large::{LargeRef, PIECE_BYTES_MAX, PieceMemory};
 use crate::manifest::{self, Manifest};
 use crate::memtable::{NewBody, NewVersion};
 use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes};
@@ -147,6 +147,7 @@ impl Store {
             running: Mutex::new(0),
             stopped: Notify::default(),
             large_writers: Mutex::default(),
+            piece_memory: PieceMemory::of(budget.pieces),
             making: Mutex::default(),
             relocated: Mutex::default(),
             any_relocated: AtomicBool::new(false),

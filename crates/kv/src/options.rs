@@ -94,6 +94,8 @@ pub(crate) struct Budget {
     pub tail: u64,
     /// Written and not yet on flash.
     pub undurable: u64,
+    /// Pieces of large values on their way to flash and from it.
+    pub pieces: u64,
 }
 
 impl Budget {
@@ -105,6 +107,6 @@ impl Budget {
         // Merging, cleaning and pieces of large values under way.
         let working = (all / 8).clamp(12 << 20, 64 << 20);
         let rest = all.saturating_sub(2 * memtable + tail + undurable + working);
-        Self { memtable, tables: rest / 2, rows: rest / 2, tail, undurable }
+        Self { memtable, tables: rest / 2, rows: rest / 2, tail, undurable, pieces: working / 2 }
     }
 }

@@ -22,6 +22,7 @@ use crate::cache::TableCache;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::{StoreError, WriteError};
 use crate::large::LargeRef;
+use crate::large::PieceMemory;
 use crate::manifest::Manifest;
 use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::options::{Budget, StoreOptions};
@@ -109,6 +110,7 @@ pub(crate) struct Inner {
     pub stopped: Notify,
     /// Large values being written: their pieces are not yet named by an entry.
     pub large_writers: Mutex<BTreeSet<u64>>,
+    pub piece_memory: PieceMemory,
     /// Key tables that no metadata record names yet, and where they lie; `None` while they are being written.
     pub making: Mutex<HashMap<u64, Option<RecordPtr>>>,
     /// Records that moved because their program failed: by their old address.

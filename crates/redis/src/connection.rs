@@ -421,19 +421,23 @@ impl Connection {
         self.count_input(self.pending.len());
     }
 
-    /// Notes how much input waits.
-    fn count_input(&mut self, bytes: usize) -> Room {
-        let bytes = if bytes == 0 { 0 } else { bytes + self.parser.memory_bytes() };
+    /// Notes how much input waits; answers by how much that grew, and what all clients' comes to.
+    fn note_input(&mut self, bytes: usize) -> (usize, u64) {
         let stats = &self.ctx.server.stats;
         let (grown, shrunk) =
             (bytes.saturating_sub(self.counted_bytes), self.counted_bytes.saturating_sub(bytes));
-        if grown == 0 && shrunk == 0 {
-            return Room::Enough;
+        if grown > 0 || shrunk > 0 {
+            self.counted_bytes = bytes;
+            self.ctx.session.client.input_bytes.store(bytes as u64, Ordering::Relaxed);
+            stats.input_waiting_bytes.fetch_sub(shrunk as u64, Ordering::Relaxed);
         }
-        self.counted_bytes = bytes;
-        stats.input_waiting_bytes.fetch_sub(shrunk as u64, Ordering::Relaxed);
-        let total = stats.input_waiting_bytes.fetch_add(grown as u64, Ordering::Relaxed) + grown as u64;
-        self.ctx.session.client.input_bytes.store(bytes as u64, Ordering::Relaxed);
+        (grown, stats.input_waiting_bytes.fetch_add(grown as u64, Ordering::Relaxed) + grown as u64)
+    }
+
+    /// Notes how much input waits, and whether it may.
+    fn count_input(&mut self, bytes: usize) -> Room {
+        let bytes = if bytes == 0 { 0 } else { bytes + self.parser.memory_bytes() };
+        let (grown, total) = self.note_input(bytes);
         let own_max = self.ctx.server.settings.query_buffer_bytes_max.load(Ordering::Relaxed);
         let max = self.ctx.server.options.input_bytes_max;
         if grown > 0 && bytes as u64 > own_max {
@@ -519,18 +523,35 @@ impl Connection {
         });
     }
 
+    /// Writes bytes of the value being streamed. Where all clients' input takes more memory than it should, values are
+    /// written in short pieces; where it takes twice as much, nothing of them waits for more to come.
+    async fn push_streamed(&mut self, bytes: &[u8]) -> Result<(), pumice_kv::WriteError> {
+        let Some(Streaming { writer: Some(writer), .. }) = &mut self.streaming else { return Ok(()) };
+        writer.push(bytes).await?;
+        let held = self.pending.len() + writer.memory_bytes();
+        let (_, total) = self.note_input(held);
+        let max = self.ctx.server.options.input_bytes_max;
+        let Some(Streaming { writer: Some(writer), .. }) = &mut self.streaming else { return Ok(()) };
+        writer.be_frugal(total > max);
+        if total > 2 * max {
+            writer.let_go().await?;
+            self.note_input(self.pending.len());
+        }
+        Ok(())
+    }
+
     /// Takes bytes of the value being streamed; gives what follows it.
     async fn stream<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
         let Some(streaming) = &mut self.streaming else { return rest };
         let take = usize::try_from(streaming.left).unwrap_or(usize::MAX).min(rest.len());
         if take > 0 {
             streaming.left -= take as u64;
-            if let Some(writer) = &mut streaming.writer
-                && let Err(error) = writer.push(Bytes::copy_from_slice(&rest[..take])).await
-            {
+            if let Err(error) = self.push_streamed(&rest[..take]).await {
                 // The rest of the value is received and dropped, so that the client hears why.
                 self.refused = Some(crate::keyspace::refused(&error));
-                streaming.writer = None;
+                if let Some(streaming) = &mut self.streaming {
+                    streaming.writer = None;
+                }
             }
             return &rest[take..];
         }
@@ -540,6 +561,7 @@ impl Connection {
             return &rest[skip..];
         }
         if let Some(done) = self.streaming.take() {
+            self.note_input(self.pending.len());
             if let Some(writer) = done.writer {
                 match writer.finish().await {
                     Ok(value) => {

@@ -17,13 +17,16 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pumice_kv::PIECE_BYTES_MAX;
 use pumice_node::Gate;
 
 use crate::clients::Client;
 use crate::server::Server;
 
-/// Output of one client at which its further commands wait.
+/// Output of one client at which its further commands wait, where there is plenty of memory.
 pub const PAUSE_BYTES: usize = 4 << 20;
+/// The same where there is little: this share of what all clients may have waiting.
+const PAUSE_SHARE: u64 = 8;
 /// How long they wait while the client takes nothing.
 pub const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How long a client above a limit may take nothing before it is closed.
@@ -31,7 +34,7 @@ pub const STUCK_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of one send: progress is seen at this grain.
 const SEND_BYTES: usize = 256 << 10;
 /// What every client may have waiting whatever the others have, so that each that reads gets on.
-const SHARE_BYTES: u64 = 256 << 10;
+pub const SHARE_BYTES: u64 = 256 << 10;
 
 /// Replies that leave together.
 pub struct Outgoing {
@@ -73,6 +76,8 @@ pub struct Output {
     server: Arc<Server>,
     client: Arc<Client>,
     queue: RefCell<VecDeque<Outgoing>>,
+    /// Bytes at which further commands wait.
+    pause_bytes: usize,
     /// Bytes queued or being sent.
     waiting_bytes: Cell<usize>,
     /// Rises with every send that begins or ends.
@@ -91,9 +96,11 @@ pub struct Output {
 impl Output {
     /// Nothing on its way yet.
     pub fn new(server: Arc<Server>, client: Arc<Client>) -> Self {
+        let pause_bytes = PAUSE_BYTES.min((server.options.output_bytes_max / PAUSE_SHARE) as usize);
         Self {
             server,
             client,
+            pause_bytes,
             queue: RefCell::default(),
             waiting_bytes: Cell::new(0),
             progress: Cell::new(0),
@@ -124,7 +131,7 @@ impl Output {
     /// connection when that is more than a limit allows.
     pub fn push_unpaced(&self, outgoing: Outgoing) {
         self.push(outgoing);
-        if self.waiting_bytes.get() > PAUSE_BYTES && self.patience().is_some() {
+        if self.waiting_bytes.get() > self.pause_bytes && self.patience().is_some() {
             self.close_stuck();
         }
     }
@@ -219,7 +226,15 @@ impl Output {
             return false;
         }
         let is_stalled = self.stalled_at.get() == Some(self.progress.get());
-        (self.waiting_bytes.get() > PAUSE_BYTES && !is_stalled) || self.patience().is_some()
+        (self.waiting_bytes.get() > self.pause_bytes && !is_stalled) || self.patience().is_some()
+    }
+
+    /// Bytes that may be queued before further commands wait: `None` where all clients together have as much waiting as they
+    /// may, so that each may have its share alone.
+    pub fn room_bytes(&self) -> Option<usize> {
+        let total = self.server.stats.output_waiting_bytes.load(Ordering::Relaxed);
+        let has_room = total + PIECE_BYTES_MAX as u64 <= self.server.options.output_bytes_max;
+        has_room.then(|| self.pause_bytes.saturating_sub(self.waiting_bytes.get()))
     }
 
     /// Waits until the client has taken enough, or takes nothing for [`PAUSE_MAX`] and may have more piled up.

@@ -78,7 +78,7 @@ impl Ctx {
         let mut pieces = Pieces::new(sources);
         while let Some(piece) = pieces.next(&node).await.map_err(|e| store_failure(&e))? {
             match &mut writer {
-                Some(writer) => writer.push(piece).await.map_err(|e| refused(&e))?,
+                Some(writer) => writer.push(&piece).await.map_err(|e| refused(&e))?,
                 None => whole.extend_from_slice(&piece),
             }
         }

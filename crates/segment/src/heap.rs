@@ -14,7 +14,7 @@ use crate::metalog::{self, Write};
 use crate::replay::Replay;
 use crate::{
     AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
-    HeapStats, Patrol, PatrolStats, ReadError, RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
+    HeapStats, Object, Patrol, PatrolStats, ReadError, RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
 };
 use crate::{commit, read, writer};
 
@@ -326,8 +326,20 @@ impl Heap {
         read::read_range(&self.inner, ptr, offset, len).await
     }
 
-    /// Writes one record, durable on return, to a stream of its own. `seq` is kept in the record when given. Not
-    /// replayed after a crash: the client's state must name it. Key tables may use the reserve, large values not.
+    /// An empty object with room for a payload of so many bytes, in memory that it is written from.
+    pub fn object(&self, payload_bytes: usize) -> Object {
+        Object::new(self.inner.page_bytes(), payload_bytes)
+    }
+
+    /// An object whose payload is the concatenation of `parts`.
+    pub fn object_of(&self, parts: &[&[u8]]) -> Object {
+        let mut object = self.object(parts.iter().map(|part| part.len()).sum());
+        parts.iter().for_each(|part| object.extend_from_slice(part));
+        object
+    }
+
+    /// Writes an object as one record of `kind`, durable on return, to a stream of its own. Not replayed after a crash: the
+    /// client's state must name it. Key tables may use the reserve, large values not. What was refused can be tried again.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -335,11 +347,10 @@ impl Heap {
         &self,
         kind: u8,
         group: Group,
-        parts: Vec<Bytes>,
-        seq: Option<u64>,
+        object: &mut Object,
     ) -> Result<RecordPtr, AppendError> {
         let class = if group == Group::Large { AppendClass::User } else { AppendClass::Upkeep };
-        writer::write_object(&self.inner, kind, group, class, &parts, seq).await
+        writer::write_object(&self.inner, kind, group, class, object).await
     }
 
     /// [`Heap::write_object`] for cleaning, which may use the reserve whatever it moves.
@@ -350,10 +361,9 @@ impl Heap {
         &self,
         kind: u8,
         group: Group,
-        parts: Vec<Bytes>,
-        seq: Option<u64>,
+        object: &mut Object,
     ) -> Result<RecordPtr, AppendError> {
-        writer::write_object(&self.inner, kind, group, AppendClass::System, &parts, seq).await
+        writer::write_object(&self.inner, kind, group, AppendClass::System, object).await
     }
 
     /// The largest payload that still fits in the open segment of `group`, so that objects can be cut to fit; a

@@ -18,6 +18,7 @@ mod addr;
 mod commit;
 mod error;
 mod fetch;
+mod framebuf;
 pub mod ftl;
 mod heap;
 mod home;
@@ -44,6 +45,7 @@ mod writer;
 
 pub use addr::{Addr, Group, RecordPtr, SegmentId, Stream, TABLE_GROUPS};
 pub use error::{AppendError, CommitFailed, Damage, HeapError, ReadError};
+pub use framebuf::Object;
 pub use heap::*;
 pub use options::{Durability, FormatOptions, HeapOptions, PrewriteProgress};
 pub use patrol::{Patrol, PatrolStats, PatrolStep};

@@ -8,16 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use pumice_flash::{Device, FlashError};
+use pumice_reactor::WriteSync;
 use pumice_reactor::sync::{Permit, Semaphore};
-use pumice_reactor::{IoBuf, WriteSync};
 
+use crate::framebuf::{FrameBuf, Place};
 use crate::inner::Inner;
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::SegmentHeader;
 use crate::layout::record;
 use crate::table::OpenSegment;
 use crate::{
-    Addr, AppendClass, AppendError, Group, MovedRecord, RecordPtr, SegmentId, Stream, TABLE_GROUPS, metalog,
+    Addr, AppendClass, AppendError, Group, MovedRecord, Object, RecordPtr, SegmentId, Stream, TABLE_GROUPS,
+    metalog,
 };
 
 const CHUNK_BYTES: usize = 1 << 20;
@@ -210,28 +212,6 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// A frame to write: its records' payloads in pieces.
-pub(crate) struct FrameIn<'a> {
-    pub records: &'a [ObjectIn<'a>],
-}
-
-pub(crate) struct ObjectIn<'a> {
-    kind: u8,
-    seq: Option<u64>,
-    parts: &'a [&'a [u8]],
-    crc: u32,
-}
-
-impl<'a> ObjectIn<'a> {
-    fn new(kind: u8, seq: Option<u64>, parts: &'a [&'a [u8]]) -> Self {
-        Self { kind, seq, parts, crc: record::payload_crc(seq, parts) }
-    }
-
-    fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.len()).sum()
-    }
-}
-
 /// Writes one frame of several records, numbered by its page unless `number` is given. The caller holds the
 /// lane's turn.
 async fn write_frame(
@@ -239,17 +219,12 @@ async fn write_frame(
     lane: usize,
     stream: Stream,
     class: AppendClass,
-    input: FrameIn<'_>,
+    frame: &mut FrameBuf,
     number: Option<u64>,
 ) -> Result<Vec<RecordPtr>, AppendError> {
     let page = inner.page_bytes();
     let writer = &inner.writers[lane];
-    let used = frame::HEADER_BYTES
-        + input
-            .records
-            .iter()
-            .map(|object| record::padded(record::total_bytes(object.len(), object.seq.is_some())))
-            .sum::<usize>();
+    let used = frame.frame_bytes();
     let max = inner.segment_bytes as usize - page;
     if used > max {
         return Err(AppendError::Oversize { len_bytes: used as u64, max_bytes: max as u64 });
@@ -266,42 +241,37 @@ async fn write_frame(
         let last_seq = inner.commit().next_seq - 1;
         let start = Addr::new(open.id, open.offset);
         let head = if open.offset == 0 { page } else { 0 };
-        let mut buf = IoBuf::for_read(head + padded);
-        if head > 0 {
-            buf[..head].fill(0);
-            SegmentHeader {
-                drive_id: inner.superblock.drive_id,
-                segment: open.id.0,
-                segment_bytes: inner.segment_bytes,
-                life: open.life,
-                stream,
-                first_frame: number,
-                seq: last_seq,
-                durable_frames: number,
-            }
-            .encode(&mut buf[..head]);
-        }
-        let ptrs = encode_frame(
-            &mut buf[head..],
-            &input,
-            &FrameHeader {
-                life: open.life,
-                number,
-                seq: last_seq,
-                meta_stamp: inner.meta.stamp(),
-                bytes: used as u32,
-                count: input.records.len() as u32,
-                lag: 0,
-                stream,
-                more: false,
-                skipped: 0,
-            },
-            Addr::new(open.id, open.offset + head as u32),
-        );
+        let segment_header = SegmentHeader {
+            drive_id: inner.superblock.drive_id,
+            segment: open.id.0,
+            segment_bytes: inner.segment_bytes,
+            life: open.life,
+            stream,
+            first_frame: number,
+            seq: last_seq,
+            durable_frames: number,
+        };
+        let frame_header = FrameHeader {
+            life: open.life,
+            number,
+            seq: last_seq,
+            meta_stamp: inner.meta.stamp(),
+            bytes: used as u32,
+            count: frame.count() as u32,
+            lag: 0,
+            stream,
+            more: false,
+            skipped: 0,
+        };
+        let (data, ptrs) = frame.place(&Place {
+            segment_header: (head > 0).then_some(&segment_header),
+            frame_header: &frame_header,
+            addr: Addr::new(open.id, open.offset + head as u32),
+        });
         let end = start.offset() + (head + padded) as u32;
         let full = end + 2 * page as u32 > inner.segment_bytes;
         writer.expect((!full).then_some(OpenSegment { offset: end, ..open }));
-        match program(inner, start, buf.freeze()).await {
+        match program(inner, start, data).await {
             Ok(()) => {
                 let live = ptrs.iter().map(|ptr| ptr.len).sum();
                 writing.segment = None;
@@ -386,29 +356,6 @@ async fn take_segment(
     out.pop_front().ok_or(AppendError::Busy)
 }
 
-fn encode_frame(out: &mut [u8], input: &FrameIn<'_>, header: &FrameHeader, addr: Addr) -> Vec<RecordPtr> {
-    header.encode(out, addr);
-    let mut at = frame::HEADER_BYTES;
-    let mut ptrs = Vec::with_capacity(input.records.len());
-    for object in input.records {
-        let begin = at;
-        let place = Addr::new(addr.segment(), addr.offset() + begin as u32);
-        let len = object.len() as u32;
-        at +=
-            record::encode_head(&mut out[at..], header.life, place, len, object.kind, object.seq, object.crc);
-        for part in object.parts {
-            out[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        ptrs.push(RecordPtr { addr: place, len: (at - begin) as u32 });
-        let end = begin + record::padded(at - begin);
-        out[at..end].fill(0);
-        at = end;
-    }
-    out[at..].fill(0);
-    ptrs
-}
-
 async fn program(inner: &Inner, start: Addr, data: Bytes) -> Result<(), FlashError> {
     let block = inner.block(start.segment());
     if start.offset() == 0 {
@@ -432,14 +379,12 @@ pub(crate) async fn write_object(
     kind: u8,
     group: Group,
     class: AppendClass,
-    parts: &[Bytes],
-    seq: Option<u64>,
+    object: &mut Object,
 ) -> Result<RecordPtr, AppendError> {
-    let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
     // Before the turn: others write meanwhile.
-    let object = ObjectIn::new(kind, seq, &parts);
+    object.frame.end(kind);
     let (lane, _turn) = take_lane(inner, group).await;
-    let ptrs = write_frame(inner, lane, group.stream(), class, FrameIn { records: &[object] }, None).await?;
+    let ptrs = write_frame(inner, lane, group.stream(), class, &mut object.frame, None).await?;
     Ok(ptrs[0])
 }
 
@@ -463,12 +408,12 @@ pub(crate) async fn write_moved(
             bytes += need;
             count += 1;
         }
-        let payloads: Vec<[&[u8]; 1]> = rest[..count].iter().map(|record| [&record.payload[..]]).collect();
-        let objects: Vec<ObjectIn<'_>> = rest[..count]
-            .iter()
-            .zip(&payloads)
-            .map(|(record, parts)| ObjectIn::new(record.kind, Some(record.seq), parts))
-            .collect();
+        let mut frame = FrameBuf::new(inner.page_bytes(), bytes - frame::HEADER_BYTES);
+        for record in &rest[..count] {
+            frame.begin(record.kind, Some(record.seq));
+            frame.extend(&record.payload);
+            frame.end(record.kind);
+        }
         // The number is used again when the write fails: a gap would look like damage.
         let writer = &inner.writers[Stream::Moved as usize];
         let number = writer.next_frame();
@@ -478,7 +423,7 @@ pub(crate) async fn write_moved(
             Stream::Moved as usize,
             Stream::Moved,
             AppendClass::System,
-            FrameIn { records: &objects },
+            &mut frame,
             Some(number),
         )
         .await

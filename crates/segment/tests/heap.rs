@@ -56,10 +56,8 @@ fn a_clean_close_leaves_nothing_to_replay_and_the_open_segments_go_on() {
     pumice_reactor::block_on(on_both(async |device: Device| {
         let heap = formatted(&device).await;
         let ptr = append_waiting(&heap, &[b"one"]).await.ptrs[0];
-        let table = heap
-            .write_object(3, Group::Tables(0), vec![Bytes::from_static(b"a table")], None)
-            .await
-            .expect("object");
+        let table =
+            heap.write_object(3, Group::Tables(0), &mut heap.object_of(&[b"a table"])).await.expect("object");
         heap.commit_meta(MetaEdit::Edit(Bytes::from_static(b"edit")), 1).await.expect("meta");
         heap.close().await.expect("close");
         let used = heap.segments_in_use();
@@ -132,9 +130,9 @@ fn every_stream_goes_on_in_its_half_full_segment_after_a_clean_close() {
                 written.push((append_waiting(&heap, &[&payload]).await.ptrs[0], payload.clone()));
                 heap.wait_durable(heap.last_seq()).await.expect("durable");
                 for group in [Group::Tables(0), Group::Tables(4), Group::Large] {
-                    let parts = vec![Bytes::from(payload.clone())];
+                    let mut object = heap.object_of(&[&payload]);
                     written.push((
-                        heap.write_object(1, group, parts, None).await.expect("object"),
+                        heap.write_object(1, group, &mut object).await.expect("object"),
                         payload.clone(),
                     ));
                 }
@@ -194,8 +192,8 @@ fn recovery_passes_over_large_values_by_their_frames_first_pages() {
         let frame = (piece.len() as u64 + 100).next_multiple_of(page);
         let mut written = Vec::new();
         for _ in 0..150 {
-            let parts = vec![piece.clone()];
-            written.push(heap.write_object(3, Group::Large, parts, None).await.expect("object"));
+            let mut object = heap.object_of(&[&piece]);
+            written.push(heap.write_object(3, Group::Large, &mut object).await.expect("object"));
         }
         let mut segments: Vec<_> = written.iter().map(|ptr| ptr.addr.segment()).collect();
         segments.dedup();
@@ -263,7 +261,9 @@ fn pieces_are_written_two_at_a_time() {
                 .map(|piece| {
                     let (heap, piece) = (heap.clone(), piece.clone());
                     pumice_reactor::spawn(async move {
-                        heap.write_object(5, Group::Large, vec![piece], None).await.expect("object")
+                        heap.write_object(5, Group::Large, &mut heap.object_of(&[&piece]))
+                            .await
+                            .expect("object")
                     })
                 })
                 .collect();

@@ -6,9 +6,10 @@ mod common;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use common::{append, file, format_options, no_progress, options};
-use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_flash::{Access, Device, DeviceSpec, FlashError};
 use pumice_segment::{FormatOptions, Heap, HeapError};
 
 const SEGMENT_BYTES: u32 = 256 << 10;
@@ -35,7 +36,16 @@ fn page(dir: &Path, at: u64) -> Vec<u8> {
 
 /// Opens the drive, reads what it holds, and says which superblocks do not verify.
 async fn open(dir: &Path, access: Access) -> Result<(Vec<u8>, Vec<u32>), HeapError> {
-    let device = Device::open(&DeviceSpec::Path(dir.join("drive")), access).await.expect("file");
+    let spec = DeviceSpec::Path(dir.join("drive"));
+    let mut tries = 0;
+    let device = loop {
+        match Device::open(&spec, access).await {
+            // What the heap before had begun when it was dropped (a metadata record, say) ends first.
+            Err(FlashError::Locked { .. }) if tries < 1000 => tries += 1,
+            opened => break opened.expect("file"),
+        }
+        pumice_reactor::sleep(Duration::from_millis(10)).await;
+    };
     let mut opened = Heap::open(device, options(), &no_progress).await?;
     let mut found = Vec::new();
     while let Some(batch) = opened.replay.next().await.expect("replay") {

@@ -84,7 +84,7 @@ pub async fn delete(store: &Store, slice: u16, key: &[u8]) -> u64 {
 pub async fn put_large(store: &Store, slice: u16, key: &[u8], tag: u8, value: &[u8]) -> u64 {
     let mut writer = store.large_writer(SliceId(slice), key);
     for part in value.chunks(100_000) {
-        writer.push(Bytes::copy_from_slice(part)).await.expect("push");
+        writer.push(part).await.expect("push");
     }
     let large = writer.finish().await.expect("finish");
     let mut batch = Batch::new();

@@ -1,6 +1,7 @@
 //! Strings: reading and setting whole values. Counters and parts of values are in `string_parts.rs`.
 
-use pumice_kv::{Entry, Peek, VALUE_BYTES_MAX};
+use bytes::Bytes;
+use pumice_kv::{Entry, LargeRef, PIECE_BYTES_MAX, Peek, VALUE_BYTES_MAX};
 use pumice_node::Place;
 
 use crate::args::Args;
@@ -9,6 +10,7 @@ use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
 use crate::keyspace::{HeadKey, RawKey, StringHead, StringValue, Type, is_expired};
+use crate::output::SHARE_BYTES;
 use crate::value::{Source, Value};
 
 /// The commands of this module.
@@ -54,14 +56,57 @@ impl Ctx {
             self.reply.bulk_bytes(entry.value);
             return Ok(());
         };
-        let mut pieces = self.server.node.read_large(place, &large, 0..large.len());
         self.reply.bulk_header(large.len());
-        while let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? {
-            self.reply.raw_bytes(piece);
-            self.drain().await?;
+        let mut at = 0;
+        while at < large.len() {
+            at = self.reply_pieces(place, &large, at).await?;
+            if at < large.len() {
+                at = self.reply_share(place, &large, at).await?;
+            }
         }
         self.reply.bulk_end();
         Ok(())
+    }
+
+    /// Sends a large value from `at` on, as long as there is memory for whole pieces; answers where that ended.
+    async fn reply_pieces(&mut self, place: Place, large: &LargeRef, mut at: u64) -> Result<u64, Failure> {
+        let mut pieces = self.server.node.read_large(place, large, at..large.len());
+        loop {
+            match self.output.as_ref().map(|output| output.room_bytes()) {
+                Some(None) => return Ok(at),
+                Some(Some(room)) => pieces.set_ahead(room / PIECE_BYTES_MAX),
+                None => {}
+            }
+            let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? else {
+                return Ok(at);
+            };
+            if self.output.as_ref().is_some_and(|output| output.room_bytes().is_none()) {
+                // Others took the room while this was read.
+                let share = piece.len().min(SHARE_BYTES as usize);
+                self.reply.raw_bytes(Bytes::copy_from_slice(&piece[..share]));
+                drop(pieces);
+                self.drain().await?;
+                return Ok(at + share as u64);
+            }
+            at += piece.len() as u64;
+            self.reply.raw_bytes(piece);
+            if self.output.as_ref().is_some_and(|output| output.is_full()) {
+                pieces.let_go();
+            }
+            self.drain().await?;
+        }
+    }
+
+    /// Sends as much of a large value as every client may have waiting, copied out of its piece, which is not kept.
+    async fn reply_share(&mut self, place: Place, large: &LargeRef, at: u64) -> Result<u64, Failure> {
+        let end = large.len().min(at + SHARE_BYTES);
+        let mut pieces = self.server.node.read_large(place, large, at..end);
+        pieces.set_ahead(1);
+        while let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? {
+            self.reply.raw_bytes(Bytes::copy_from_slice(&piece));
+        }
+        self.drain().await?;
+        Ok(end)
     }
 
     pub(crate) fn count_look_up(&mut self, found: bool) {

@@ -422,7 +422,7 @@ impl Ctx {
                 && bytes.len() > VALUE_BYTES_MAX
             {
                 let mut writer = self.server.node.large_writer(*place, key);
-                writer.push(bytes.clone()).await.map_err(|e| refused(&e))?;
+                writer.push(bytes).await.map_err(|e| refused(&e))?;
                 let large = writer.finish().await.map_err(|e| refused(&e))?;
                 *value = Value::Large(Arc::new(large));
             }

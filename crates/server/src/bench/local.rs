@@ -364,7 +364,7 @@ impl Worker {
             self.batch.put(place, &key, 0, 0, &self.value);
         } else {
             let mut writer = self.node.large_writer(place, &key);
-            writer.push(Bytes::copy_from_slice(&self.value)).await.map_err(|e| e.to_string())?;
+            writer.push(&self.value).await.map_err(|e| e.to_string())?;
             let large = writer.finish().await.map_err(|e| e.to_string())?;
             self.batch.put_large(place, &key, 0, 0, &large);
         }

@@ -248,7 +248,7 @@ impl Client {
         };
         while !rest.is_empty() {
             let piece = rest.split_to(rest.len().min(1 + self.rng.below(400_000) as usize));
-            if let Err(error) = writer.push(piece).await {
+            if let Err(error) = writer.push(&piece).await {
                 return refused(error);
             }
         }

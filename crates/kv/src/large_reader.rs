@@ -1,0 +1,150 @@
+//! Reading a large value: see `large.rs`.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use pumice_reactor::LocalBoxFuture;
+use pumice_reactor::sync::OwnedPermit;
+
+use crate::errors::StoreError;
+use crate::large::{LargeRef, PIECES_AT_ONCE, Piece};
+use crate::record::{self, PieceName};
+use crate::store::{Inner, Store, show_key};
+
+/// Reads a large value in order, a few pieces ahead.
+pub struct LargeReader {
+    store: Arc<Inner>,
+    value: LargeRef,
+    range: Range<u64>,
+    /// Where piece `index` starts in the value.
+    at: u64,
+    index: usize,
+    ahead_max: usize,
+    reading: VecDeque<Reading>,
+}
+
+struct Reading {
+    /// The piece's number, and where it starts in the value.
+    index: usize,
+    at: u64,
+    state: State,
+}
+
+type Read = (Result<Bytes, StoreError>, OwnedPermit);
+
+enum State {
+    /// Takes its turn among the pieces of all values until it is handed over.
+    Ready(Read),
+    Pending(LocalBoxFuture<'static, Read>),
+}
+
+impl Store {
+    /// Reads bytes `range` of a large value (clipped to its length), a few pieces ahead.
+    pub fn read_large(&self, value: &LargeRef, range: Range<u64>) -> LargeReader {
+        let range = range.start.min(value.len)..range.end.min(value.len);
+        LargeReader {
+            store: self.inner.clone(),
+            value: value.clone(),
+            range,
+            at: 0,
+            index: 0,
+            ahead_max: PIECES_AT_ONCE,
+            reading: VecDeque::new(),
+        }
+    }
+}
+
+impl LargeReader {
+    /// Pieces that may be asked for before they are wanted; one is always.
+    pub fn set_ahead(&mut self, pieces: usize) {
+        self.ahead_max = pieces.clamp(1, PIECES_AT_ONCE);
+    }
+
+    /// Forgets what was read ahead, which others wait for: to be called before the caller waits for anything but
+    /// [`LargeReader::next`] for long.
+    pub fn let_go(&mut self) {
+        if let Some(first) = self.reading.front() {
+            (self.index, self.at) = (first.index, first.at);
+            self.reading.clear();
+        }
+    }
+
+    /// The next bytes; `None` at the end of the range.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] or [`StoreError::Read`] when a piece is not what was written.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        while self.reading.len() < self.ahead_max
+            && self.index < self.value.pieces.len()
+            && self.at < self.range.end
+        {
+            let piece = self.value.pieces[self.index];
+            let (start, end) = (self.at, self.at + u64::from(piece.len));
+            let wanted = self.range.start.max(start)..self.range.end.min(end);
+            if wanted.start < wanted.end {
+                let part = (wanted.start - start) as usize..(wanted.end - start) as usize;
+                let name = PieceName { id: self.value.id, index: self.index as u32 };
+                let store = self.store.clone();
+                let read = async move {
+                    let turn = store.piece_memory.reads.acquire_owned(1).await;
+                    (read_piece(&store, piece, name, part).await, turn)
+                };
+                let state = State::Pending(Box::pin(read));
+                self.reading.push_back(Reading { index: self.index, at: self.at, state });
+            }
+            self.at = end;
+            self.index += 1;
+        }
+        let reading = &mut self.reading;
+        if reading.is_empty() {
+            return Ok(None);
+        }
+        poll_fn(|cx| {
+            for slot in reading.iter_mut() {
+                if let State::Pending(future) = &mut slot.state
+                    && let Poll::Ready(read) = Pin::new(future).poll(cx)
+                {
+                    slot.state = State::Ready(read);
+                }
+            }
+            match reading.front().map(|first| &first.state) {
+                Some(State::Ready(_)) => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        })
+        .await;
+        match reading.pop_front().map(|first| first.state) {
+            Some(State::Ready((result, _))) => result.map(Some),
+            _ => unreachable!("the poll above ends when the front is ready"),
+        }
+    }
+}
+
+async fn read_piece(
+    store: &Inner,
+    piece: Piece,
+    name: PieceName,
+    part: Range<usize>,
+) -> Result<Bytes, StoreError> {
+    let what = || format!("piece {} of large value {}", name.index, name.id);
+    let read = store.heap.read(piece.ptr).await;
+    let record = read.map_err(|source| StoreError::Read { what: what(), source })?;
+    match record::decode_piece(&record.payload) {
+        Some((_, found, data))
+            if record.kind == record::PIECE && found == name && data.len() == piece.len as usize =>
+        {
+            Ok(record.payload.slice(data.start + part.start..data.start + part.end))
+        }
+        Some((owner, ..)) => Err(StoreError::Damaged {
+            what: what(),
+            ptr: piece.ptr,
+            reason: format!("the record there belongs to {}", show_key(&record.payload[owner.key])),
+        }),
+        None => Err(StoreError::Damaged { what: what(), ptr: piece.ptr, reason: "it is no piece".into() }),
+    }
+}
