@@ -62,7 +62,7 @@ impl Pattern {
     }
 }
 
-const CHECKED: [&str; 2] = ["--verify=crc32c", "--verify_fatal=1"];
+const CHECKED: [&str; 3] = ["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"];
 
 impl Limit {
     /// The command line, for the report.
@@ -151,7 +151,7 @@ pub fn prewrite(file: &Path, bytes: u64) -> Result<()> {
 
 /// The same with fio's header and a CRC-32C in each block of `block_bytes`.
 pub fn prewrite_checked(file: &Path, bytes: u64, block_bytes: u64) -> Result<()> {
-    write_whole(file, bytes, &[&format!("--bs={block_bytes}"), "--do_verify=0", CHECKED[0]])
+    write_whole(file, bytes, &[&format!("--bs={block_bytes}"), "--do_verify=0", CHECKED[0], CHECKED[2]])
 }
 
 fn write_whole(file: &Path, bytes: u64, more: &[&str]) -> Result<()> {
