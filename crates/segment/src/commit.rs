@@ -9,6 +9,8 @@
 //!    that takes two writes at once is kept busy; frames still count in order.
 //! 3. A frame that is full, or reaches its segment's end, is sealed at once and queued; a batch that goes on in the
 //!    next frame says so (MORE), and counts only when all its frames are there.
+//! 4. Where the drive has several channels, frames are dealt over several open segments (`lanes.rs`), and as many are written
+//!    at once. They are numbered in one order all the same, and one counts only when all before it are on flash.
 //!
 //! Rejected: small writes side by side (one write of what they hold is faster and costs less); a frame per core
 //! (batches over slices would need a protocol).
@@ -23,6 +25,7 @@ use pumice_reactor::{IoBuf, Nanos, spawn};
 use smallvec::SmallVec;
 
 use crate::inner::Inner;
+use crate::lanes::Lanes;
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::SegmentHeader;
 use crate::layout::record;
@@ -42,8 +45,14 @@ const PIPELINE_PACED_BYTES: usize = 128 << 10;
 const NUMBERED_MAX_BYTES: u32 = 32 << 10;
 /// A commit that waits for company waits for so much at most.
 const GATHERED_BYTES: usize = 256 << 10;
-/// Writes side by side, at most.
+/// Writes side by side in one segment, at most.
 const FLYING_MAX: usize = 2;
+/// Of several lanes, a frame that holds so much is full: what is appended at once is written at once, on several channels. Of
+/// small segments a thirty-second, or four pages.
+const STRIPE_BYTES: usize = 256 << 10;
+/// Of several lanes, frames from the oldest that is not written yet to the newest that may be written: so many for each lane.
+/// Bounds what recovery does not know of the order in which frames became durable.
+const WINDOW_PER_LANE: u64 = 4;
 
 /// A frame that takes records.
 pub(crate) struct Forming {
@@ -61,12 +70,14 @@ pub(crate) struct Forming {
     count: u32,
     live: u32,
     since: Nanos,
+    lane: usize,
 }
 
 /// A frame on its way to flash.
 pub(crate) struct Sealed {
     pub data: Bytes,
     pub start: Addr,
+    pub lane: usize,
     pub number: u64,
     /// Everything up to here is in this frame or before it.
     pub last_seq: u64,
@@ -95,8 +106,9 @@ pub(crate) struct Commit {
     pub durable_seq: u64,
     /// Frames below this number are written, perhaps not synced.
     pub written_frames: u64,
-    pub open: Option<OpenSegment>,
-    spares: VecDeque<OpenSegment>,
+    pub lanes: Lanes,
+    /// Of several lanes: number and newest sequence number of each frame that a recovery would replay.
+    pub marks: VecDeque<(u64, u64)>,
     pub forming: Option<Forming>,
     pub sealed: VecDeque<Sealed>,
     /// Segments that are complete once this frame is on flash.
@@ -105,6 +117,8 @@ pub(crate) struct Commit {
     pub pumps: usize,
     /// Frames being written, in order.
     pub flying: VecDeque<Flying>,
+    /// Frames that set out while another was being written.
+    pub beside: u64,
     /// A pump waits for the forming frame to fill.
     pub gathering: bool,
     pub undurable_bytes: usize,
@@ -115,20 +129,21 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
-    pub(crate) fn new(next_seq: u64, next_frame: u64) -> Self {
+    pub(crate) fn new(next_seq: u64, next_frame: u64, lanes: usize) -> Self {
         Self {
             next_seq,
             next_frame,
             durable_frames: next_frame,
             durable_seq: next_seq - 1,
             written_frames: next_frame,
-            open: None,
-            spares: VecDeque::with_capacity(4),
+            lanes: Lanes::new(lanes),
+            marks: VecDeque::new(),
             forming: None,
             sealed: VecDeque::with_capacity(64),
             closing: VecDeque::with_capacity(8),
             pumps: 0,
-            flying: VecDeque::with_capacity(FLYING_MAX),
+            flying: VecDeque::with_capacity(FLYING_MAX.max(lanes)),
+            beside: 0,
             gathering: false,
             undurable_bytes: 0,
             frame_bytes_lately: FRAME_BUFFER_MIN_BYTES,
@@ -142,9 +157,66 @@ impl Commit {
         self.gathering && self.has_company()
     }
 
-    /// Takes a segment that was opened ahead before.
-    pub(crate) fn add_spare(&mut self, open: OpenSegment) {
-        self.spares.push_back(open);
+    /// The first frame that a recovery replays from `replay_from` on, as far as is known here; 0 when nothing is.
+    pub(crate) fn first_beyond(&self, replay_from: u64) -> u64 {
+        let at = self.marks.partition_point(|&(_, newest)| newest <= replay_from);
+        at.checked_sub(1).map_or(0, |last| self.marks[last].0 + 1)
+    }
+
+    /// No frame so far has a newer sequence number than this. Without it a checkpoint would not know that it covers those of which
+    /// nothing is known here: from before a clean opening, or lost.
+    pub(crate) fn mark_all(&mut self, newest: u64) {
+        let Some(last) = self.next_frame.checked_sub(1) else { return };
+        if self.marks.back().is_none_or(|&(number, _)| number < last) {
+            self.marks.push_back((last, newest));
+        }
+    }
+
+    /// Recoveries replay from `frame` on.
+    pub(crate) fn forget_marks(&mut self, frame: u64) {
+        let at = self.marks.partition_point(|&(number, _)| number < frame);
+        self.marks.drain(..at);
+    }
+
+    /// Whether frames are dealt over several segments.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.lanes.count() > 1
+    }
+
+    /// Frames that may be on their way, from the oldest on.
+    fn window(&self) -> u64 {
+        WINDOW_PER_LANE * self.lanes.count() as u64
+    }
+
+    fn may_fly(&self, lane: usize, number: u64) -> bool {
+        !self.lanes.is_flying(lane) && number < self.written_frames + self.window()
+    }
+
+    /// Of several lanes: the sealed frame that is written next, if one can be.
+    fn ready(&self) -> Option<usize> {
+        // The first of a lane comes first: one behind it finds the lane at work, or about to be.
+        let mut passed: SmallVec<[usize; 64]> = SmallVec::new();
+        for (at, sealed) in self.sealed.iter().enumerate() {
+            if sealed.number >= self.written_frames + self.window() {
+                break;
+            }
+            if !passed.contains(&sealed.lane) {
+                if self.may_fly(sealed.lane, sealed.number) {
+                    return Some(at);
+                }
+                passed.push(sealed.lane);
+            }
+        }
+        None
+    }
+
+    /// Takes the sealed frame that is written next.
+    pub(crate) fn take_ready(&mut self) -> Option<Sealed> {
+        if !self.is_wide() {
+            return self.sealed.pop_front();
+        }
+        let at = self.ready()?;
+        self.sealed.remove(at)
     }
 
     /// Nothing is forming, queued or being written.
@@ -154,11 +226,18 @@ impl Commit {
 
     /// Whether a frame may be written now beside what is being written.
     pub(crate) fn may_write(&self, inner: &Inner) -> bool {
+        let enough = if inner.pace.is_on() { PIPELINE_PACED_BYTES } else { PIPELINE_BYTES };
+        let enough = if self.is_wide() { enough.min(stripe_bytes(inner) / 4) } else { enough };
+        let is_much = |forming: &&Forming| forming.used >= enough;
         match self.flying.back() {
             None => true,
+            Some(_) if self.is_wide() => {
+                let forming = self.forming.as_ref().filter(is_much);
+                self.ready().is_some()
+                    || forming.is_some_and(|forming| self.may_fly(forming.lane, self.next_frame))
+            }
             Some(last) => {
-                let enough = if inner.pace.is_on() { PIPELINE_PACED_BYTES } else { PIPELINE_BYTES };
-                let much = self.forming.as_ref().is_some_and(|forming| forming.used >= enough);
+                let much = self.forming.as_ref().is_some_and(|forming| is_much(&forming));
                 inner.is_pipelined()
                     && last.is_issued
                     && self.flying.len() < FLYING_MAX
@@ -170,6 +249,10 @@ impl Commit {
     /// Takes back that a frame whose program failed was issued, so that nothing follows it while it goes elsewhere.
     /// Answers false when something is behind it already.
     pub(crate) fn withdraw(&mut self, number: u64) -> bool {
+        if self.is_wide() {
+            // Nothing follows it in its lane while it flies.
+            return true;
+        }
         match self.flying.back_mut() {
             Some(last) if last.number == number => {
                 last.is_issued = false;
@@ -182,7 +265,12 @@ impl Commit {
     /// Counts a new pump if one should start.
     pub(crate) fn starts_pump(&mut self, inner: &Inner) -> bool {
         // Each pump but one that is about to look for work has a frame flying.
-        let starts = self.pumps == 0 || (self.pumps == self.flying.len() && self.may_write(inner));
+        let flying = match self.is_wide() {
+            // What waits for an earlier frame has no pump any more.
+            true => self.flying.iter().filter(|flying| flying.written.is_none()).count(),
+            false => self.flying.len(),
+        };
+        let starts = self.pumps == 0 || (self.pumps == flying && self.may_write(inner));
         self.pumps += usize::from(starts);
         starts
     }
@@ -219,46 +307,59 @@ impl Commit {
     ) -> Result<(), AppendError> {
         let page = inner.page_bytes();
         let segment_bytes = inner.segment_bytes as usize;
-        let frame_bytes = inner.frame_max_bytes();
+        let is_wide = self.is_wide();
+        let stripe = if is_wide { stripe_bytes(inner) } else { usize::MAX };
         // A frame loses its header, its padding, and at its end at most the largest record that did not fit. Each
         // record may come to carry its number.
         let (total, largest) = (total + count * record::SEQ_BYTES, largest + record::SEQ_BYTES);
         let loss = page + frame::HEADER_BYTES + 8;
-        let frames = total / (frame_bytes.saturating_sub(largest + loss)).max(page) + 2;
+        // One that holds a stripe is not filled on.
+        let fill = inner.frame_max_bytes().saturating_sub(largest + loss).min(stripe).max(page);
+        let frames = total / fill + 2;
         let cost = total + frames * loss;
-        let here = match (&self.forming, &self.open) {
-            (Some(forming), _) => forming.start.offset() as usize + forming.used,
-            (None, Some(open)) => (open.offset as usize).max(page),
-            (None, None) => segment_bytes,
+        let forming = self.forming.as_ref();
+        let used = |(lane, open): (usize, OpenSegment)| match forming {
+            Some(forming) if forming.lane == lane => forming.start.offset() as usize + forming.used,
+            _ => (open.offset as usize).max(page),
         };
-        if cost + here <= segment_bytes {
-            return Ok(());
+        // One lane that takes all of it is enough: others may take part of it, and none takes more.
+        if self.lanes.all_open().any(|open| cost + used(open) <= segment_bytes) {
+            self.lanes.keep(0);
+        } else {
+            let frames_in_segment = segment_bytes / if is_wide { fill } else { inner.frame_max_bytes() } + 2;
+            let room = segment_bytes.saturating_sub(page + largest + frames_in_segment * loss);
+            let needed = if room == 0 { count } else { (cost.div_ceil(room) + 1).min(count.max(1)) };
+            let missing = needed.saturating_sub(self.lanes.spares.len());
+            if missing > 0 {
+                inner.open_segments(Stream::Commit, missing, class, &mut self.lanes.spares)?;
+            }
+            self.lanes.keep(needed);
         }
-        let frames_in_segment = segment_bytes / frame_bytes + 2;
-        let room = segment_bytes.saturating_sub(page + largest + frames_in_segment * loss);
-        let needed = if room == 0 { count } else { (cost.div_ceil(room) + 1).min(count.max(1)) };
-        if self.spares.len() >= needed {
-            return Ok(());
+        if is_wide && self.undurable_bytes + total >= stripe / 4 {
+            let fits = |open: &OpenSegment| Self::has_room(inner, open, largest);
+            let wanted = self.lanes.spares_wanted(total / stripe + 1, fits);
+            if wanted > 0 && inner.can_spare(wanted) {
+                // They make it faster, and it goes without them.
+                let _ = inner.open_segments(Stream::Commit, wanted, class, &mut self.lanes.spares);
+            }
         }
-        let missing = needed - self.spares.len();
-        inner.open_segments(Stream::Commit, missing, class, &mut self.spares)
+        Ok(())
+    }
+
+    fn has_room(inner: &Inner, open: &OpenSegment, need: usize) -> bool {
+        (open.offset as usize).max(inner.page_bytes()) + frame::HEADER_BYTES + need
+            <= inner.segment_bytes as usize
     }
 
     /// Starts a frame that takes a record of `need` bytes. The segments were reserved.
     fn begin(&mut self, inner: &Inner, need: usize) {
         let page = inner.page_bytes();
         let segment_bytes = inner.segment_bytes as usize;
-        let fits = |open: &OpenSegment| {
-            let at = (open.offset as usize).max(page);
-            at + frame::HEADER_BYTES + need <= segment_bytes
-        };
-        if !self.open.as_ref().is_some_and(fits) {
-            if let Some(full) = self.open.take() {
-                self.closing.push_back((self.next_frame.saturating_sub(1), full.id));
-            }
-            self.open = self.spares.pop_front();
+        let (lane, needs_spare) = self.lanes.pick(|open| Self::has_room(inner, open, need));
+        if needs_spare && let Some(full) = self.lanes.replace(lane) {
+            self.closing.push_back((self.next_frame.saturating_sub(1), full.id));
         }
-        let Some(open) = self.open.as_ref().copied() else {
+        let Some(open) = self.lanes.open(lane) else {
             panic!("no segment for a frame although segments were reserved")
         };
         let frame_at = if open.offset == 0 { page } else { 0 };
@@ -279,6 +380,7 @@ impl Commit {
             count: 0,
             live: 0,
             since: pumice_reactor::now(),
+            lane,
         });
     }
 
@@ -298,8 +400,11 @@ impl Commit {
             _ => None,
         };
         let need = |seq: Option<u64>| record::padded(record::total_bytes(shape.len as usize, seq.is_some()));
+        let stripe = if self.is_wide() { stripe_bytes(inner) } else { usize::MAX };
         let is_over = |forming: &Forming| {
-            forming.used + need(seq) > forming.limit || (seq.is_some() && shape.len > NUMBERED_MAX_BYTES)
+            forming.used >= stripe
+                || forming.used + need(seq) > forming.limit
+                || (seq.is_some() && shape.len > NUMBERED_MAX_BYTES)
         };
         if self.forming.as_ref().is_some_and(is_over) {
             self.seal(inner, *batch_begun);
@@ -345,7 +450,13 @@ impl Commit {
         self.next_frame += 1;
         // At most so many frames fly when one is written; in the relaxed modes any number may be unsynced.
         let durable_frames = match inner.options.durability {
-            Durability::Always if inner.is_pipelined() => number.saturating_sub(FLYING_MAX as u64 - 1),
+            // Of several lanes: those at whose end the window begins.
+            Durability::Always if self.is_wide() => {
+                self.durable_frames.max((number + 1).saturating_sub(self.window()))
+            }
+            Durability::Always if inner.is_pipelined() => {
+                self.durable_frames.max(number.saturating_sub(FLYING_MAX as u64 - 1))
+            }
             Durability::Always => number,
             _ => self.durable_frames,
         };
@@ -382,20 +493,26 @@ impl Commit {
         forming.buf.truncate(padded);
         let data = forming.buf.freeze();
         let end = forming.start.offset() + padded as u32;
-        let Some(open) = self.open.as_mut() else { unreachable!("a frame forms in the open segment") };
-        open.offset = end;
+        let open = self.lanes.open_mut(forming.lane);
+        let Some(here) = open.as_mut() else { unreachable!("a frame forms in an open segment") };
+        here.offset = end;
         if end + 2 * page as u32 > inner.segment_bytes {
-            self.closing.push_back((number, open.id));
-            self.open = None;
+            self.closing.push_back((number, here.id));
+            *open = None;
         }
+        self.lanes.sealed(forming.lane);
         self.frame_bytes_lately = (self.frame_bytes_lately * 7 / 8).max(padded).max(FRAME_BUFFER_MIN_BYTES);
         let last_seq = self.next_seq - 1;
-        inner.tail().insert(forming.start.segment(), forming.start.offset(), data.clone(), cost);
+        if inner.meta.keeps_marks() {
+            self.marks.push_back((number, last_seq));
+        }
+        inner.tail().insert(number, forming.start, data.clone(), cost);
         inner.forming_at.store(u64::MAX, Ordering::Release);
         inner.table().wrote(forming.start.segment(), end, forming.live, last_seq);
         self.sealed.push_back(Sealed {
             data,
             start: forming.start,
+            lane: forming.lane,
             number,
             last_seq,
             more,
@@ -404,15 +521,17 @@ impl Commit {
         });
     }
 
-    /// Moves the forming frame to `offset` of `target`, behind frames that are there already.
+    /// Moves the forming frame, if it lies in `source`, to `offset` of `target`, behind frames that are there already.
     pub(crate) fn move_forming(
         &mut self,
         inner: &Inner,
-        target: OpenSegment,
-        offset: u32,
+        source: SegmentId,
+        (target, offset): (OpenSegment, u32),
         pairs: &mut Vec<(RecordPtr, RecordPtr)>,
     ) {
-        let Some(mut forming) = self.forming.take() else { return };
+        let Some(mut forming) = self.forming.take_if(|forming| forming.start.segment() == source) else {
+            return;
+        };
         let old_addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.frame_at as u32);
         let start = Addr::new(target.id, offset);
         let used = forming.used - forming.frame_at;
@@ -459,6 +578,11 @@ impl Forming {
 struct Shape {
     len: u32,
     crc: u32,
+}
+
+/// What a frame holds before the next one begins, on another lane. Its last page is half empty, so it has a few.
+fn stripe_bytes(inner: &Inner) -> usize {
+    STRIPE_BYTES.min(inner.segment_bytes as usize / 32).max(4 * inner.page_bytes())
 }
 
 /// See [`crate::Heap::append`].
@@ -567,4 +691,13 @@ pub(crate) fn take_seqs(inner: &Arc<Inner>, n: u64) -> u64 {
         inner.durable.open_to(last);
     }
     first
+}
+
+/// Seals the segments of lanes that have nothing to do, but for the first one's.
+pub(crate) fn seal_idle(inner: &Inner) {
+    let mut commit = inner.commit();
+    let forming = commit.forming.as_ref().map(|forming| forming.start.segment());
+    for open in commit.lanes.take_idle(|open| forming == Some(open.id)) {
+        inner.table().seal(open.id);
+    }
 }

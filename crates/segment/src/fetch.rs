@@ -5,7 +5,9 @@
 //!    frames are passed over by their first pages, up to [`HEADS_MAX`] of them; from the last one that was met on,
 //!    everything is read, because that frame may be torn and a damaged header must not hide what lies behind it.
 //! 3. Segments are read ahead of the replay, [`AHEAD_BYTES`] of them.
-//! 4. Where frames are not whole, or seem to end and another look at the next page says otherwise, a segment is read
+//! 4. What the drive does not answer is asked for again, and then ends the opening, unless it lies behind the frames' end: taken
+//!    for lost, it would be.
+//! 5. Where frames are not whole, or seem to end and another look at the next page says otherwise, a segment is read
 //!    again, until two looks agree: an error that passes must not be taken for the torn end of the log, which is dropped in
 //!    silence.
 
@@ -18,7 +20,7 @@ use pumice_reactor::{JoinHandle, spawn};
 
 use crate::inner::Inner;
 use crate::layout::frame::{self, FrameHeader};
-use crate::scan::{self, Frame, Window};
+use crate::scan::{self, Frame, Stretch, Window};
 use crate::{Addr, HeapError, SegmentId, Stream};
 
 /// Frames passed over by their first pages. Beyond that they are small, and one large read is faster.
@@ -27,7 +29,7 @@ const HEADS_MAX: usize = 32;
 const AHEAD_BYTES: usize = 16 << 20;
 const AHEAD_SEGMENTS: usize = 8;
 /// Times that a segment is read, at most.
-const LOOKS_MAX: usize = 4;
+pub(crate) const LOOKS_MAX: usize = 4;
 /// First pages read at once.
 const FIRST_PAGES: usize = 32;
 
@@ -77,26 +79,26 @@ pub(crate) async fn first_pages(
     device: &Device,
     segments: &[u32],
     page_bytes: u32,
-) -> Result<Vec<Bytes>, FlashError> {
+) -> Result<Vec<Stretch>, FlashError> {
     let mut pages = Vec::with_capacity(segments.len());
     for some in segments.chunks(FIRST_PAGES) {
-        let reads: Vec<_> =
-            some.iter()
-                .map(|&id| {
-                    let device = device.clone();
-                    spawn(async move {
-                        scan::read_tolerant(&device, SegmentId(id), 0, 2 * page_bytes as usize).await
-                    })
+        let reads: Vec<_> = some
+            .iter()
+            .map(|&id| {
+                let device = device.clone();
+                spawn(async move {
+                    scan::read_patiently(&device, SegmentId(id), 0, 2 * page_bytes as usize).await
                 })
-                .collect();
+            })
+            .collect();
         for read in reads {
-            pages.push(finished(read).await?.bytes);
+            pages.push(finished(read).await?);
         }
     }
     Ok(pages)
 }
 
-async fn finished<T>(read: JoinHandle<Result<T, FlashError>>) -> Result<T, FlashError> {
+pub(crate) async fn finished<T>(read: JoinHandle<Result<T, FlashError>>) -> Result<T, FlashError> {
     // The core is closing when a task is gone: nothing is known of what it read.
     read.await.unwrap_or(Err(FlashError::Gone { operation: Operation::Read }))
 }
@@ -125,7 +127,15 @@ impl Ahead {
             let read = spawn(async move {
                 let page = inner.superblock.page_bytes;
                 let len = len.next_multiple_of(page).min(inner.segment_bytes);
-                let segment = Segment { device: &inner.device, id, life, page };
+                let needed = {
+                    let state = inner.meta.state();
+                    match stream {
+                        Stream::Commit => Needed::Beyond(state.replay_from),
+                        Stream::Moved => Needed::From(state.moved_from),
+                        Stream::Table | Stream::Large => Needed::All,
+                    }
+                };
+                let segment = Segment { device: &inner.device, id, life, page, needed };
                 let look = async || match stream {
                     Stream::Commit | Stream::Moved => segment.whole(len).await,
                     Stream::Table | Stream::Large => segment.extent(from, len).await,
@@ -158,6 +168,37 @@ struct Segment<'a> {
     id: SegmentId,
     life: u64,
     page: u32,
+    needed: Needed,
+}
+
+/// What a recovery needs of a segment's frames.
+#[derive(Clone, Copy)]
+enum Needed {
+    /// Records with numbers beyond this one.
+    Beyond(u64),
+    /// Frames from this one on.
+    From(u64),
+    All,
+}
+
+impl Needed {
+    /// Whether it needs nothing of what lies before a frame.
+    fn begins_with(self, frame: &FrameHeader) -> bool {
+        match self {
+            Self::Beyond(seq) => frame.seq <= seq + 1,
+            Self::From(number) => frame.number <= number,
+            Self::All => false,
+        }
+    }
+
+    /// Whether it needs nothing of a frame.
+    fn is_beyond(self, frame: &FrameHeader) -> bool {
+        match self {
+            Self::Beyond(seq) => frame.newest_seq() <= seq,
+            Self::From(number) => frame.number < number,
+            Self::All => false,
+        }
+    }
 }
 
 impl Segment<'_> {
@@ -165,9 +206,37 @@ impl Segment<'_> {
         if len == 0 {
             return Ok(Fetched { frames: Vec::new(), bytes_read: 0 });
         }
-        let stretch = scan::read_tolerant(self.device, self.id, 0, len as usize).await?;
-        let frames = scan::frames(self.id, self.life, &stretch.bytes, self.page);
+        let stretch = scan::read_patiently(self.device, self.id, 0, len as usize).await?;
+        let mut frames = scan::frames(self.id, self.life, &stretch.bytes, self.page);
+        self.refuse_failed(stretch.failed, self.page, &frames)?;
+        frames.iter_mut().for_each(|frame| frame.note_lost(self.id, &stretch.lost, self.page));
         Ok(Fetched { frames, bytes_read: u64::from(len) })
+    }
+
+    /// Ends the opening when the first page that the drive did not answer lies in or between frames, the first of which may begin
+    /// at `begin`, or where one could follow them, unless only what is not needed lies there.
+    fn refuse_failed(
+        &self,
+        failed: Option<(u32, FlashError)>,
+        begin: u32,
+        frames: &[Frame],
+    ) -> Result<(), FlashError> {
+        let Some((at, error)) = failed else { return Ok(()) };
+        let end = frames.last().map_or(begin, |frame| frame.end(self.page));
+        let next = frames.iter().find(|frame| frame.end(self.page) > at);
+        let is_needed = next.is_none_or(|next| match next.offset <= at {
+            true => !self.needed.is_beyond(&next.header),
+            false => !self.needed.begins_with(&next.header),
+        });
+        if is_needed && (begin..=end).contains(&at) { Err(error) } else { Ok(()) }
+    }
+
+    async fn page_at(&self, at: u32) -> Result<Bytes, FlashError> {
+        let page = scan::read_patiently(self.device, self.id, at, self.page as usize).await?;
+        match page.failed {
+            Some((_, error)) => Err(error),
+            None => Ok(page.bytes),
+        }
     }
 
     /// Whether another look at `begin..end` may find more: some frame is not whole, there is something between two, or where
@@ -183,7 +252,7 @@ impl Segment<'_> {
         if at >= end {
             return Ok(false);
         }
-        let next = scan::read_tolerant(self.device, self.id, at, self.page as usize).await?.bytes;
+        let next = self.page_at(at).await?;
         Ok(FrameHeader::decode(&next, self.life, Addr::new(self.id, at)).is_some())
     }
 
@@ -194,7 +263,7 @@ impl Segment<'_> {
         let mut at = from.next_multiple_of(self.page).max(self.page);
         while at < end && frames.len() < HEADS_MAX {
             bytes_read += u64::from(self.page);
-            let head = scan::read_tolerant(self.device, self.id, at, self.page as usize).await?.bytes;
+            let head = self.page_at(at).await?;
             let Some(header) = FrameHeader::decode(&head, self.life, Addr::new(self.id, at)) else { break };
             let records = header.bytes.saturating_sub(frame::HEADER_BYTES as u32);
             if records == 0 || u64::from(at) + u64::from(header.bytes) > u64::from(end) {
@@ -206,11 +275,13 @@ impl Segment<'_> {
         }
         let base = frames.pop().map_or(at, |last| last.offset);
         if base < end {
-            let stretch = scan::read_tolerant(self.device, self.id, base, (end - base) as usize).await?;
+            let stretch = scan::read_patiently(self.device, self.id, base, (end - base) as usize).await?;
             bytes_read += u64::from(end - base);
             let (segment, life, page_bytes) = (self.id, self.life, self.page);
             let window = Window { segment, life, bytes: &stretch.bytes, base, page_bytes, end };
-            frames.extend(window.frames().0);
+            let rest = window.frames().0;
+            self.refuse_failed(stretch.failed, base, &rest)?;
+            frames.extend(rest);
         }
         Ok(Fetched { frames, bytes_read })
     }

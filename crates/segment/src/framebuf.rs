@@ -34,7 +34,8 @@ struct Slot {
     payload_bytes: usize,
     kind: u8,
     seq: Option<u64>,
-    crc: u32,
+    /// Of the payload and what else does not depend on the place; `None` while it is being put together.
+    crc: Option<u32>,
 }
 
 /// Whether the frame that is placed opens its segment.
@@ -66,7 +67,7 @@ impl FrameBuf {
     /// Begins a record whose payload follows.
     pub(crate) fn begin(&mut self, kind: u8, seq: Option<u64>) {
         self.used = record::padded(self.used);
-        self.records.push(Slot { at: self.used, payload_bytes: 0, kind, seq, crc: 0 });
+        self.records.push(Slot { at: self.used, payload_bytes: 0, kind, seq, crc: None });
         self.used += record::total_bytes(0, seq.is_some());
     }
 
@@ -77,6 +78,7 @@ impl FrameBuf {
         self.used += bytes.len();
         let last = self.records.last_mut().expect("a record was begun");
         last.payload_bytes += bytes.len();
+        last.crc = None;
     }
 
     /// Shortens the last record's payload.
@@ -84,6 +86,7 @@ impl FrameBuf {
         let last = self.records.last_mut().expect("a record was begun");
         self.used -= last.payload_bytes - payload_bytes;
         last.payload_bytes = payload_bytes;
+        last.crc = None;
     }
 
     /// Of the last record.
@@ -92,12 +95,13 @@ impl FrameBuf {
         &self.bytes()[self.page + self.used - last.payload_bytes..self.page + self.used]
     }
 
-    /// Computes the last record's checksum, as far as it does not depend on the place.
+    /// Computes the last record's checksum, as far as it does not depend on the place. Once: whoever finds no room comes
+    /// again with the same record.
     pub(crate) fn end(&mut self, kind: u8) {
-        let seq = self.records.last().and_then(|last| last.seq);
-        let crc = record::payload_crc(seq, &[self.payload()]);
+        let last = self.records.last().expect("a record was begun");
+        let crc = last.crc.unwrap_or_else(|| record::payload_crc(last.seq, &[self.payload()]));
         if let Some(last) = self.records.last_mut() {
-            (last.kind, last.crc) = (kind, crc);
+            (last.kind, last.crc) = (kind, Some(crc));
         }
     }
 
@@ -150,7 +154,8 @@ impl FrameBuf {
             let addr = Addr::new(place.addr.segment(), place.addr.offset() + slot.at as u32);
             let len = slot.payload_bytes as u32;
             let out = &mut frame[slot.at..end];
-            record::encode_head(out, life, addr, len, slot.kind, slot.seq, slot.crc);
+            let crc = slot.crc.expect("every record was ended");
+            record::encode_head(out, life, addr, len, slot.kind, slot.seq, crc);
             let total = record::total_bytes(slot.payload_bytes, slot.seq.is_some());
             out[total..].fill(0);
             ptrs.push(RecordPtr { addr, len: total as u32 });

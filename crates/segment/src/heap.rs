@@ -1,16 +1,18 @@
 //! The heap's interface.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::sync::Gate;
-use pumice_reactor::{timeout, yield_now};
+use pumice_reactor::{now, timeout, yield_now};
 use smallvec::SmallVec;
 
 use crate::inner::Inner;
 use crate::metalog::{self, Write};
+use crate::pins::Revoked;
 use crate::replay::Replay;
 use crate::{
     AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
@@ -113,15 +115,24 @@ impl Drop for MoveTicket {
     }
 }
 
-/// While held, no segment that is released from now on is reused: take it before looking pointers up.
+/// While held, no segment that is released from now on is reused, unless [`Heap::revoke_pins`] takes it away: take it
+/// before looking pointers up.
 pub struct Pin {
     inner: Arc<Inner>,
     epoch: u64,
+    revoked: Revoked,
+}
+
+impl Pin {
+    /// Whether it holds no more. What was read before this was false is what was there when it was taken.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.inner.table().unpin(self.epoch);
+        self.inner.table().unpin(self.epoch, &self.revoked);
     }
 }
 
@@ -372,7 +383,8 @@ impl Heap {
         writer::object_room(&self.inner, group)
     }
 
-    /// Seals the open segments of tables, so that cleaning can win what is dead in them.
+    /// Seals the open segments of tables, and those of commits that are not being written but for one, so that cleaning can win
+    /// what is dead in them.
     pub fn seal_tables(&self) {
         writer::seal_tables(&self.inner);
     }
@@ -483,8 +495,18 @@ impl Heap {
 
     /// See [`Pin`].
     pub fn pin(&self) -> Pin {
-        let epoch = self.inner.table().pin();
-        Pin { inner: self.inner.clone(), epoch }
+        let (epoch, revoked) = self.inner.table().pin(now());
+        Pin { inner: self.inner.clone(), epoch, revoked }
+    }
+
+    /// Revokes the pins that have been held for so long, if users lack segments that were released and are pinned; answers
+    /// how many.
+    pub fn revoke_pins(&self, held_for: Duration) -> u32 {
+        let revoked = self.inner.table().revoke_pins(now() - held_for);
+        if revoked > 0 {
+            self.inner.kick_meta();
+        }
+        revoked
     }
 
     /// Writes a metadata record, durable on return: the client's edit and the segment table's changes, together.

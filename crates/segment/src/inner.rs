@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     pub superblock: Superblock,
     pub home: Home,
     pub options: HeapOptions,
+    /// Segments that the commit stream writes to at once: `lanes`.
+    pub lanes: usize,
     pub segment_bytes: u32,
     /// Free segments that user data leaves: [`Table::user_floor`].
     user_floor: AtomicU32,
@@ -100,15 +102,23 @@ pub(crate) struct Inner {
 struct Blocked {
     /// For good.
     failed: Option<Arc<str>>,
-    /// While the replay runs, or while the host has no space.
+    /// While the replay runs, and once the heap is closed.
     paused: Option<Arc<str>>,
+    /// While the host has no space. Whoever finds space again must not lift a pause.
+    host_full: Option<Arc<str>>,
+}
+
+impl Blocked {
+    fn is_blocked(&self) -> bool {
+        self.failed.is_some() || self.paused.is_some() || self.host_full.is_some()
+    }
 }
 
 impl Inner {
     pub(crate) fn new(
         device: Device,
         (superblock, superblock_at): (Superblock, u32),
-        options: HeapOptions,
+        (options, lanes): (HeapOptions, usize),
         table: Table,
         meta: MetaLog,
     ) -> Self {
@@ -120,6 +130,7 @@ impl Inner {
             home: Home::new(superblock.clone(), superblock_at),
             superblock,
             options,
+            lanes,
             durable: Gate::new(0),
             written: Gate::new(0),
             forming_at: AtomicU64::new(u64::MAX),
@@ -139,7 +150,7 @@ impl Inner {
             patrol: Mutex::default(),
             commit_opened_ns: AtomicU64::new(0),
             free: AtomicU32::new(u32::MAX),
-            commit: Mutex::new(Commit::new(1, 0)),
+            commit: Mutex::new(Commit::new(1, 0, 1)),
             table: Mutex::new(table),
             tail: Mutex::new(Tail::new(tail_bytes)),
             blocked: AtomicBool::new(false),
@@ -175,10 +186,12 @@ impl Inner {
         self.device.geometry().block(segment.0)
     }
 
-    /// Whether the commit stream may have two writes on their way. On media that tell of a failed program, what
+    /// Whether the commit stream may have two writes on their way in a segment. On media that tell of a failed program, what
     /// follows it must not be under way yet; in the relaxed modes nobody waits for a write.
     pub(crate) fn is_pipelined(&self) -> bool {
-        matches!(self.device, Device::File(_)) && self.options.durability == Durability::Always
+        matches!(self.device, Device::File(_))
+            && self.options.durability == Durability::Always
+            && self.lanes == 1
     }
 
     /// Largest commit frame without a segment header, a multiple of the page.
@@ -207,7 +220,7 @@ impl Inner {
             return None;
         }
         let why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
-        why.failed.clone().or_else(|| why.paused.clone())
+        why.failed.clone().or_else(|| why.paused.clone()).or_else(|| why.host_full.clone())
     }
 
     pub(crate) fn failed(&self) -> Option<Arc<str>> {
@@ -234,7 +247,24 @@ impl Inner {
     pub(crate) fn pause(&self, reason: Option<&str>) {
         let mut why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
         why.paused = reason.map(Into::into);
-        self.blocked.store(why.paused.is_some() || why.failed.is_some(), Ordering::Release);
+        self.blocked.store(why.is_blocked(), Ordering::Release);
+    }
+
+    /// Why nothing is written now, if that is for want of space under the device.
+    pub(crate) fn why_host_full(&self) -> Option<Arc<str>> {
+        self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner).host_full.clone()
+    }
+
+    /// Whether it is being opened or closed, or was closed.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner).paused.is_some()
+    }
+
+    /// Takes no appends while the host's file system has no space; with `None` it has some again.
+    pub(crate) fn host_full(&self, reason: Option<&str>) {
+        let mut why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+        why.host_full = reason.map(Into::into);
+        self.blocked.store(why.is_blocked(), Ordering::Release);
     }
 
     /// Opens segments for `stream` and asks for a metadata record in time for the next ones.
@@ -259,6 +289,11 @@ impl Inner {
             }
         }
         result.map_err(|why| no_segment(self, why))
+    }
+
+    /// Whether `n` segments could be opened that nobody needs.
+    pub(crate) fn can_spare(&self, n: usize) -> bool {
+        self.table().can_spare(n, self.lanes)
     }
 
     /// To be called when free segments were taken or have come, or some were lent.
@@ -292,6 +327,10 @@ impl Inner {
     pub(crate) fn stats(&self) -> HeapStats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
+        let (commits_beside, undurable_bytes) = {
+            let commit = self.commit();
+            (commit.beside, commit.undurable_bytes as u64)
+        };
         let (segments_opened, segments_released) = {
             let table = self.table();
             (table.opened, table.released)
@@ -317,7 +356,8 @@ impl Inner {
             relocations: count(&counters.relocations),
             busy: count(&counters.busy),
             commit_latency: self.latency.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            undurable_bytes: self.commit().undurable_bytes as u64,
+            commits_beside,
+            undurable_bytes,
         }
     }
 

@@ -3,8 +3,8 @@
 //! 1. A *segment* is one erase unit. A *frame* is one contiguous program inside it: a header, records, padding to
 //!    the page. A *record* is a checksummed payload; its checksum is seeded with the segment's life number and its
 //!    address, so that stale or misplaced bytes never verify.
-//! 2. What callers [`Heap::append`] goes to one commit stream: one contiguous durable write is in flight (two under load), what
-//!    arrives meanwhile forms the next. Cleaning, key tables and large values have streams of their own.
+//! 2. What callers [`Heap::append`] goes to one commit stream: one contiguous durable write is in flight (two under load, or one
+//!    for each of several channels), what arrives meanwhile forms the next. Cleaning, key tables and large values have streams of their own.
 //! 3. The *metadata log* keeps the segment table and the client's own state: a snapshot, then edits. It names the
 //!    segments that are opened next, so that recovery knows where to look.
 //! 4. Opening a cleanly closed drive reads the superblock and the metadata log; after a crash the frames that the
@@ -23,13 +23,16 @@ pub mod ftl;
 mod heap;
 mod home;
 mod inner;
+mod lanes;
 pub mod layout;
+mod merge;
 mod metalog;
 mod moves;
 mod open;
 mod options;
 mod pace;
 mod patrol;
+mod pins;
 mod pump;
 mod read;
 mod relocate;

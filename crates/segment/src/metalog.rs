@@ -8,11 +8,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_flash::FlashError;
 use pumice_reactor::sync::Semaphore;
-use pumice_reactor::{IoBuf, WriteSync};
+use pumice_reactor::{IoBuf, WriteSync, sleep};
 
 use crate::home;
 use crate::inner::Inner;
@@ -23,6 +24,8 @@ use crate::{HeapError, MetaEdit, SegmentId};
 const CHUNK_BYTES: usize = 1 << 20;
 /// Failures that one record puts up with.
 const TRIES: u32 = 8;
+/// Pause between tries when the host's file system is full.
+pub(crate) const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
 /// Zeros are written ahead of the log's end a sixteenth of a half at a time.
 const ZEROED_PART: u64 = 16;
 /// The log is read in pieces of this size, or of a record's size when that is larger.
@@ -34,6 +37,8 @@ pub(crate) struct MetaLog {
     /// The newest record says that the drive was closed: another must be written before any data is.
     clean: AtomicBool,
     stamp: AtomicU64,
+    /// Whether records tell from which commit frame on a recovery replays.
+    keeps_marks: AtomicBool,
 }
 
 /// What the log holds.
@@ -51,6 +56,8 @@ pub(crate) struct MetaState {
     pub zeroed_end: u64,
     pub replay_from: u64,
     pub moved_from: u64,
+    /// Of a log in several segments at once: the first frame with a sequence number beyond `replay_from`.
+    pub replay_frame: Option<u64>,
 }
 
 impl MetaState {
@@ -78,7 +85,20 @@ impl Write {
 impl MetaLog {
     pub(crate) fn new(state: MetaState, clean: bool) -> Self {
         let stamp = AtomicU64::new(state.stamp());
-        Self { writer: Semaphore::new(1), state: Mutex::new(state), clean: AtomicBool::new(clean), stamp }
+        let keeps_marks = AtomicBool::new(state.replay_frame.is_some());
+        let (writer, clean) = (Semaphore::new(1), AtomicBool::new(clean));
+        Self { writer, state: Mutex::new(state), clean, stamp, keeps_marks }
+    }
+
+    /// From now on records tell from which commit frame on a recovery replays; it is this one now.
+    pub(crate) fn keep_marks(&self, replay_frame: u64) {
+        self.state().replay_frame = Some(replay_frame);
+        self.keeps_marks.store(true, Ordering::Release);
+    }
+
+    /// See [`MetaLog::keep_marks`].
+    pub(crate) fn keeps_marks(&self) -> bool {
+        self.keeps_marks.load(Ordering::Acquire)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, MetaState> {
@@ -124,7 +144,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     }
     let half_bytes = half_bytes(&inner.superblock);
     let page = inner.page_bytes();
-    let mut tries = TRIES;
+    let (mut tries, mut was_full) = (TRIES, false);
     let mut snapshot = what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_)));
     loop {
         let mut next = inner.meta.state().clone();
@@ -140,6 +160,8 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
         }
         let (last_seq, durable_seq, next_commit) = {
             let commit = inner.commit();
+            next.replay_frame =
+                next.replay_frame.map(|frame| frame.max(commit.first_beyond(next.replay_from)));
             (commit.next_seq - 1, commit.durable_seq, commit.durable_frames)
         };
         let next_moved = inner.writers[crate::Stream::Moved as usize].next_frame();
@@ -170,6 +192,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 let patrol = inner.patrol_stats();
                 [patrol.next_segment, patrol.passes]
             },
+            replay_frame: next.replay_frame,
             segments: composed.segments.clone(),
             pool: composed.pool.clone(),
             blobs,
@@ -199,13 +222,25 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                     next.snapshot_bytes = len;
                 }
                 inner.meta.stamp.store(next.stamp(), Ordering::Release);
+                if let Some(frame) = next.replay_frame {
+                    inner.commit().forget_marks(frame);
+                }
                 *inner.meta.state() = next;
                 inner.meta.clean.store(what.clean, Ordering::Release);
                 let counters = &inner.counters;
                 counters.meta_records.fetch_add(1, Ordering::Relaxed);
                 counters.meta_bytes.fetch_add(len, Ordering::Relaxed);
+                if was_full {
+                    inner.host_full(None);
+                }
                 inner.room.notify_all();
                 return Ok(());
+            }
+            // Space may come, but not for the sake of an opening or a closing that somebody waits for.
+            Err(error @ FlashError::NoSpace { .. }) if !inner.is_paused() => {
+                inner.host_full(Some(&format!("{error}; trying again")));
+                (was_full, snapshot) = (true, true);
+                sleep(NO_SPACE_RETRY).await;
             }
             // The half's end is spoilt, or the other one's erase failed: start afresh in the other one, after another erase, and
             // on media that have other segments for it without the one that failed.
@@ -230,14 +265,28 @@ async fn write_record(
 ) -> Result<(), FlashError> {
     let superblock = inner.home.superblock();
     let half = next.half;
+    let per_segment = u64::from(superblock.segment_bytes);
     if record.kind == MetaKind::Snapshot {
         erase_half(&inner.device, &superblock, half).await?;
     }
     zero_ahead(&inner.device, &superblock, next, next.offset + len as u64).await?;
     write_record_to(&inner.device, &superblock, record, half, next.offset, len).await?;
+    let mut at = next.offset;
+    let end = next.offset + len as u64;
+    while at < end {
+        let (index, in_segment) = (at / per_segment, at % per_segment);
+        let chunk = (end - at).min(per_segment - in_segment);
+        let segment = superblock.meta_segment(half, index as u32);
+        let block = inner.device.geometry().block(segment);
+        let page_bytes = u64::from(superblock.page_bytes);
+        let pages = (in_segment / page_bytes) as u32..((in_segment + chunk) / page_bytes) as u32;
+        if crate::wear::check_vital(&inner.device, block, pages).await? {
+            inner.home.spoil(segment);
+        }
+        at += chunk;
+    }
     if record.kind == MetaKind::Snapshot {
         // What is worn keeps this snapshot, and not the next.
-        let per_segment = u64::from(superblock.segment_bytes);
         for index in 0..(len as u64).div_ceil(per_segment) as u32 {
             let segment = superblock.meta_segment(half, index);
             let block = inner.device.geometry().block(segment);
@@ -336,7 +385,11 @@ pub(crate) async fn read_newest(
     let mut generations = [None, None];
     for half in [0, 1] {
         let first = SegmentId(superblock.meta_segment(half, 0));
-        let head = crate::scan::read_tolerant(device, first, 0, superblock.page_bytes as usize).await?;
+        let head = crate::scan::read_patiently(device, first, 0, superblock.page_bytes as usize).await?;
+        if let Some((_, error)) = head.failed {
+            // The other half may be the older one.
+            return Err(error.into());
+        }
         generations[half] = MetaRecord::peek_generation(&head.bytes);
     }
     let newer = usize::from(generations[1] > generations[0]);
@@ -378,7 +431,7 @@ async fn read_half(
                 return Err(HeapError::UnknownVersion {
                     what: "metadata log",
                     found: u32::from(found),
-                    known: u32::from(crate::layout::VERSION),
+                    known: u32::from(crate::layout::meta::NEWEST_VERSION),
                 });
             }
             Decoded::Record(record) => {
@@ -429,6 +482,8 @@ struct Window {
     bytes: Bytes,
     /// First place in the half that did not read.
     lost: Option<u64>,
+    /// First place of which the drive did not say that it is lost.
+    failed: Option<(u64, FlashError)>,
 }
 
 impl Window {
@@ -445,39 +500,48 @@ impl Window {
             let from = offset + kept.len() as u64;
             let missing = len - kept.len();
             let wanted = missing.max(WINDOW_BYTES).min((reader.bytes - from) as usize).max(missing);
-            let (read, lost) = read_span(reader, from, wanted).await?;
+            let Span { bytes: read, lost, failed } = read_span(reader, from, wanted).await?;
             self.bytes = if kept.is_empty() { read } else { [&kept[..], &read[..]].concat().into() };
             self.start = offset;
             self.lost = match (self.lost, lost) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
+            self.failed = self.failed.take().or(failed);
+        }
+        // What the drive does not answer behind the log's end is nobody's.
+        if let Some((_, error)) = self.failed.as_ref().filter(|(at, _)| *at < offset + len as u64) {
+            return Err(error.clone().into());
         }
         let at = (offset - self.start) as usize;
         Ok(self.bytes.slice(at..at + len))
     }
 }
 
-async fn read_span(
-    reader: &HalfReader<'_>,
-    offset: u64,
-    len: usize,
-) -> Result<(Bytes, Option<u64>), HeapError> {
+/// Bytes of a half as they were read.
+struct Span {
+    bytes: Bytes,
+    lost: Option<u64>,
+    failed: Option<(u64, FlashError)>,
+}
+
+async fn read_span(reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<Span, HeapError> {
     let segment_bytes = u64::from(reader.superblock.segment_bytes);
     let mut out = IoBuf::zeroed(len);
-    let mut lost = None;
+    let (mut lost, mut failed) = (None, None);
     let mut done = 0;
     while done < len {
         let at = offset + done as u64;
         let in_segment = at % segment_bytes;
         let chunk = (len - done).min((segment_bytes - in_segment) as usize);
         let segment = SegmentId(reader.superblock.meta_segment(reader.half, (at / segment_bytes) as u32));
-        let part = crate::scan::read_tolerant(reader.device, segment, in_segment as u32, chunk).await?;
+        let part = crate::scan::read_patiently(reader.device, segment, in_segment as u32, chunk).await?;
         out[done..done + chunk].copy_from_slice(&part.bytes);
         if let Some(&first) = part.lost.first() {
             lost = lost.or(Some(at - in_segment + u64::from(first)));
         }
+        failed = failed.or(part.failed.map(|(first, error)| (at - in_segment + u64::from(first), error)));
         done += chunk;
     }
-    Ok((out.freeze(), lost))
+    Ok(Span { bytes: out.freeze(), lost, failed })
 }

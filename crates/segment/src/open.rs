@@ -12,6 +12,7 @@ use crate::fetch::{self, Found};
 use crate::heap::{Heap, Opened, Progress};
 use crate::home;
 use crate::inner::Inner;
+use crate::lanes::lanes_of;
 use crate::layout::frame;
 use crate::layout::header::{self, SegmentHeader};
 use crate::layout::meta::{ENTRY_BYTES, MetaKind, MetaRecord, SegmentState};
@@ -19,7 +20,7 @@ use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBL
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
-use crate::{Addr, Damage, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, wear, writer};
+use crate::{Addr, Damage, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, scan, wear, writer};
 
 /// Where segment 1 may begin on a file whose segment size is not known yet.
 const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
@@ -32,7 +33,11 @@ const PLACES_MIN: u32 = 7;
 
 pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
     let device = &device.corrected()?;
-    let found = find_superblock(device).await?;
+    let found = match find_superblock(device).await {
+        // A drive that does not say whether it is one may still be made one.
+        Err(HeapError::Flash(_)) if options.force => None,
+        found => found?,
+    };
     let newest = found.as_ref().map_or(0, |found| found.superblock.sequence);
     if let Some(found) = found.filter(|_| !options.force) {
         let id = found.superblock.drive_id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -215,6 +220,7 @@ fn first_snapshot(
         next_life: u64::from_le_bytes(std::array::from_fn(|i| superblock.drive_id[i])) >> 16 | 1,
         durable_frames: [0, 0],
         patrol: [0, 0],
+        replay_frame: None,
         segments: composed.segments,
         pool: composed.pool,
         blobs: Vec::new(),
@@ -268,11 +274,42 @@ async fn read_at(device: &Device, at: u64, len: usize) -> Result<Option<Bytes>, 
         return Ok(None);
     }
     let block = geometry.block((at / block_bytes) as u32);
-    let (result, buf) = device.read(block, (at % block_bytes) as u32, IoBuf::for_read(len)).await;
+    let read = async || device.read(block, (at % block_bytes) as u32, IoBuf::for_read(len)).await;
+    let (result, buf) =
+        scan::patiently(read, |(result, _)| result.as_ref().is_err_and(scan::says_nothing)).await;
     match result {
         Ok(()) => Ok(Some(buf.freeze())),
         Err(error @ (FlashError::Gone { .. } | FlashError::Truncated { .. })) => Err(error.into()),
+        // Where superblocks move what does not answer may hold the newest. Elsewhere both are alike.
+        Err(error) if device.emulated().is_some() && scan::says_nothing(&error) => Err(error.into()),
         Err(_) => Ok(None),
+    }
+}
+
+/// Where nothing moves and no superblock was found: says so where one may begin and does not read, lest somebody takes the
+/// drive for an empty one.
+async fn refuse_unread(device: &Device) -> Result<(), HeapError> {
+    let geometry = device.geometry();
+    for at in std::iter::once(0).chain(second_starts(device)) {
+        if at + u64::from(geometry.page_bytes) > geometry.capacity_bytes() {
+            break;
+        }
+        let block = geometry.block((at / u64::from(geometry.block_bytes())) as u32);
+        let in_block = (at % u64::from(geometry.block_bytes())) as u32;
+        let (result, _) = device.read(block, in_block, IoBuf::for_read(geometry.page_bytes as usize)).await;
+        match result {
+            Ok(()) | Err(FlashError::ReadPastWritePointer { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Where the second superblock may begin while the first does not say.
+fn second_starts(device: &Device) -> Vec<u64> {
+    match device.has_own_blocks() {
+        true => vec![u64::from(device.geometry().block_bytes())],
+        false => SEGMENT_BYTES_RANGE.map(|shift| 1u64 << shift).collect(),
     }
 }
 
@@ -357,18 +394,17 @@ async fn find_fixed(device: &Device) -> Result<Option<Sought>, HeapError> {
             None => Sought { superblock: first, at: 0, missing },
         }));
     }
-    let starts = match device.has_own_blocks() {
-        true => vec![u64::from(device.geometry().block_bytes())],
-        false => SEGMENT_BYTES_RANGE.map(|shift| 1u64 << shift).collect(),
-    };
     let mut newest: Option<Superblock> = None;
-    for start in starts {
+    for start in second_starts(device) {
         let Some(found) = run_at(device, start).await? else { continue };
         if u64::from(found.segment_bytes) == start
             && newest.as_ref().is_none_or(|newest| newest.sequence < found.sequence)
         {
             newest = Some(found);
         }
+    }
+    if newest.is_none() {
+        refuse_unread(device).await?;
     }
     Ok(newest.map(|superblock| Sought { superblock, at: 1, missing: vec![0] }))
 }
@@ -472,7 +508,7 @@ pub(crate) async fn open(
         placed.retired.iter().for_each(|&segment| table.retire_system(segment));
         table.set_system(&system);
     }
-    let state = MetaState {
+    let mut state = MetaState {
         half,
         generation: last.generation,
         next_index: last.index + 1,
@@ -482,8 +518,24 @@ pub(crate) async fn open(
         zeroed_end: log.offset,
         replay_from: last.replay_from,
         moved_from: last.moved_from,
+        replay_frame: last.replay_frame,
     };
     let clean = last.clean && !log.uncertain_end;
+    let mut lanes = lanes_of(&device, superblock.segment_count, options.commit_lanes);
+    if clean && lanes > 1 && state.replay_frame.is_none() {
+        let is_beyond = |(_, entry): (SegmentId, &crate::table::Entry)| {
+            entry.stream == Stream::Commit as u8
+                && matches!(entry.state, SegmentState::Open | SegmentState::Sealed)
+                && entry.last_seq > last.replay_from
+        };
+        if table.entries().any(is_beyond) {
+            // A client that closed without a checkpoint: where its log begins is not known, so that it stays in one piece.
+            lanes = 1;
+        } else {
+            state.replay_frame = Some(last.durable_frames[0]);
+        }
+    }
+    table.widen(lanes);
     let found = if clean {
         table.index_free();
         Vec::new()
@@ -516,21 +568,27 @@ pub(crate) async fn open(
     let inner = Arc::new(Inner::new(
         device,
         (superblock, superblock_at),
-        options,
+        (options, lanes),
         table,
         MetaLog::new(state, last.clean),
     ));
     {
         let mut commit = inner.commit();
-        *commit = Commit::new(last.last_seq + 1, last.durable_frames[0]);
+        *commit = Commit::new(last.last_seq + 1, last.durable_frames[0], lanes);
         if clean {
+            if inner.meta.keeps_marks() {
+                commit.mark_all(last.last_seq);
+            }
             for (stream, open) in open_segments {
                 if stream != Stream::Commit {
                     writer::reopen(&inner, stream, open);
-                } else if commit.open.is_none() {
-                    commit.open = Some(open);
-                } else {
-                    commit.add_spare(open);
+                } else if !commit.lanes.adopt(open) {
+                    if open.offset > 0 {
+                        // There were more lanes.
+                        inner.table().seal(open.id);
+                    } else {
+                        commit.lanes.spares.push_back(open);
+                    }
                 }
             }
         }
@@ -565,8 +623,11 @@ async fn find_segments(
     let pool: Vec<u32> = table.pool().collect();
     debug_assert!(pool.len() <= 2 * POOL_SEGMENTS);
     let page = superblock.page_bytes;
-    for (id, bytes) in pool.iter().copied().zip(fetch::first_pages(device, &pool, page).await?) {
+    for (id, scan::Stretch { bytes, failed, .. }) in
+        pool.iter().copied().zip(fetch::first_pages(device, &pool, page).await?)
+    {
         let segment = SegmentId(id);
+        let mut is_certain = failed.is_none();
         let opened = match SegmentHeader::decode(&bytes) {
             header::Decoded::Newer(found) => {
                 return Err(HeapError::UnknownVersion {
@@ -575,10 +636,13 @@ async fn find_segments(
                     known: u32::from(header::NEWEST_VERSION),
                 });
             }
-            header::Decoded::Header(header) => (header.drive_id == superblock.drive_id
-                && header.segment == id
-                && header.life >= last.next_life)
-                .then_some((header.life, header.stream)),
+            header::Decoded::Header(header) => {
+                is_certain = true;
+                (header.drive_id == superblock.drive_id
+                    && header.segment == id
+                    && header.life >= last.next_life)
+                    .then_some((header.life, header.stream))
+            }
             // The header may be damaged; the first frame names its life too.
             header::Decoded::Nothing => {
                 let frame = &bytes[page as usize..];
@@ -588,8 +652,11 @@ async fn find_segments(
                     .map(|frame| (life, frame.stream))
             }
         };
-        if let Some((life, stream)) = opened {
-            table.adopt(segment, life, stream);
+        match (opened, failed) {
+            (Some((life, stream)), _) => table.adopt(segment, life, stream),
+            // It may have been opened, and hold what was acknowledged last.
+            (None, Some((_, error))) if !is_certain => return Err(error.into()),
+            (None, _) => {}
         }
     }
     table.index_free();
@@ -618,13 +685,18 @@ async fn find_segments(
     let mut commits: Vec<&mut Found> =
         found.iter_mut().filter(|found| found.stream == Stream::Commit).collect();
     let ids: Vec<u32> = commits.iter().map(|found| found.id.0).collect();
-    for (found, bytes) in commits.iter_mut().zip(fetch::first_pages(device, &ids, page).await?) {
+    for (found, scan::Stretch { bytes, failed, .. }) in
+        commits.iter_mut().zip(fetch::first_pages(device, &ids, page).await?)
+    {
         let first = Addr::new(found.id, page);
         found.first_frame = match SegmentHeader::decode(&bytes) {
             header::Decoded::Header(header) if header.life == found.life => Some(header.first_frame),
             _ => frame::FrameHeader::decode(&bytes[page as usize..], found.life, first)
                 .map(|frame| frame.number),
         };
+        if let Some((_, error)) = failed.filter(|_| found.first_frame.is_none()) {
+            return Err(error.into());
+        }
     }
     found.sort_by_key(|found| (found.stream as u8, found.first_frame.unwrap_or(u64::MAX), found.life));
     Ok(found)

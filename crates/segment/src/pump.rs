@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::commit::{Commit, Flying, Sealed};
 use crate::inner::Inner;
+use crate::metalog::NO_SPACE_RETRY;
 use crate::{CommitFailed, Durability, HeapError, metalog};
 
 /// How long records may wait for company when nobody waits for them.
@@ -20,8 +21,6 @@ const GATHER: Duration = Duration::from_millis(100);
 const GATHER_PACED: Duration = Duration::from_micros(300);
 /// Everything is synced this often in everysec mode.
 const SYNC_EVERY: Duration = Duration::from_millis(900);
-/// Pause between tries when the host's file system is full.
-const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
 
 enum Step {
     Write(Sealed),
@@ -49,7 +48,7 @@ impl Commit {
         if sync_in.is_some_and(|rest| rest.is_zero()) {
             return Step::Sync;
         }
-        if let Some(frame) = self.sealed.pop_front() {
+        if let Some(frame) = self.take_ready() {
             return self.fly(frame);
         }
         if let (Some(since), Some(first_seq)) = (self.forming_since(), self.forming_first_seq()) {
@@ -62,7 +61,7 @@ impl Commit {
             }
             if mode == Durability::Always || forced || rest.is_zero() {
                 self.seal(inner, false);
-                let Some(frame) = self.sealed.pop_front() else { unreachable!("a frame was just sealed") };
+                let Some(frame) = self.take_ready() else { unreachable!("a frame was just sealed") };
                 return self.fly(frame);
             }
             return Step::Wait(sync_in.map_or(rest, |sync| sync.min(rest)));
@@ -75,7 +74,11 @@ impl Commit {
     }
 
     fn fly(&mut self, frame: Sealed) -> Step {
-        self.flying.push_back(Flying { number: frame.number, is_issued: false, written: None });
+        self.beside += u64::from(self.flying.iter().any(|other| other.written.is_none()));
+        let flying = Flying { number: frame.number, is_issued: false, written: None };
+        let at = self.flying.partition_point(|other| other.number < frame.number);
+        self.flying.insert(at, flying);
+        self.lanes.flies(frame.lane);
         Step::Write(frame)
     }
 }
@@ -85,7 +88,17 @@ pub(crate) async fn pump(inner: Arc<Inner>) {
         if inner.failed().is_some() {
             return;
         }
-        let step = inner.commit().next_step(&inner);
+        let (step, has_company) = {
+            let mut commit = inner.commit();
+            let step = commit.next_step(&inner);
+            // Another lane's frame needs not wait until the device has this one.
+            let has_company =
+                commit.is_wide() && matches!(step, Step::Write(_)) && commit.starts_pump(&inner);
+            (step, has_company)
+        };
+        if has_company {
+            drop(spawn(pump(inner.clone())));
+        }
         match step {
             Step::Write(frame) => {
                 if write(&inner, frame).await.is_err() {
@@ -129,7 +142,7 @@ pub(crate) async fn sync(inner: &Arc<Inner>) -> Result<(), ()> {
 async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
     let mode =
         if inner.options.durability == Durability::Always { WriteSync::Durable } else { WriteSync::Cached };
-    let mut paused = false;
+    let mut was_full = false;
     loop {
         if metalog::ensure_dirty(inner).await.is_err() {
             return Err(());
@@ -152,8 +165,8 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
         };
         match result {
             Ok(()) => {
-                if paused {
-                    inner.pause(None);
+                if was_full {
+                    inner.host_full(None);
                 }
                 written(inner, frame, now().since(started));
                 if offset == 0 {
@@ -180,8 +193,8 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
                 }
             }
             Err(error @ FlashError::NoSpace { .. }) => {
-                paused = true;
-                inner.pause(Some(&format!("{error}; trying again")));
+                was_full = true;
+                inner.host_full(Some(&format!("{error}; trying again")));
                 sleep(NO_SPACE_RETRY).await;
             }
             Err(error) => {
@@ -227,11 +240,17 @@ fn written(inner: &Arc<Inner>, frame: Sealed, took: Duration) {
     {
         let mut commit = inner.commit();
         let number = frame.number;
+        commit.lanes.written(frame.lane);
         if let Some(flying) = commit.flying.iter_mut().find(|flying| flying.number == number) {
             flying.written = Some((frame, took));
         }
         let before = commit.undurable_bytes;
-        while let Some((frame, took)) = commit.flying.front_mut().and_then(|first| first.written.take()) {
+        // Of several lanes a later frame may have overtaken one that is not on its way yet.
+        let next = |commit: &mut Commit| {
+            let first = commit.flying.front_mut().filter(|first| first.number == commit.written_frames);
+            first.and_then(|first| first.written.take())
+        };
+        while let Some((frame, took)) = next(&mut commit) {
             commit.flying.pop_front();
             commit.written_frames = frame.number + 1;
             if is_always {
@@ -303,15 +322,30 @@ pub(crate) async fn flush(inner: &Arc<Inner>) -> Result<(), CommitFailed> {
     Ok(())
 }
 
+/// [`flush`] for those who close: given up when the host has no space, which may last.
+async fn flush_before_close(inner: &Arc<Inner>) -> Result<(), HeapError> {
+    let mut flushing = pin!(flush(inner));
+    loop {
+        match timeout(8 * NO_SPACE_RETRY, &mut flushing).await {
+            Ok(done) => return done.map_err(|CommitFailed(reason)| HeapError::ReadOnly(reason)),
+            Err(_) => {
+                if let Some(reason) = inner.why_host_full() {
+                    return Err(HeapError::ReadOnly(reason));
+                }
+            }
+        }
+    }
+}
+
 /// See [`crate::Heap::close`].
 pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
     if let Some(reason) = inner.blocked() {
         return Err(HeapError::ReadOnly(reason));
     }
-    flush(inner).await.map_err(|CommitFailed(reason)| HeapError::ReadOnly(reason))?;
+    flush_before_close(inner).await?;
     inner.pause(Some("closed"));
     // Whatever slipped in before the pause.
-    flush(inner).await.map_err(|CommitFailed(reason)| HeapError::ReadOnly(reason))?;
+    flush_before_close(inner).await?;
     for writer in &inner.writers {
         drop(writer.turn().acquire(1).await);
     }

@@ -43,10 +43,14 @@ async fn fresh_segment(inner: &Arc<Inner>) -> Result<OpenSegment, String> {
             Err(AppendError::Busy) => {
                 metalog::write_meta(inner, Write::internal()).await.map_err(|error| error.to_string())?;
             }
+            Err(AppendError::Full(_)) => break,
             Err(error) => return Err(error.to_string()),
         }
     }
-    out.pop_front().ok_or_else(|| "a program failed and no segment is left to write to".into())
+    // What was opened ahead is better than nothing: who needs it next asks for another one.
+    let spare = || inner.commit().lanes.spares.pop_front();
+    let fresh = out.pop_front().or_else(spare);
+    fresh.ok_or_else(|| "a program failed and no segment is left to write to".into())
 }
 
 fn move_frames(
@@ -59,10 +63,13 @@ fn move_frames(
     let page = inner.page_bytes();
     let source = failed.start.segment();
     let source_end = failed.start.offset();
+    let lane = failed.lane;
     let mut frames = VecDeque::from([failed]);
-    while commit.sealed.front().is_some_and(|next| next.start.segment() == source) {
-        frames.extend(commit.sealed.pop_front());
-    }
+    // Frames of other lanes lie between them, and stay.
+    let (behind, others) =
+        std::mem::take(&mut commit.sealed).into_iter().partition(|next| next.start.segment() == source);
+    commit.sealed = others;
+    frames.extend::<VecDeque<Sealed>>(behind);
     let mut offset = 0u32;
     let mut moved_live = 0u32;
     let last_number = frames.back().map_or(0, |last| last.number);
@@ -89,10 +96,10 @@ fn move_frames(
     }
     inner.tail().relocate(source, source_end, target.id, replaced);
     commit.closing.retain(|&(_, segment)| segment != source);
-    let continues = commit.open.is_some_and(|open| open.id == source);
+    let continues = commit.lanes.open(lane).is_some_and(|open| open.id == source);
     if continues {
-        commit.open = Some(OpenSegment { offset, ..target });
-        commit.move_forming(inner, target, offset, pairs);
+        *commit.lanes.open_mut(lane) = Some(OpenSegment { offset, ..target });
+        commit.move_forming(inner, source, (target, offset), pairs);
     } else {
         let at = commit.closing.partition_point(|&(number, _)| number <= last_number);
         commit.closing.insert(at, (last_number, target.id));
@@ -103,8 +110,9 @@ fn move_frames(
     inner.has_aliases.store(true, Ordering::Release);
     drop(aliases);
     let first = frames.pop_front().ok_or("nothing to relocate")?;
-    while let Some(next) = frames.pop_back() {
-        commit.sealed.push_front(next);
+    for next in frames {
+        let at = commit.sealed.partition_point(|other| other.number < next.number);
+        commit.sealed.insert(at, next);
     }
     Ok(first)
 }

@@ -1,8 +1,11 @@
 //! Recovery: the frames that the client's durable state does not cover yet.
 //!
-//! 1. Commit segments are read in the order in which they were opened; frame numbers must follow each other.
+//! 1. Commit segments are read in the order in which they were opened, and frames count as they come while their numbers
+//!    follow each other.
 //! 2. A frame that is missing or not whole is *damage* when a later frame says that it was durable before the
-//!    later one was written (`lag`); otherwise it is the torn end of the log, and it and all after it are dropped.
+//!    later one was written (`lag`); otherwise it is the torn end of the log, and it and all after it are dropped. The next one
+//!    need not know it yet, but any may: from there on all that is left is looked through first, and put in order (`merge.rs`).
+//!    Of a log that lies in several segments at once that goes for all of it.
 //! 3. A batch over several frames (MORE) counts once its last frame is there.
 //! 4. Of key tables and pieces of large values only the extent is wanted (`crate::fetch`): the client names those that
 //!    count, and reads verify them.
@@ -12,9 +15,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::fetch::{Ahead, Found};
+use crate::fetch::{Ahead, Fetched, Found};
 use crate::inner::Inner;
 use crate::layout::meta::MetaRecord;
+use crate::merge::{self, Frames, Next, Place};
 use crate::metalog::{self, Write};
 use crate::scan::Frame;
 use crate::{Damage, HeapError, Replayed, SegmentId, Stream};
@@ -50,13 +54,14 @@ pub struct Replay {
     moved_from: u64,
     loaded_stamp: u64,
     known_durable: u64,
+    /// Of a log in several segments at once, and of what comes behind the first doubt in any other.
+    wide: Option<Wide>,
+    /// Number and newest sequence number of the commit frames that count and that the next recovery would replay.
+    marks: VecDeque<(u64, u64)>,
     /// Next commit frame's number, once one was seen.
     expected: Option<u64>,
-    log_ended: bool,
     /// Frames of a batch that is not complete.
     pending: Vec<(SegmentId, Frame)>,
-    /// A frame that is not whole, until the next one tells what that means.
-    broken: Option<(SegmentId, Frame)>,
     damage: Vec<Damage>,
     extents: BTreeMap<SegmentId, Extent>,
     ready: VecDeque<ReplayedBatch>,
@@ -65,6 +70,29 @@ pub struct Replay {
     next_moved: u64,
     first_moved: Option<u64>,
     bytes_read: u64,
+}
+
+/// Frames that are put in order before they count.
+struct Wide {
+    /// The first that is wanted.
+    first: u64,
+    /// Those before it are where they belong, and were not handed out.
+    has_older: bool,
+    found: Vec<Place>,
+    /// In their order, once all commit segments were read.
+    frames: Option<Frames>,
+    /// Frames below this number were durable.
+    proven: u64,
+    /// The first segment of another stream, until the log is through.
+    held: Option<(Found, Fetched)>,
+    /// The segments were read to their end.
+    is_read: bool,
+}
+
+impl Wide {
+    fn new(first: u64, has_older: bool, found: Vec<Place>) -> Self {
+        Self { first, has_older, found, frames: None, proven: 0, held: None, is_read: false }
+    }
 }
 
 impl Replay {
@@ -78,10 +106,10 @@ impl Replay {
             moved_from: last.moved_from,
             loaded_stamp: last.generation << 32 | u64::from(last.index),
             known_durable: last.durable_frames[0],
+            wide: last.replay_frame.filter(|_| !clean).map(|first| Wide::new(first, true, Vec::new())),
+            marks: VecDeque::new(),
             expected: None,
-            log_ended: false,
             pending: Vec::new(),
-            broken: None,
             damage: Vec::new(),
             extents: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -106,9 +134,21 @@ impl Replay {
             if self.finished {
                 return Ok(None);
             }
+            if self.step_wide().await? {
+                continue;
+            }
             if let Some((found, fetched)) = self.segments.next(&self.inner).await? {
                 self.bytes_read += fetched.bytes_read;
-                self.take_segment(&found, fetched.frames)?;
+                match &mut self.wide {
+                    // Commit segments come first.
+                    Some(wide) if found.stream != Stream::Commit && wide.frames.is_none() => {
+                        wide.held = Some((found, fetched));
+                        self.put_in_order();
+                    }
+                    _ => self.take_segment(&found, fetched.frames)?,
+                }
+            } else if self.wide.as_ref().is_some_and(|wide| wide.frames.is_none()) {
+                self.put_in_order();
             } else {
                 self.finish().await?;
             }
@@ -118,6 +158,65 @@ impl Replay {
     /// Bytes read so far.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read
+    }
+
+    /// All commit segments were read: puts their frames in order.
+    fn put_in_order(&mut self) {
+        let Some(wide) = &mut self.wide else { return };
+        let order = merge::order(std::mem::take(&mut wide.found), wide.first, self.known_durable);
+        wide.frames = Some(Frames::new(order.steps));
+        wide.proven = order.proven;
+        if wide.has_older {
+            for place in order.older {
+                self.extend(place.segment, &place);
+            }
+        }
+    }
+
+    /// Hands out the next of the frames that were put in order; answers false when it is not their turn.
+    async fn step_wide(&mut self) -> Result<bool, HeapError> {
+        let Some(wide) = &mut self.wide else { return Ok(false) };
+        let Some(frames) = wide.frames.as_mut().filter(|_| !wide.is_read) else { return Ok(false) };
+        match frames.next(&self.inner).await? {
+            Some(Next::Frame { segment, mut frame, bytes_read }) => {
+                self.bytes_read += bytes_read;
+                self.damage.append(&mut frame.damage);
+                let more = frame.header.more;
+                self.pending.push((segment, frame));
+                if !more {
+                    self.accept();
+                }
+            }
+            Some(Next::Lost(numbers)) => {
+                self.lose_pending();
+                let what = format!("commit frames {} to {} are lost", numbers.start, numbers.end - 1);
+                let segment = self.extents.keys().next_back().copied().unwrap_or(SegmentId(0));
+                self.damage.push(Damage { segment, offset: 0, what });
+            }
+            None => {
+                wide.is_read = true;
+                // A batch that is not complete is the torn end of the log, though some of its frames were durable: their
+                // numbers come again, and what lies there now is beyond the segments' ends.
+                // Those below the first are never looked at again.
+                self.next_frame = match self.pending.first() {
+                    Some((_, held)) => held.header.number,
+                    None => self.next_frame.max(wide.proven).max(wide.first),
+                };
+                self.pending.clear();
+                if let Some((found, fetched)) = wide.held.take() {
+                    self.take_segment(&found, fetched.frames)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What is left of a batch whose other frames are gone is lost with them.
+    fn lose_pending(&mut self) {
+        for (segment, held) in self.pending.drain(..) {
+            let what = format!("frame {} belongs to a batch of which parts are lost", held.header.number);
+            self.damage.push(Damage { segment, offset: held.offset, what });
+        }
     }
 
     fn take_segment(&mut self, found: &Found, frames: Vec<Frame>) -> Result<(), HeapError> {
@@ -135,8 +234,11 @@ impl Replay {
                 )));
             }
         }
-        match found.stream {
-            Stream::Commit => self.commit_segment(found, frames),
+        match (found.stream, &mut self.wide) {
+            (Stream::Commit, Some(wide)) => {
+                wide.found.extend(frames.iter().map(|frame| Place::of(found.id, frame)));
+            }
+            (Stream::Commit, None) => self.commit_segment(found, frames),
             _ => self.other_segment(found, frames),
         }
         Ok(())
@@ -151,53 +253,21 @@ impl Replay {
             let what = "the first frames of the segment are lost".into();
             self.damage.push(Damage { segment: found.id, offset: page, what });
         }
-        for frame in frames {
-            if self.log_ended {
-                return;
-            }
+        let mut frames = frames.into_iter();
+        while let Some(frame) = frames.next() {
             let number = frame.header.number;
-            let durable = number.saturating_sub(u64::from(frame.header.lag)).max(self.known_durable);
             // All frames that the newest metadata record knew as durable are in segments that it named.
             let expected = *self.expected.get_or_insert(number.min(self.known_durable));
             if number < expected {
                 continue;
             }
-            let mut expected = expected;
-            if let Some((segment, mut broken)) = self.broken.take() {
-                // It was written again elsewhere (a program failed), or it is damage if this frame proves that it
-                // was durable, or the log ended with it.
-                if number > broken.header.number {
-                    if broken.header.number >= durable {
-                        self.log_ended = true;
-                        return;
-                    }
-                    self.damage.append(&mut broken.damage);
-                    expected = broken.header.number + 1;
-                    let more = broken.header.more;
-                    self.pending.push((segment, broken));
-                    if !more {
-                        self.accept();
-                    }
-                }
-            }
-            if number > expected {
-                if expected >= durable {
-                    self.log_ended = true;
-                    return;
-                }
-                // What is left of a batch whose other frames are gone is lost with them.
-                for (segment, held) in self.pending.drain(..) {
-                    let what =
-                        format!("frame {} belongs to a batch of which parts are lost", held.header.number);
-                    self.damage.push(Damage { segment, offset: held.offset, what });
-                }
-                let what = format!("commit frames {expected} to {} are lost", number - 1);
-                self.damage.push(Damage { segment: found.id, offset: frame.offset, what });
-            }
-            if !frame.damage.is_empty() {
-                self.expected = Some(number);
-                self.broken = Some((found.id, frame));
-                continue;
+            if number > expected || !frame.damage.is_empty() {
+                // Damage, or the torn end, or a program failed and it was written again elsewhere.
+                let rest = std::iter::once(frame).chain(frames);
+                let places = rest.map(|frame| Place::of(found.id, &frame)).collect();
+                self.wide = Some(Wide::new(expected, false, places));
+                self.expected = None;
+                return;
             }
             self.expected = Some(number + 1);
             let more = frame.header.more;
@@ -210,25 +280,37 @@ impl Replay {
 
     /// Hands out the pending frames as one batch.
     fn accept(&mut self) {
-        let page = self.inner.superblock.page_bytes;
         let mut records = Vec::new();
-        for (segment, frame) in self.pending.drain(..) {
+        for (segment, frame) in std::mem::take(&mut self.pending) {
             let header = frame.header;
             let newest = header.newest_seq();
             self.last_seq = self.last_seq.max(newest);
             self.next_frame = self.next_frame.max(header.number + 1);
-            let extent = self.extents.entry(segment).or_default();
-            let end = frame.end(page);
-            if end > extent.known_end {
-                extent.live += frame.live;
+            self.extend(segment, &Place::of(segment, &frame));
+            if newest > self.replay_from && self.keeps_marks() {
+                self.marks.push_back((header.number, newest));
             }
-            extent.end = extent.end.max(end);
-            extent.last_seq = extent.last_seq.max(newest);
             if newest > self.replay_from {
                 records.extend(frame.records.into_iter().filter(|record| record.seq > self.replay_from));
             }
         }
         self.hand_out(Stream::Commit, records);
+    }
+
+    /// Whether the records that follow tell from which frame on a recovery replays.
+    fn keeps_marks(&self) -> bool {
+        self.inner.meta.keeps_marks() || self.inner.lanes > 1
+    }
+
+    /// The segment holds this frame, which counts.
+    fn extend(&mut self, segment: SegmentId, frame: &Place) {
+        let extent = self.extents.entry(segment).or_default();
+        let end = frame.end(self.inner.superblock.page_bytes);
+        if end > extent.known_end {
+            extent.live += frame.live;
+        }
+        extent.end = extent.end.max(end);
+        extent.last_seq = extent.last_seq.max(frame.header.newest_seq());
     }
 
     fn hand_out(&mut self, stream: Stream, records: Vec<Replayed>) {
@@ -290,15 +372,7 @@ impl Replay {
         if self.clean {
             return Ok(());
         }
-        // What the newest metadata record knew as durable is damage when it is not whole.
-        if let Some((segment, mut broken)) =
-            self.broken.take_if(|(_, broken)| broken.header.number < self.known_durable && !self.log_ended)
-        {
-            self.damage.append(&mut broken.damage);
-            self.expected = Some(broken.header.number + 1);
-            self.pending.push((segment, broken));
-            self.accept();
-        }
+        // What the newest metadata record knew as durable is damage when it is not there.
         if let Some(expected) = self.expected.filter(|&expected| expected < self.known_durable) {
             let what = format!("commit frames {expected} to {} are lost", self.known_durable - 1);
             let segment = self.extents.keys().next_back().copied().unwrap_or(SegmentId(0));
@@ -306,14 +380,22 @@ impl Replay {
         }
         // What is still pending is the torn end of the log.
         self.pending.clear();
-        self.broken = None;
         if !self.inner.device.is_read_only() {
             // What was read may still be in a cache: what follows will call it durable.
             self.inner.device.sync().await?;
         }
         {
             let mut commit = self.inner.commit();
-            *commit = crate::commit::Commit::new(self.last_seq + 1, self.next_frame);
+            *commit = crate::commit::Commit::new(self.last_seq + 1, self.next_frame, self.inner.lanes);
+            if self.keeps_marks() {
+                if !self.inner.meta.keeps_marks() {
+                    // The log was in one piece so far.
+                    let first = self.marks.front().map_or(self.next_frame, |&(number, _)| number);
+                    self.inner.meta.keep_marks(first);
+                }
+                commit.marks = std::mem::take(&mut self.marks);
+                commit.mark_all(self.last_seq);
+            }
             let mut table = self.inner.table();
             for (id, extent) in &self.extents {
                 let live = if extent.end == 0 { 0 } else { extent.live };

@@ -1,8 +1,10 @@
 //! Reading whole stretches of segments and finding the frames in them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use pumice_flash::{Device, FlashError};
-use pumice_reactor::IoBuf;
+use pumice_reactor::{IoBuf, sleep};
 
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::record;
@@ -13,6 +15,42 @@ pub(crate) struct Stretch {
     pub bytes: Bytes,
     /// Offsets in the segment of pages that do not read.
     pub lost: Vec<u32>,
+    /// The first of them of which the media do not say that it is lost: the drive did not answer, and may do so later.
+    pub failed: Option<(u32, FlashError)>,
+}
+
+/// Times that who opens a drive asks for what it does not answer, and the pause in between.
+const PATIENCE: u32 = 5;
+const PATIENCE_PAUSE: Duration = Duration::from_millis(200);
+
+/// Whether an error says nothing of what lies there: a link that is down, a time-out.
+pub(crate) fn says_nothing(error: &FlashError) -> bool {
+    matches!(error, FlashError::Io { .. } | FlashError::Timeout { .. })
+}
+
+/// Reads until the drive answers, whatever it says, or has been asked often enough: for those who open a drive, and must not
+/// take a link that is down for the end of the log.
+pub(crate) async fn patiently<T>(mut read: impl AsyncFnMut() -> T, has_failed: impl Fn(&T) -> bool) -> T {
+    let mut tries = 1;
+    loop {
+        let answer = read().await;
+        if tries == PATIENCE || !has_failed(&answer) {
+            return answer;
+        }
+        tries += 1;
+        sleep(PATIENCE_PAUSE).await;
+    }
+}
+
+/// [`read_tolerant`], [`patiently`].
+pub(crate) async fn read_patiently(
+    device: &Device,
+    segment: SegmentId,
+    offset: u32,
+    len: usize,
+) -> Result<Stretch, FlashError> {
+    let read = async || read_tolerant(device, segment, offset, len).await;
+    patiently(read, |read| read.as_ref().is_ok_and(|stretch| stretch.failed.is_some())).await
 }
 
 /// Reads `len` bytes from `offset` of a segment, page by page where the media refuse the whole.
@@ -28,12 +66,12 @@ pub(crate) async fn read_tolerant(
         .write_pointer(block)
         .filter(|_| !matches!(device, Device::File(_)))
         .map_or(len, |page| ((page * geometry.page_bytes).saturating_sub(offset) as usize).min(len));
-    let mut lost = Vec::new();
+    let (mut lost, mut failed) = (Vec::new(), None);
     let mut out = None;
     if written > 0 {
         let (result, buf) = device.read(block, offset, IoBuf::for_read(written)).await;
         match result {
-            Ok(()) if written == len => return Ok(Stretch { bytes: buf.freeze(), lost }),
+            Ok(()) if written == len => return Ok(Stretch { bytes: buf.freeze(), lost, failed }),
             Ok(()) => out.insert(IoBuf::zeroed(len))[..written].copy_from_slice(&buf),
             Err(
                 error @ (FlashError::Gone { .. }
@@ -50,13 +88,19 @@ pub(crate) async fn read_tolerant(
                     match result {
                         Ok(()) => out[at..at + chunk].copy_from_slice(&buf),
                         Err(error @ FlashError::Gone { .. }) => return Err(error),
-                        Err(_) => lost.push(offset + at as u32),
+                        Err(error) => {
+                            let at = offset + at as u32;
+                            lost.push(at);
+                            if says_nothing(&error) {
+                                failed.get_or_insert((at, error));
+                            }
+                        }
                     }
                 }
             }
         }
     }
-    Ok(Stretch { bytes: out.unwrap_or_else(|| IoBuf::zeroed(len)).freeze(), lost })
+    Ok(Stretch { bytes: out.unwrap_or_else(|| IoBuf::zeroed(len)).freeze(), lost, failed })
 }
 
 /// A frame that was found.
@@ -76,6 +120,18 @@ impl Frame {
     /// Where the next frame may start.
     pub(crate) fn end(&self, page_bytes: u32) -> u32 {
         (self.offset + self.header.bytes).next_multiple_of(page_bytes)
+    }
+
+    /// Pages at these offsets do not read: a frame is not whole with one of them, though zeros in its place verify where zeros
+    /// were written.
+    pub(crate) fn note_lost(&mut self, segment: SegmentId, lost: &[u32], page_bytes: u32) {
+        let here = self.offset..self.end(page_bytes);
+        if let Some(&offset) =
+            lost.iter().find(|offset| here.contains(offset)).filter(|_| self.damage.is_empty())
+        {
+            let what = format!("frame {}: the page does not read", self.header.number);
+            self.damage.push(Damage { segment, offset, what });
+        }
     }
 }
 

@@ -80,6 +80,8 @@ pub struct HeapStats {
     pub payload_bytes: u64,
     /// Commit writes.
     pub commits: u64,
+    /// Of them, those that set out while another one was on its way.
+    pub commits_beside: u64,
     /// Bytes of commit writes, headers and padding included.
     pub commit_bytes: u64,
     /// Padding in commit writes.

@@ -9,14 +9,17 @@
 //! that were written before go first because they commit faster.
 
 mod endangered;
+mod lanes;
 mod report;
 mod system;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use pumice_flash::{Device, Geometry};
+use pumice_reactor::Nanos;
 
 use crate::layout::meta::{FLAG_FAILED, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry, SegmentState};
+use crate::pins::{Pins, Revoked};
 use crate::{AppendClass, SegmentId, Stream};
 
 /// Segments that a metadata record names as next: bounds the headers that recovery reads, and how many segments
@@ -108,6 +111,8 @@ pub(crate) struct Table {
     /// Free and not in the pool, by channel: (order, segment).
     free: Vec<BTreeSet<(u32, u32)>>,
     next_channel: usize,
+    /// Segments that are being written, by channel.
+    open_on: Vec<u32>,
     pool: VecDeque<u32>,
     /// Named by a metadata record that is being written.
     pool_coming: usize,
@@ -121,7 +126,7 @@ pub(crate) struct Table {
     /// Freed by a metadata record that is being written.
     freeing: BTreeSet<u32>,
     epoch: u64,
-    pins: BTreeMap<u64, u32>,
+    pins: Pins,
     dirty: BTreeSet<u32>,
     /// Some segment may be endangered: one failed or became weak since the last look found none.
     may_be_endangered: bool,
@@ -153,6 +158,7 @@ impl Table {
             entries: vec![Entry::default(); geometry.block_count() as usize],
             free: vec![BTreeSet::new(); usize::from(geometry.channels)],
             next_channel: 0,
+            open_on: vec![0; usize::from(geometry.channels)],
             pool: VecDeque::new(),
             pool_coming: 0,
             prewriting: None,
@@ -161,7 +167,7 @@ impl Table {
             releasing: Vec::new(),
             freeing: BTreeSet::new(),
             epoch: 0,
-            pins: BTreeMap::new(),
+            pins: Pins::default(),
             dirty: BTreeSet::new(),
             // What the log says of failed and weak ones is looked at once.
             may_be_endangered: true,
@@ -214,6 +220,12 @@ impl Table {
     pub(crate) fn index_free(&mut self) {
         for set in &mut self.free {
             set.clear();
+        }
+        self.open_on.fill(0);
+        for (id, entry) in self.entries.iter().enumerate() {
+            if entry.state == SegmentState::Open {
+                self.open_on[usize::from(self.geometry.block(id as u32).channel)] += 1;
+            }
         }
         let pooled: BTreeSet<u32> = self.pool.iter().copied().collect();
         for id in self.first_data..self.entries.len() as u32 {
@@ -283,10 +295,12 @@ impl Table {
         self.reserve - self.lent
     }
 
-    /// Lends or calls back, seeing how much is alive. What is not known to be dead counts. Much may be written before the next
-    /// look: what is lent is called back as well when so many segments were opened that three quarters may be alive.
+    /// Lends or calls back, seeing how much is alive. What is not known to be dead counts, and what cannot be won: cleaning moves
+    /// records in frames of a sixteenth of a segment or less, each of which may lose a page at its end. Much may be written before
+    /// the next look: what is lent is called back as well when so many segments were opened that three quarters may be alive.
     fn lend(&mut self, live_bytes: u64) {
         let segment_bytes = u64::from(self.geometry.block_bytes());
+        let live_bytes = live_bytes + live_bytes * 16 * u64::from(self.geometry.page_bytes) / segment_bytes;
         let segments = self.entries.len() as u64 - u64::from(self.first_data);
         self.lent_for = (segments * segment_bytes / 4 * 3).saturating_sub(live_bytes) / segment_bytes;
         self.lent = if self.lent_for > 0 { self.reserve / 2 } else { 0 };
@@ -393,6 +407,7 @@ impl Table {
                 ..Entry::default()
             };
             self.dirty.insert(id);
+            self.open_on[usize::from(self.geometry.block(id).channel)] += 1;
             out.push_back(OpenSegment { id: SegmentId(id), life, offset: 0 });
         }
         Ok(())
@@ -404,7 +419,8 @@ impl Table {
     }
 
     /// Takes a segment out of the durable pool. Any will do, recovery looks at all of them: the commit stream takes
-    /// one that was written before, the streams of large writes leave it those that were written ahead.
+    /// one that was written before, the streams of large writes leave it those that were written ahead. One of the channel
+    /// that has the fewest open ones goes first.
     fn pick(&mut self, stream: Stream) -> Option<u32> {
         let rank = |entry: &Entry| match (stream, entry.flags & FLAG_WRITTEN != 0, entry.prewritten) {
             _ if !self.prefer_written => 0,
@@ -415,7 +431,8 @@ impl Table {
         };
         let openable = self.pool.iter().take(self.pool.len() - self.pool_coming);
         let free = openable.enumerate().filter(|&(_, &id)| self.prewriting != Some(id));
-        let (index, _) = free.min_by_key(|&(_, &id)| rank(&self.entries[id as usize]))?;
+        let open_on = |id: u32| self.open_on[usize::from(self.geometry.block(id).channel)];
+        let (index, _) = free.min_by_key(|&(_, &id)| (rank(&self.entries[id as usize]), open_on(id)))?;
         self.pool.remove(index)
     }
 
@@ -484,6 +501,7 @@ impl Table {
         let entry = &mut self.entries[id.0 as usize];
         if entry.state == SegmentState::Open {
             entry.state = SegmentState::Sealed;
+            self.open_on[usize::from(self.geometry.block(id.0).channel)] -= 1;
             self.may_be_endangered |= entry.flags & FLAG_WEAK != 0;
             self.dirty.insert(id.0);
             self.device.finish(self.geometry.block(id.0));
@@ -508,6 +526,9 @@ impl Table {
     /// Sets what recovery found out about a segment.
     pub(crate) fn recovered(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64) {
         let entry = &mut self.entries[id.0 as usize];
+        if entry.state == SegmentState::Open {
+            self.open_on[usize::from(self.geometry.block(id.0).channel)] -= 1;
+        }
         entry.state = SegmentState::Sealed;
         entry.end = end;
         entry.live = i64::from(live);
@@ -640,22 +661,25 @@ impl Table {
         self.released += 1;
     }
 
-    pub(crate) fn pin(&mut self) -> u64 {
-        *self.pins.entry(self.epoch).or_insert(0) += 1;
-        self.epoch
+    pub(crate) fn pin(&mut self, now: Nanos) -> (u64, Revoked) {
+        if self.pins.are_old(self.epoch, now) {
+            self.epoch += 1;
+        }
+        (self.epoch, self.pins.take(self.epoch, now))
     }
 
-    pub(crate) fn unpin(&mut self, epoch: u64) {
-        if let Some(count) = self.pins.get_mut(&epoch) {
-            *count -= 1;
-            if *count == 0 {
-                self.pins.remove(&epoch);
-            }
-        }
+    pub(crate) fn unpin(&mut self, epoch: u64, revoked: &Revoked) {
+        self.pins.give_back(epoch, revoked);
+    }
+
+    /// Revokes pins taken before a time if users wait for what they hold back; answers how many.
+    pub(crate) fn revoke_pins(&mut self, before: Nanos) -> u32 {
+        let held_back = self.releasing.iter().any(|releasing| self.pinned(releasing.epoch));
+        if !held_back || self.has_room() { 0 } else { self.pins.revoke(before) }
     }
 
     fn pinned(&self, released_at: u64) -> bool {
-        self.pins.first_key_value().is_some_and(|(&oldest, _)| oldest <= released_at)
+        self.pins.hold(released_at)
     }
 
     /// What the next metadata record says: frees what was released and is not pinned, given that everything up to

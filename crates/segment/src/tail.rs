@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::{Addr, RecordPtr, SegmentId};
 
 struct Frame {
+    number: u64,
     start: u32,
     data: Bytes,
     /// What it costs: the buffer's capacity, which may exceed the data.
@@ -16,34 +17,35 @@ struct Frame {
 
 struct SegmentFrames {
     segment: SegmentId,
-    /// Ascending by start.
+    /// Ascending by start, and by number.
     frames: VecDeque<Frame>,
 }
 
 pub(crate) struct Tail {
     budget: usize,
     used: usize,
-    /// Frames at the back that are not on flash yet: they stay whatever the budget.
+    /// Of the newest frames, so many are not on flash yet: they stay whatever the budget.
     undurable: usize,
-    frames: usize,
+    /// By number, with the segment of each: several segments are filled side by side.
+    order: VecDeque<(u64, SegmentId)>,
     segments: VecDeque<SegmentFrames>,
 }
 
 impl Tail {
     pub(crate) fn new(budget: usize) -> Self {
-        Self { budget, used: 0, undurable: 0, frames: 0, segments: VecDeque::new() }
+        Self { budget, used: 0, undurable: 0, order: VecDeque::new(), segments: VecDeque::new() }
     }
 
-    /// Adds the bytes at `start` of `segment`, not on flash yet; frames of a segment come in order.
-    pub(crate) fn insert(&mut self, segment: SegmentId, start: u32, data: Bytes, cost: usize) {
+    /// Adds frame `number`, the bytes at `start`, not on flash yet; frames come in order.
+    pub(crate) fn insert(&mut self, number: u64, start: Addr, data: Bytes, cost: usize) {
+        let (segment, start) = (start.segment(), start.offset());
         self.used += cost;
-        self.frames += 1;
         self.undurable += 1;
-        match self.segments.back_mut() {
-            Some(last) if last.segment == segment => last.frames.push_back(Frame { start, data, cost }),
-            _ => self
-                .segments
-                .push_back(SegmentFrames { segment, frames: VecDeque::from([Frame { start, data, cost }]) }),
+        self.order.push_back((number, segment));
+        let frame = Frame { number, start, data, cost };
+        match self.segments.iter_mut().rev().find(|frames| frames.segment == segment) {
+            Some(frames) => frames.frames.push_back(frame),
+            None => self.segments.push_back(SegmentFrames { segment, frames: VecDeque::from([frame]) }),
         }
         self.evict();
     }
@@ -55,14 +57,17 @@ impl Tail {
     }
 
     fn evict(&mut self) {
-        while self.used > self.budget && self.frames > self.undurable {
-            let Some(first) = self.segments.front_mut() else { break };
-            match first.frames.pop_front() {
-                Some(frame) => {
-                    self.used -= frame.cost;
-                    self.frames -= 1;
-                }
-                None => drop(self.segments.pop_front()),
+        while self.used > self.budget && self.order.len() > self.undurable {
+            let Some((number, segment)) = self.order.pop_front() else { break };
+            let Some(at) = self.segments.iter().position(|frames| frames.segment == segment) else {
+                continue;
+            };
+            let frames = &mut self.segments[at].frames;
+            if let Some(frame) = frames.pop_front_if(|frame| frame.number == number) {
+                self.used -= frame.cost;
+            }
+            if frames.is_empty() {
+                self.segments.remove(at);
             }
         }
     }
@@ -79,10 +84,18 @@ impl Tail {
         let frames = &mut self.segments[index].frames;
         let kept = frames.partition_point(|frame| frame.start < from);
         let moved = frames.split_off(kept);
+        for frame in &moved {
+            if let Ok(at) = self.order.binary_search_by_key(&frame.number, |&(number, _)| number) {
+                self.order[at].1 = target;
+            }
+        }
         let moved =
             moved.into_iter().zip(replaced).map(|(frame, (start, data))| Frame { start, data, ..frame });
         let frames = moved.collect();
-        self.segments.insert(index + 1, SegmentFrames { segment: target, frames });
+        if self.segments[index].frames.is_empty() {
+            self.segments.remove(index);
+        }
+        self.segments.push_back(SegmentFrames { segment: target, frames });
     }
 
     /// The record's bytes, if the frame that holds them is here.
@@ -98,13 +111,16 @@ impl Tail {
 
     /// Forgets a segment that is opened anew; nothing of its old life is on its way to flash.
     pub(crate) fn forget(&mut self, segment: SegmentId) {
+        let before = self.segments.len();
         self.segments.retain(|frames| {
             if frames.segment == segment {
                 self.used -= frames.frames.iter().map(|frame| frame.cost).sum::<usize>();
-                self.frames -= frames.frames.len();
             }
             frames.segment != segment
         });
+        if self.segments.len() < before {
+            self.order.retain(|&(_, other)| other != segment);
+        }
     }
 }
 

@@ -12,8 +12,10 @@
 //!    is retired at one and a half times these. Between them a page read back costs the bus a second transfer: up to half of the
 //!    write rate where the bus is the limit, as it is on SDF.
 //!
+//! 4. Records of the metadata log are read back whole, always ([`check_vital`]).
+//!
 //! Rejected: reading back all that is written, at that price for life; and retiring blocks at a quarter, which gives up a third
-//! of their life. `segment::ftl` asks of a block's last page (`ftl/media.rs`).
+//! of their life. `segment::ftl` asks the same of each segment that it has written.
 
 use std::ops::Range;
 
@@ -30,18 +32,28 @@ pub(crate) async fn check_written(
     block: BlockAddr,
     pages: Range<u32>,
 ) -> Result<(), FlashError> {
+    check_in_turns(device, block, pages, async || ()).await
+}
+
+/// [`check_written`] where each read waits for its `turn`, and keeps it until its end.
+pub(crate) async fn check_in_turns<T>(
+    device: &Device,
+    block: BlockAddr,
+    pages: Range<u32>,
+    turn: impl AsyncFn() -> T,
+) -> Result<(), FlashError> {
     let failed = Err(FlashError::ProgramFailed { block, page: pages.start });
     let most = || device.corrected_bits_max(block).map_or(0, |(most, _)| most);
     let Some((_, of)) = device.corrected_bits_max(block).filter(|_| device.wears()) else { return Ok(()) };
     let mut rest = pages;
     if rest.start == 0 {
         rest.start = 1;
-        if read_back(device, block, 0..1).await?.is_none() || most() > of / 2 {
+        if read_back(device, block, 0..1, &turn).await?.is_none() || most() > of / 2 {
             return failed;
         }
     }
     if most() > of / 4 {
-        let needed = read_back(device, block, rest).await?;
+        let needed = read_back(device, block, rest, &turn).await?;
         if needed.is_none_or(|needed| needed > weak_limit(of)) {
             return failed;
         }
@@ -49,19 +61,45 @@ pub(crate) async fn check_written(
     Ok(())
 }
 
-/// Reads pages; answers the most bits that software had to correct in a codeword of them, and nothing when one is lost.
-async fn read_back(device: &Device, block: BlockAddr, pages: Range<u32>) -> Result<Option<u32>, FlashError> {
+/// The same for metadata, of which a page that is lost is a drive that is lost: all of it is read back, always. There is
+/// little of it. Answers whether it should go elsewhere the next time: what reads is kept, because near its end a drive has
+/// nothing better.
+pub(crate) async fn check_vital(
+    device: &Device,
+    block: BlockAddr,
+    pages: Range<u32>,
+) -> Result<bool, FlashError> {
+    let failed = FlashError::ProgramFailed { block, page: pages.start };
+    let Some((_, of)) = device.corrected_bits_max(block).filter(|_| device.wears()) else { return Ok(false) };
+    let needed = read_back(device, block, pages, &async || ()).await?.ok_or(failed)?;
+    Ok(needed > weak_limit(of))
+}
+
+/// Reads pages; answers the most bits that had to be corrected in a codeword of them, and nothing when one is lost. Media that
+/// correct themselves tell of the whole block since its erase.
+async fn read_back<T>(
+    device: &Device,
+    block: BlockAddr,
+    pages: Range<u32>,
+    turn: &impl AsyncFn() -> T,
+) -> Result<Option<u32>, FlashError> {
     let page_bytes = device.geometry().page_bytes;
     let (mut at, end) = (pages.start * page_bytes, pages.end * page_bytes);
     let mut most = 0;
     while at < end {
         let len = STRETCH_BYTES.max(page_bytes).min(end - at);
-        match device.read_counting(block, at, IoBuf::for_read(len as usize)).await.0 {
+        let turn = turn().await;
+        let (result, _) = device.read_counting(block, at, IoBuf::for_read(len as usize)).await;
+        drop(turn);
+        match result {
             Ok(needed) => most = most.max(needed),
             Err(FlashError::Uncorrectable { .. }) => return Ok(None),
             Err(error) => return Err(error),
         }
         at += len;
+    }
+    if !matches!(device, Device::Corrected(_)) {
+        most = device.corrected_bits_max(block).map_or(most, |(most, _)| most);
     }
     Ok(Some(most))
 }

@@ -138,9 +138,10 @@ pub(crate) fn reopen(inner: &Inner, stream: Stream, open: OpenSegment) {
     }
 }
 
-/// Seals what is open of tables and not being written: where space is at its end, the rests of segments count, and a
-/// group that is used no more would keep its own for ever.
+/// Seals what is open of tables and not being written, and what several lanes of the commit stream do not use: where space is at
+/// its end, the rests of segments count, and a group that is used no more would keep its own for ever.
 pub(crate) fn seal_tables(inner: &Inner) {
+    crate::commit::seal_idle(inner);
     for lane in TABLE_LANES {
         if let Some(_turn) = inner.writers[lane].turn().try_acquire(1)
             && let Some(open) = inner.writers[lane].take_open()

@@ -226,6 +226,7 @@ fn metadata_records_keep_their_layout() {
         next_life: 50,
         durable_frames: [40, 4],
         patrol: [0, 0],
+        replay_frame: None,
         segments: vec![SegmentEntry {
             segment: 9,
             state: SegmentState::Sealed,
@@ -257,6 +258,65 @@ fn metadata_records_keep_their_layout() {
         let mut flipped = bytes.to_vec();
         flipped[at] ^= 4;
         assert_eq!(MetaRecord::decode(&flipped.into(), &DRIVE, 4096), meta::Decoded::Nothing, "byte {at}");
+    }
+}
+
+/// Of a log in several segments at once: version 2, eight bytes longer, which builds that know version 1 only refuse.
+#[test]
+fn metadata_records_of_a_wide_log_keep_their_layout() {
+    let written = MetaRecord {
+        kind: MetaKind::Edit,
+        clean: false,
+        generation: 5,
+        index: 6,
+        replay_from: 100,
+        moved_from: 3,
+        last_seq: 200,
+        next_life: 50,
+        durable_frames: [40, 4],
+        patrol: [7, 8],
+        replay_frame: Some(0x0102_0304_0506_0708),
+        segments: vec![SegmentEntry {
+            segment: 9,
+            state: SegmentState::Open,
+            stream: 0,
+            flags: 1,
+            erase_count: 2,
+            end: 8192,
+            live: 100,
+            life: 49,
+            last_seq: 199,
+        }],
+        pool: vec![10],
+        blobs: vec![Bytes::from_static(b"edit")],
+    };
+    let mut bytes = vec![0; written.encoded_bytes()];
+    written.encode(&mut bytes, &DRIVE, 4096);
+    assert_eq!((bytes.len(), bytes[8]), (104 + 40 + 4 + 8, 2));
+    check(
+        &bytes,
+        "\
+         504d45548be89baf020002009c000000050000000000000006000000010000000100000001000000 \
+         64000000000000000300000000000000c80000000000000032000000000000002800000000000000 \
+         04000000000000000700000008000000080706050403020109000000010001000200000000200000 \
+         64000000000000003100000000000000c7000000000000000a0000000400000065646974",
+    );
+    let decoded = MetaRecord::decode(&Bytes::copy_from_slice(&bytes), &DRIVE, 4096);
+    assert_eq!(decoded, meta::Decoded::Record(Box::new(written.clone())));
+    for at in 0..bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 4;
+        assert_eq!(MetaRecord::decode(&flipped.into(), &DRIVE, 4096), meta::Decoded::Nothing, "byte {at}");
+    }
+    // One that is too short for its version is none, whatever its checksum says.
+    let short = MetaRecord { replay_frame: None, segments: vec![], pool: vec![], blobs: vec![], ..written };
+    let mut bytes = vec![0; short.encoded_bytes()];
+    short.encode(&mut bytes, &DRIVE, 0);
+    for (version, found) in [(2, meta::Decoded::Nothing), (3, meta::Decoded::Newer(3))] {
+        bytes[8] = version;
+        let crc = pumice_base::checksum::crc32c_seeded(0, &[&DRIVE, &bytes[8..]]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(MetaRecord::decode(&Bytes::copy_from_slice(&bytes), &DRIVE, 0), found);
     }
 }
 

@@ -6,12 +6,14 @@ mod common;
 mod mini;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use common::{format_options, options};
 use mini::{History, Mini, Write};
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec, Emulated, Wear};
-use pumice_segment::{Heap, HeapOptions};
+use pumice_segment::{Heap, HeapOptions, MetaEdit};
 
 const RATED: f64 = 1000.0;
 /// Eight bits are corrected in 512 B, which with their parity are so many bits.
@@ -23,13 +25,18 @@ fn small() -> HeapOptions {
 
 /// A formatted drive of raw media on which nothing fails but bits; a block at its rated erases has `flips` in a codeword.
 async fn drive(flips: f64, seed: u64) -> (Device, Arc<Emulated>) {
+    decaying(flips, 0.0, seed).await
+}
+
+/// The same where at their rated erases codewords come to have so many more flips in a year.
+async fn decaying(flips: f64, flips_a_year: f64, seed: u64) -> (Device, Arc<Emulated>) {
     let spec = format!("emu:tiny,channels=2,blocks=64,pages=16,oob=128,wear=on,ecc=off,seed={seed}");
     let DeviceSpec::Emulated(mut spec) = spec.parse().expect("spec") else { panic!("not emulated") };
     spec.wear = Wear {
         rated_erases: RATED,
         fresh: 0.0,
         worn: flips / CODEWORD_BITS,
-        retention: 0.0,
+        retention: flips_a_year / CODEWORD_BITS / 365.0,
         disturb: 0.0,
         program_failure: 0.0,
         erase_failure: 0.0,
@@ -103,11 +110,105 @@ async fn counts_of(flips: f64, frames: u16) -> (u64, u64, u64) {
 #[test]
 fn what_is_programmed_is_read_back_only_in_blocks_that_have_shown_wear() {
     pumice_reactor::block_on(async {
-        // First pages only, of segments and of metadata.
+        // First pages only, and the few records of metadata.
         let (reads, programs, erases) = counts_of(0.05, 60).await;
-        assert!(programs >= 60 && reads <= erases + 1, "{reads} reads, {programs} programs, {erases} erases");
+        assert!(
+            programs >= 60 && reads <= 2 * erases + 1,
+            "{reads} reads, {programs} programs, {erases} erases"
+        );
         // A quarter of eight bits is passed somewhere in nearly every first page.
         let (reads, programs, _) = counts_of(2.0, 60).await;
         assert!(reads >= programs / 2, "{reads} reads of {programs} programs");
     });
+}
+
+#[test]
+fn a_metadata_record_that_does_not_read_is_written_elsewhere_before_anything_counts_on_it() {
+    let mut records = 0;
+    for seed in 1..=16u64 {
+        pumice_reactor::block_on(async {
+            let said = |what: &str| format!("seed {seed}: {what}");
+            // The log's next half is worn, and everything else: a page in thirty is beyond repair.
+            let (device, nand) = drive(3.0, seed).await;
+            wear_out(&nand, 1);
+            let mut acknowledged: Vec<Bytes> = Vec::new();
+            for round in 0..4u8 {
+                let opened = Heap::open(device.clone(), small(), &common::no_progress).await;
+                let opened = opened.unwrap_or_else(|error| panic!("{}", said(&error.to_string())));
+                let mut opened = opened;
+                while opened.replay.next().await.expect("replay").is_some() {}
+                assert!(opened.client_state == acknowledged, "{}", said("an edit is gone"));
+                for step in 0..60u8 {
+                    let state = Bytes::from(vec![round * 64 + step; 700]);
+                    let edit = match opened.heap.wants_snapshot() {
+                        true => MetaEdit::Snapshot(state.clone()),
+                        false => MetaEdit::Edit(state.clone()),
+                    };
+                    if matches!(edit, MetaEdit::Snapshot(_)) {
+                        acknowledged.clear();
+                    }
+                    // Where too much is worn the drive says so.
+                    if opened.heap.commit_meta(edit, 0).await.is_err() {
+                        return;
+                    }
+                    acknowledged.push(state);
+                    records += 1;
+                }
+                nand.cut_power();
+                drop(opened);
+                nand.power_on();
+            }
+        });
+    }
+    assert!(records > 1000, "{records}");
+}
+
+/// A record that reads well when it is written and decays: nothing is written for years, so that no snapshot comes for its own
+/// sake. Twelve bits a year are more than the code corrects in any.
+#[test]
+fn metadata_that_decay_are_written_again_by_the_patrol_before_they_are_lost() {
+    const DAYS: u32 = 5;
+    for patrols in [true, false] {
+        let (mut lost, mut renewed) = (0, 0);
+        for seed in 1..=8u64 {
+            pumice_reactor::block_on(async {
+                let (device, nand) = decaying(0.0, 12.0, seed).await;
+                let state = Bytes::from(vec![seed as u8; 3000]);
+                {
+                    let mut opened =
+                        Heap::open(device.clone(), small(), &common::no_progress).await.expect("open");
+                    while opened.replay.next().await.expect("replay").is_some() {}
+                    let edit = MetaEdit::Snapshot(state.clone());
+                    opened.heap.commit_meta(edit, 0).await.expect("metadata");
+                    for number in 0..nand.geometry().block_count() {
+                        nand.wear_out(nand.geometry().block(number), RATED as u32);
+                    }
+                    for _ in 0..2 * 365 / DAYS {
+                        nand.age(Duration::from_secs(86_400 * u64::from(DAYS)));
+                        if patrols {
+                            pass(&opened.heap).await;
+                        }
+                    }
+                    renewed += opened.heap.patrol_stats().renewed;
+                    nand.cut_power();
+                }
+                nand.power_on();
+                match Heap::open(device.clone(), small(), &common::no_progress).await {
+                    Ok(opened) => assert!(opened.client_state == [state], "seed {seed}"),
+                    Err(error) if patrols => panic!("seed {seed}: {error}"),
+                    Err(_) => lost += 1,
+                }
+            });
+        }
+        assert_eq!((lost, renewed > 8), if patrols { (0, true) } else { (8, false) }, "{renewed}");
+    }
+}
+
+/// Walks over the whole drive.
+async fn pass(heap: &Heap) {
+    let (mut patrol, passes) = (heap.patrol(), heap.patrol_stats().passes);
+    while heap.patrol_stats().passes == passes {
+        let step = patrol.step().await.expect("step");
+        assert!(step.damage.is_empty(), "{:?}", step.damage);
+    }
 }

@@ -133,7 +133,7 @@ pub fn records(input: &[u8]) {
 
 const OFFSET: u64 = 8192;
 
-/// A snapshot and an edit.
+/// A snapshot, and an edit of a log in several segments.
 pub fn meta_seeds() -> Vec<Vec<u8>> {
     let entry = |segment: u32| SegmentEntry {
         segment,
@@ -160,6 +160,7 @@ pub fn meta_seeds() -> Vec<Vec<u8>> {
                 next_life: LIFE + 1,
                 durable_frames: [13, 5],
                 patrol: [7, 1],
+                replay_frame: (kind == MetaKind::Edit).then_some(12),
                 segments: (4..9).map(entry).collect(),
                 pool: vec![10, 11, 12],
                 blobs: vec![Bytes::from_static(b"one"), Bytes::new(), Bytes::from_static(b"three")],

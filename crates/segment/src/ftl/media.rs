@@ -182,26 +182,6 @@ impl Media {
         }
     }
 
-    /// Whether a block that was just written is too worn to keep it: its last page needs more than half of what its code
-    /// corrects, with all the years to come. False where nobody tells.
-    ///
-    /// One page stands for the block, whose worst codeword lies well above a page's: hence half, not three quarters.
-    pub(crate) async fn is_worn(&self, block: BlockAddr) -> Result<bool, FlashError> {
-        let page_bytes = self.geometry.page_bytes;
-        let at = (self.geometry.pages_per_block - 1) * page_bytes;
-        let buf = IoBuf::for_read(page_bytes as usize);
-        if self.device.corrected_bits_max(block).is_none() {
-            return Ok(false);
-        }
-        let (result, _) = self.device.read(block, at, buf).await;
-        let needed = result.map(|()| self.device.corrected_bits_max(block));
-        match needed {
-            Ok(needed) => Ok(needed.is_some_and(|(most, of)| most > of / 2)),
-            Err(FlashError::Uncorrectable { .. }) => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Erases a block so that no restart finds its tags: durable when this returns. `tag` says that it is erased.
     pub(crate) async fn erase(&self, block: BlockAddr, tag: &BlockTag) -> Result<(), FlashError> {
         self.device.erase(block).await?;

@@ -252,10 +252,9 @@ impl Inner {
         drop(grant);
         result?;
         self.keep_sums(&image);
-        let grant = self.channel(block.channel).scheduler.turn(Class::Read).await;
-        let is_worn = self.media.is_worn(block).await;
-        drop(grant);
-        if is_worn? { Err(FlashError::ProgramFailed { block, page: last }) } else { Ok(()) }
+        let turn = async || self.channel(block.channel).scheduler.turn(Class::Read).await;
+        let pages = 0..self.media.geometry().pages_per_block;
+        crate::wear::check_in_turns(self.media.device(), block, pages, turn).await
     }
 
     /// What was just written is what is read next, or at least as likely as anything.

@@ -3,10 +3,15 @@
 use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
 
-use super::{VERSION, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
-/// Bytes of a metadata record's header.
+/// Newest version that this build reads: records of drives whose log lies in several segments at once are written as this, all
+/// others as 1.
+pub const NEWEST_VERSION: u16 = 2;
+/// Bytes of a metadata record's header, of version 1.
 pub const HEADER_BYTES: usize = 96;
+/// The same of version 2.
+pub const WIDE_HEADER_BYTES: usize = 104;
 /// Bytes of a segment's entry.
 pub const ENTRY_BYTES: usize = 40;
 const MAGIC: u32 = u32::from_le_bytes(*b"PMET");
@@ -92,6 +97,9 @@ pub struct MetaRecord {
     pub durable_frames: [u64; 2],
     /// The segment that the patrol reads next, and its passes.
     pub patrol: [u32; 2],
+    /// Version 2, where frames of the log lie in several segments at once: the first commit frame with a sequence number beyond
+    /// `replay_from`.
+    pub replay_frame: Option<u64>,
     /// Segments: all that are not free and fresh (snapshot), or those that changed (edit).
     pub segments: Vec<SegmentEntry>,
     /// The segments that are opened next, in order.
@@ -114,17 +122,21 @@ pub enum Decoded {
 impl MetaRecord {
     /// Unpadded length.
     pub fn encoded_bytes(&self) -> usize {
-        HEADER_BYTES
+        self.header_bytes()
             + self.segments.len() * ENTRY_BYTES
             + self.pool.len() * 4
             + self.blobs.iter().map(|blob| 4 + blob.len()).sum::<usize>()
+    }
+
+    fn header_bytes(&self) -> usize {
+        if self.replay_frame.is_some() { WIDE_HEADER_BYTES } else { HEADER_BYTES }
     }
 
     /// The record's bytes for `offset` in its half of the log.
     pub fn encode(&self, out: &mut [u8], drive_id: &[u8; 16], offset: u64) {
         let total = self.encoded_bytes();
         put_u32(out, 0, MAGIC);
-        put_u16(out, 8, VERSION);
+        put_u16(out, 8, if self.replay_frame.is_some() { NEWEST_VERSION } else { 1 });
         out[10] = self.kind as u8;
         out[11] = if self.clean { FLAG_CLEAN } else { 0 };
         put_u32(out, 12, total as u32);
@@ -141,7 +153,10 @@ impl MetaRecord {
         put_u64(out, 80, self.durable_frames[1]);
         put_u32(out, 88, self.patrol[0]);
         put_u32(out, 92, self.patrol[1]);
-        let mut at = HEADER_BYTES;
+        if let Some(frame) = self.replay_frame {
+            put_u64(out, HEADER_BYTES, frame);
+        }
+        let mut at = self.header_bytes();
         for entry in &self.segments {
             put_u32(out, at, entry.segment);
             out[at + 4] = entry.state as u8;
@@ -189,8 +204,11 @@ impl MetaRecord {
             return Decoded::Nothing;
         }
         let version = u16_at(bytes, 8);
-        if version > VERSION {
+        if version > NEWEST_VERSION {
             return Decoded::Newer(version);
+        }
+        if version > 1 && total < WIDE_HEADER_BYTES {
+            return Decoded::Nothing;
         }
         Self::decode_body(bytes, total).map_or(Decoded::Nothing, |record| Decoded::Record(Box::new(record)))
     }
@@ -202,7 +220,8 @@ impl MetaRecord {
             _ => return None,
         };
         let counts = [u32_at(bytes, 28) as usize, u32_at(bytes, 32) as usize, u32_at(bytes, 36) as usize];
-        let mut at = HEADER_BYTES;
+        let replay_frame = (u16_at(bytes, 8) > 1).then(|| u64_at(bytes, HEADER_BYTES));
+        let mut at = if replay_frame.is_some() { WIDE_HEADER_BYTES } else { HEADER_BYTES };
         if at + counts[0].checked_mul(ENTRY_BYTES)? + counts[1].checked_mul(4)? > total {
             return None;
         }
@@ -253,6 +272,7 @@ impl MetaRecord {
             next_life: u64_at(bytes, 64),
             durable_frames: [u64_at(bytes, 72), u64_at(bytes, 80)],
             patrol: [u32_at(bytes, 88), u32_at(bytes, 92)],
+            replay_frame,
             segments,
             pool,
             blobs,

@@ -1,0 +1,22 @@
+//! What a commit stream in several segments at once asks of the table.
+
+use super::Table;
+
+/// Segments that are written at once for each that is kept for a failed program, beside the first.
+const LANES_A_RESCUE: u32 = 8;
+
+impl Table {
+    /// The commit stream writes to so many segments at once: where programs fail, several may at a time.
+    pub(crate) fn widen(&mut self, lanes: usize) {
+        if self.kept_for_rescue > 0 {
+            let more = (lanes as u32).saturating_sub(1) / LANES_A_RESCUE;
+            self.kept_for_rescue += more;
+            self.reserve += more;
+        }
+    }
+
+    /// Whether `n` segments can be opened that nobody needs: `reserve` more than these stay free for users.
+    pub(crate) fn can_spare(&self, n: usize, reserve: usize) -> bool {
+        self.free_count() as usize >= self.user_floor() as usize + n + reserve && self.openable() >= 2 * n
+    }
+}
