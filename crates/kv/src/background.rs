@@ -181,7 +181,9 @@ impl Inner {
 
     /// Whether memtables or the log since the last checkpoint have reached their limits.
     pub fn flush_is_due(&self) -> bool {
+        // Full because of what a flush that failed has left, too: nobody else would try again.
         if self.active_bytes.load(Ordering::Relaxed) >= self.budget.memtable
+            || self.memtables_full()
             || self.log_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes
         {
             return true;

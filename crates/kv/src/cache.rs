@@ -226,6 +226,13 @@ impl Inner {
         Ok(head)
     }
 
+    /// The block at an offset of a table, if it is in the cache.
+    pub fn cached_block(&self, table: &Table, offset: u32) -> Option<Block> {
+        let block = self.cache.get(table.meta.slice, table.meta.id, offset)?;
+        self.counters.block_hits.add(1);
+        Some(block)
+    }
+
     /// Block `at` of a table, from the cache or from flash; `keep` puts it into the cache.
     pub async fn block(
         &self,
@@ -236,8 +243,7 @@ impl Inner {
     ) -> Result<Block, StoreError> {
         let meta = &table.meta;
         let (offset, len) = head.index.place(at);
-        if let Some(block) = self.cache.get(meta.slice, meta.id, offset) {
-            self.counters.block_hits.add(1);
+        if let Some(block) = self.cached_block(table, offset) {
             return Ok(block);
         }
         self.counters.block_reads.add(1);

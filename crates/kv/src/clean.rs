@@ -30,21 +30,16 @@ use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_flash::FlashError;
 use pumice_reactor::{now, sleep, timeout};
-use pumice_segment::{
-    AppendClass, AppendError, Contents, Group, MovedRecord, RecordPtr, Replayed, SegmentId, Stream,
-};
+use pumice_segment::{AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream};
 
-use crate::batch::Batch;
-use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::flush::ROOM_TRIES;
-use crate::large::LargeRef;
 use crate::manifest::Change;
 use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::mover::{Candidate, Mover};
 use crate::record;
 use crate::slice::{key_hash, lock};
-use crate::store::{Inner, show_key};
+use crate::store::Inner;
 use crate::table;
 use crate::types::{Seq, SliceId};
 use crate::unreadable::SecondLooks;
@@ -352,11 +347,12 @@ impl Inner {
                 // What the merge that killed a table won was earned there.
                 live += u64::from(table.ptr.len);
             }
-            if !pieces.is_empty() {
-                let Some(moved) = self.move_pieces(pieces, mover).await? else {
-                    return Ok(Some(Outcome::InUse));
-                };
-                live += moved;
+            let Some(values_in_pieces) = self.pieces_by_value(pieces) else {
+                return Ok(Some(Outcome::InUse));
+            };
+            for value in values_in_pieces {
+                live += value.bytes();
+                mover.push_pieces(value).await?;
             }
             live += self.move_values(values, mover).await?;
             mover.end_window().await?;
@@ -395,26 +391,39 @@ impl Inner {
                 continue;
             }
             let key = record.payload.slice(owner.key.clone());
-            let epoch = self.slice(owner.slice).epoch;
-            let found = match self.find(owner.slice, &key).await {
+            let candidate = match self.candidate(owner.slice, key, record).await {
                 // Others can be moved all the same.
                 Err(error) if error.is_of_the_media() => {
                     tracing::error!(%error, "cleaning cannot tell whether a record is needed");
                     mover.unread += 1;
                     continue;
                 }
-                found => found?,
+                candidate => candidate?,
             };
-            let Some(found) = found else { continue };
-            if found.record().map(|ptr| self.place_of(ptr)) != Some(record.ptr)
-                || self.is_retired(owner.slice, &key)
-            {
-                continue;
-            }
-            live += u64::from(record.ptr.len);
-            mover.push(Candidate { slice: owner.slice, key, record, found, epoch }).await?;
+            let Some(candidate) = candidate else { continue };
+            live += u64::from(candidate.record.ptr.len);
+            mover.push(candidate).await?;
         }
         Ok(live)
+    }
+
+    /// A record to move, if its key points at it and nobody retired its prefix.
+    async fn candidate(
+        &self,
+        slice: SliceId,
+        key: Bytes,
+        record: Replayed,
+    ) -> Result<Option<Candidate>, StoreError> {
+        // Retired is asked before the index, and again when the record gets its number: a prefix that is not in the list now
+        // and was retired before lies in no table any more, and one that is retired from now on stays in the list until a
+        // flush later than this epoch. Asked after the index alone, the list might have forgotten it meanwhile.
+        let epoch = self.slice(slice).epoch;
+        if self.is_retired(slice, &key) {
+            return Ok(None);
+        }
+        let Some(found) = self.find(slice, &key).await? else { return Ok(None) };
+        let points_here = found.record().map(|ptr| self.place_of(ptr)) == Some(record.ptr);
+        Ok(points_here.then_some(Candidate { slice, key, record, found, epoch }))
     }
 
     /// Bytes moved in one write: a small part of a segment, so that little is left over at its end.
@@ -452,7 +461,10 @@ impl Inner {
                     }
                     None => state.epoch == candidate.epoch,
                 };
-                points_here.then(|| self.heap.next_seq(1))
+                // Retiring takes the slice's lock, too. With a number above the prefix's the record could outlive the list of
+                // prefixes, and nobody would ever delete it.
+                let is_needed = points_here && !self.is_retired(candidate.slice, &candidate.key);
+                is_needed.then(|| self.heap.next_seq(1))
             };
             let Some(seq) = seq else {
                 // A seal came between; the index is asked again, which may read key blocks. Rare.
@@ -502,13 +514,8 @@ impl Inner {
 
     /// Asks the index again about candidates that a seal came between.
     async fn look_again(&self, batch: &mut Vec<Candidate>) -> Result<(), StoreError> {
-        for mut candidate in std::mem::take(batch) {
-            candidate.epoch = self.slice(candidate.slice).epoch;
-            let Some(found) = self.find(candidate.slice, &candidate.key).await? else { continue };
-            if found.record().map(|ptr| self.place_of(ptr)) == Some(candidate.record.ptr) {
-                candidate.found = found;
-                batch.push(candidate);
-            }
+        for Candidate { slice, key, record, .. } in std::mem::take(batch) {
+            batch.extend(self.candidate(slice, key, record).await?);
         }
         Ok(())
     }
@@ -582,189 +589,5 @@ impl Inner {
         }
         self.counters.moved_bytes.add(u64::from(ptr.len));
         Ok(Some(u64::from(ptr.len)))
-    }
-
-    /// Moves those of a window's pieces that are alive. Answers how many bytes they are; `None` when some belong to
-    /// values being written.
-    async fn move_pieces(
-        self: &Arc<Self>,
-        pieces: Vec<Replayed>,
-        mover: &mut Mover,
-    ) -> Result<Option<u64>, StoreError> {
-        let mut by_key: HashMap<(SliceId, Bytes), Vec<(record::PieceName, Replayed)>> = HashMap::default();
-        {
-            // Before the index is asked: a value is registered until its entry is there.
-            let writers = lock(&self.large_writers);
-            for piece in pieces {
-                let Some((owner, name, _)) = record::decode_piece(&piece.payload) else { continue };
-                if writers.contains(&name.id) {
-                    return Ok(None);
-                }
-                if usize::from(owner.slice.0) < self.slices.len() {
-                    let key = piece.payload.slice(owner.key);
-                    by_key.entry((owner.slice, key)).or_default().push((name, piece));
-                }
-            }
-        }
-        let mut keys: Vec<_> = by_key.into_iter().collect();
-        keys.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut moved = 0;
-        for ((slice, key), pieces) in keys {
-            match self.move_pieces_of(slice, &key, &pieces).await {
-                Err(error) if error.is_of_the_media() => {
-                    tracing::error!(%error, "cleaning cannot tell whether pieces are needed");
-                    mover.unread += 1;
-                }
-                done => moved += done?,
-            }
-        }
-        Ok(Some(moved))
-    }
-
-    async fn move_pieces_of(
-        self: &Arc<Self>,
-        slice: SliceId,
-        key: &[u8],
-        pieces: &[(record::PieceName, Replayed)],
-    ) -> Result<u64, StoreError> {
-        let mut last_stale = None;
-        loop {
-            let Some(found) = self.find(slice, key).await?.filter(|found| found.large) else { return Ok(0) };
-            if self.is_retired(slice, key) {
-                return Ok(0);
-            }
-            let list = match self.value_of(slice, key, &found).await {
-                Err(error) if error.may_be_stale() && last_stale != Some(found.seq) => {
-                    last_stale = Some(found.seq);
-                    continue;
-                }
-                entry => entry?.large,
-            };
-            let Some(list) = list else { return Ok(0) };
-            let mut list = LargeRef::clone(&list);
-            let mut written = Vec::new();
-            for (name, piece) in pieces {
-                let here = list.id == name.id
-                    && list.pieces.get(name.index as usize).is_some_and(|other| other.ptr == piece.ptr);
-                if here {
-                    let ptr = self.write_piece_again(&piece.payload).await?;
-                    self.counters.moved_bytes.add(u64::from(ptr.len));
-                    list.pieces[name.index as usize].ptr = ptr;
-                    written.push(ptr);
-                }
-            }
-            if written.is_empty() {
-                return Ok(0);
-            }
-            let replaced = self.replace_list(slice, key, &found, &list).await;
-            if matches!(replaced, Ok(true)) {
-                return Ok(written.iter().map(|ptr| u64::from(ptr.len)).sum());
-            }
-            for ptr in written {
-                self.heap.mark_dead(ptr);
-            }
-            replaced?;
-        }
-    }
-
-    async fn write_piece_again(&self, payload: &[u8]) -> Result<RecordPtr, StoreError> {
-        let mut object = self.heap.object_of(&[payload]);
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.heap.move_object(record::PIECE, Group::Large, &mut object).await {
-                Ok(ptr) => return Ok(ptr),
-                Err(AppendError::Busy) if tries < ROOM_TRIES => self.segment_may_come().await,
-                Err(error) => {
-                    let what = "a piece of a large value".into();
-                    return Err(StoreError::Write { what, reason: error.to_string() });
-                }
-            }
-        }
-    }
-
-    /// Writes a large value's list of pieces anew, unless the key was written since `found`.
-    async fn replace_list(
-        &self,
-        slice: SliceId,
-        key: &[u8],
-        found: &KeyEntry,
-        list: &LargeRef,
-    ) -> Result<bool, StoreError> {
-        let mut batch = Batch::new();
-        batch.put_large(slice, key, found.tag, found.expire_ms, list);
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            // The seal waits, so a key that no memtable speaks of is still what the tables say.
-            let turn = self.seal_turn.acquire(1).await;
-            let newest = self.find(slice, key).await?;
-            if newest.is_none_or(|newest| newest.seq != found.seq) {
-                return Ok(false);
-            }
-            let written = self.write_unless(&batch, slice, key, found.seq);
-            drop(turn);
-            match written {
-                None => return Ok(false),
-                Some(Ok(_)) => return Ok(true),
-                Some(Err(crate::WriteError::Busy)) if tries < ROOM_TRIES && !self.is_closing() => {
-                    self.segment_may_come().await;
-                }
-                Some(Err(error)) => {
-                    return Err(StoreError::Write { what: show_key(key), reason: error.to_string() });
-                }
-            }
-        }
-    }
-
-    /// Tells the heap of the pieces of large values that are gone; those that the key's newest list still names
-    /// are not.
-    pub async fn bury_large_values(&self) {
-        let dead = std::mem::take(&mut *lock(&self.dead_large));
-        for (slice, key, entry) in dead {
-            let Some(list) = self.list_of(&entry).await else { continue };
-            if let Body::Record(ptr) = entry.body {
-                self.heap.mark_dead(self.place_of(ptr));
-            }
-            let newest = match self.find(slice, &key).await {
-                Ok(Some(newest)) if newest.large => self.list_of(&newest).await,
-                _ => None,
-            };
-            let kept =
-                |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
-            for piece in list.pieces {
-                if !kept(piece.ptr) {
-                    self.heap.mark_dead(piece.ptr);
-                }
-            }
-        }
-    }
-
-    async fn list_of(&self, entry: &KeyEntry) -> Option<LargeRef> {
-        match &entry.body {
-            Body::Inline(list) => LargeRef::decode(list),
-            Body::Record(ptr) => {
-                let record = self.heap.read(self.place_of(*ptr)).await.ok()?;
-                let owner = record::decode_key(&record.payload)?;
-                LargeRef::decode(&record.payload[owner.rest])
-            }
-            Body::Tombstone => None,
-        }
-    }
-
-    /// Writes a batch of one key unless a memtable holds a version of it other than `seq`.
-    fn write_unless(
-        &self,
-        batch: &Batch,
-        slice: SliceId,
-        key: &[u8],
-        seq: Seq,
-    ) -> Option<Result<Seq, crate::WriteError>> {
-        let mut guards = [self.slice(slice)];
-        let newest = guards[0].seq_in_memtables(key_hash(key), key);
-        if newest.is_some_and(|newest| newest != seq) {
-            return None;
-        }
-        Some(self.write_locked(batch, AppendClass::System, |_| 0, &mut guards))
     }
 }

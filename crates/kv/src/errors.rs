@@ -33,6 +33,11 @@ pub enum StoreError {
         /// Why it failed.
         reason: String,
     },
+    /// The read went on for longer than the drive could keep what was overwritten meanwhile.
+    #[error(
+        "the read took too long: what it was still to read was overwritten, and the drive needed the space; try again"
+    )]
+    TooOld,
     /// The store is being closed.
     #[error("the store is closing")]
     Closing,

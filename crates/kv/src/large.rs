@@ -4,7 +4,9 @@
 //!    written.
 //! 2. [`crate::LargeWriter::finish`] gives the list; [`crate::Batch::put_large`] makes it a key's value. Until then no
 //!    entry names the pieces; the writer's registration keeps cleaning off segments that hold them.
-//! 3. A reader's [`LargeRef`] pins the heap, so that pieces that cleaning moves stay readable where they were.
+//! 3. A reader's [`LargeRef`] pins the heap, so that pieces that cleaning moves stay readable where they were. Where users wait
+//!    for that space a pin does not hold for ever: a reader that takes longer looks the pieces up again, and only one of
+//!    a value that was overwritten meanwhile has to give up.
 //!
 //! However many values are on their way, only so many of their pieces are in memory, by what the store was given
 //! ([`PieceMemory`]): whoever wants one more waits its turn.
@@ -12,11 +14,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pumice_reactor::sync::Semaphore;
 use pumice_segment::{Addr, Pin as HeapPin, RecordPtr};
 
 use crate::slice::lock;
 use crate::store::Inner;
+use crate::types::SliceId;
 
 /// Bytes of a value in one piece, at most: with its headers, a segment's among them, it is written in one transfer of
 /// 1 MiB, and read in one.
@@ -59,6 +63,8 @@ pub struct LargeRef {
     pub(crate) id: u64,
     pub(crate) len: u64,
     pub(crate) pieces: Vec<Piece>,
+    /// Whose value it is, when it was looked up.
+    pub(crate) owner: Option<(SliceId, Bytes)>,
     /// Keeps the pieces readable while a caller holds this.
     pub(crate) pin: Option<Arc<HeapPin>>,
     /// Keeps cleaning off the pieces until an entry names them.
@@ -118,6 +124,7 @@ impl LargeRef {
             id,
             len,
             pieces,
+            owner: None,
             pin: None,
             _being_written: None,
         })

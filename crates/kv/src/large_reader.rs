@@ -77,8 +77,51 @@ impl LargeReader {
     /// The next bytes; `None` at the end of the range.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] or [`StoreError::Read`] when a piece is not what was written.
+    /// [`StoreError::Damaged`] or [`StoreError::Read`] when a piece is not what was written; [`StoreError::TooOld`] when
+    /// the reading took long, and the value was overwritten and its space needed meanwhile.
     pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        loop {
+            self.read_ahead();
+            let Some((index, at)) = self.reading.front().map(|first| (first.index, first.at)) else {
+                return Ok(None);
+            };
+            match self.first_read().await {
+                Err(error) if error.may_be_stale() && self.is_revoked() => {
+                    self.reading.clear();
+                    (self.index, self.at) = (index, at);
+                    if !self.follow(index).await? {
+                        return Err(StoreError::TooOld);
+                    }
+                }
+                read => return read.map(Some),
+            }
+        }
+    }
+
+    /// Whether the pieces may be reused although they are still to be read.
+    fn is_revoked(&self) -> bool {
+        self.value.pin.as_ref().is_some_and(|pin| pin.is_revoked())
+    }
+
+    /// Looks the pieces up again, of which one was reused. Answers whether the value is still there, that piece elsewhere.
+    async fn follow(&mut self, index: usize) -> Result<bool, StoreError> {
+        let Some((slice, key)) = self.value.owner.clone() else { return Ok(false) };
+        // Before the look-up, so that none of what it finds is reused.
+        let pin = self.store.heap.pin();
+        let Some(found) = self.store.find(slice, &key).await?.filter(|found| found.large) else {
+            return Ok(false);
+        };
+        let Some(now) = self.store.value_of(slice, &key, &found).await?.large else { return Ok(false) };
+        let is_new = now.pieces.get(index).map(|piece| piece.ptr) != Some(self.value.pieces[index].ptr);
+        if now.id != self.value.id || !is_new {
+            return Ok(false);
+        }
+        self.value.pieces.clone_from(&now.pieces);
+        self.value.pin = Some(Arc::new(pin));
+        Ok(true)
+    }
+
+    fn read_ahead(&mut self) {
         while self.reading.len() < self.ahead_max
             && self.index < self.value.pieces.len()
             && self.at < self.range.end
@@ -100,10 +143,11 @@ impl LargeReader {
             self.at = end;
             self.index += 1;
         }
+    }
+
+    /// What the first of those that are being read brings.
+    async fn first_read(&mut self) -> Result<Bytes, StoreError> {
         let reading = &mut self.reading;
-        if reading.is_empty() {
-            return Ok(None);
-        }
         poll_fn(|cx| {
             for slot in reading.iter_mut() {
                 if let State::Pending(future) = &mut slot.state
@@ -119,7 +163,7 @@ impl LargeReader {
         })
         .await;
         match reading.pop_front().map(|first| first.state) {
-            Some(State::Ready((result, _))) => result.map(Some),
+            Some(State::Ready((result, _))) => result,
             _ => unreachable!("the poll above ends when the front is ready"),
         }
     }

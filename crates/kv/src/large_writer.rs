@@ -111,6 +111,7 @@ impl LargeWriter {
             id: self.id,
             len: self.len,
             pieces: std::mem::take(&mut self.pieces),
+            owner: None,
             pin: None,
             _being_written: Some(self.being_written.clone()),
         })
@@ -186,7 +187,7 @@ impl LargeWriter {
             loop {
                 match store.heap.write_object(record::PIECE, Group::Large, &mut object).await {
                     Ok(ptr) => return Ok(Piece { ptr, len }),
-                    Err(AppendError::Busy) => store.heap.room().await,
+                    Err(AppendError::Busy) => store.room_for_users().await,
                     Err(error) => return Err(write_error(error)),
                 }
             }

@@ -186,16 +186,17 @@ impl Inner {
         let mut since_yield = 0;
         let alone = sources.len() == 1;
         let step_bytes = self.step_bytes();
+        let most_bytes = 2 * (step_bytes + self.table_bytes as u64);
         let mut queue = SourceQueue::new(sources.len(), |at| sources[at].key.as_ref());
         while let Some(first) = queue.first() {
-            // Never inside of a table of the target: its rest would keep the whole table's space, for ever where no newer
-            // key lies in it.
+            // Hardly ever inside of a table of the target: its rest would keep the whole table's space, for ever where no newer
+            // key lies in it. But between two of its keys newer runs may hold more than there is room for.
             let may_end =
                 sources.iter().all(|source| source.order != place.target || source.is_between_tables());
             let is_long = step.new.bytes >= step_bytes || step.dropped.len() >= 200_000;
             let is_rest =
                 !alone && sources.iter().all(|source| source.key.is_none() || source.order == place.target);
-            if may_end && (is_long || is_rest) {
+            if (may_end && (is_long || is_rest)) || step.new.bytes >= most_bytes {
                 break;
             }
             let (key, entry) = sources[first].take();

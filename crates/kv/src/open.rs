@@ -180,6 +180,12 @@ impl Store {
     /// When the drive fails; what was acknowledged is safe all the same.
     pub async fn close(&self) -> Result<(), StoreError> {
         let inner = &self.inner;
+        // While cleaning is there to make room for it: what is written from here on needs little.
+        if inner.heap.read_only().is_none()
+            && let Err(error) = inner.flush().await
+        {
+            tracing::info!(%error, "the flush before closing failed, another follows");
+        }
         inner.stop_background().await;
         let failed = |what: &str, reason: String| StoreError::Write { what: what.into(), reason };
         if inner.heap.read_only().is_none() {

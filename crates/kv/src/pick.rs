@@ -11,6 +11,7 @@ use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::scan::{Direction, SliceSet, Want};
 use crate::slice::{SharedMemtable, lock};
+use crate::snapshot::under;
 use crate::store::Store;
 use crate::types::{Seq, SliceId};
 use crate::version::Table;
@@ -21,8 +22,9 @@ const ROWS_AT_ONCE: u32 = 2048;
 const DRAWS_MAX: u32 = 32;
 
 impl Store {
-    /// Up to about `limit` keys that expired before `now_ms`, for the caller to delete, which they ought to before
-    /// the next call. Memtables and tables whose earliest expiry lies ahead are not looked at.
+    /// Up to about `limit` keys that expired before `now_ms`, for the caller to delete; those that it does not come again.
+    /// Memtables and tables whose earliest expiry lies ahead are not looked at, nor keys under retired prefixes, which nobody
+    /// deletes one by one.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -31,7 +33,7 @@ impl Store {
         for id in 0..self.slice_count() {
             let slice = SliceId(id);
             // Before the tables are looked up, so that none of them is reused.
-            let _pin = self.inner.heap.pin();
+            let pin = self.inner.heap.pin();
             let (memtables, version) = {
                 let state = self.inner.slice(slice);
                 let mut memtables = vec![state.active.clone()];
@@ -51,7 +53,7 @@ impl Store {
                 }
                 let earliest = table.next_expiry_ms.load(Ordering::Relaxed);
                 if earliest != 0 && earliest <= now_ms {
-                    self.expired_entries(table, now_ms, limit, &mut found).await?;
+                    under(&pin, self.expired_entries(table, now_ms, limit, &mut found).await)?;
                 }
             }
             if found.len() >= limit {
@@ -61,7 +63,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Keeps a key of which this is the newest version, once.
+    /// Keeps a key of which this is the newest version, once, unless its prefix was retired.
     async fn keep_newest(
         &self,
         slice: SliceId,
@@ -69,7 +71,9 @@ impl Store {
         seq: Seq,
         found: &mut Vec<(SliceId, Bytes)>,
     ) -> Result<(), StoreError> {
-        if self.inner.find(slice, &key).await?.is_some_and(|newest| newest.seq == seq) {
+        if !self.inner.is_retired(slice, &key)
+            && self.inner.find(slice, &key).await?.is_some_and(|newest| newest.seq == seq)
+        {
             found.push((slice, key));
         }
         Ok(())
@@ -81,8 +85,12 @@ impl Store {
         loop {
             {
                 let mut memtable = lock(memtable);
-                if from == 0 && memtable.next_expiry_ms() > now_ms {
-                    return;
+                if from == 0 {
+                    if memtable.next_expiry_ms() > now_ms {
+                        return;
+                    }
+                    // What is written while this looks may expire before all that it finds.
+                    memtable.set_next_expiry_ms(u64::MAX);
                 }
                 let end = (from + ROWS_AT_ONCE).min(memtable.len() as u32);
                 for row in from..end {
@@ -96,7 +104,9 @@ impl Store {
                 from = end;
                 if from == memtable.len() as u32 {
                     // Those found here come up again only if the caller leaves them and writes others.
-                    memtable.set_next_expiry_ms(if candidates.is_empty() { next } else { now_ms });
+                    let next = if candidates.is_empty() { next } else { now_ms };
+                    let written_ms = memtable.next_expiry_ms();
+                    memtable.set_next_expiry_ms(next.min(written_ms));
                     return;
                 }
             }
@@ -112,7 +122,7 @@ impl Store {
         found: &mut Vec<(SliceId, Bytes)>,
     ) -> Result<(), StoreError> {
         let head = self.inner.head(table).await?;
-        let mut next = u64::MAX;
+        let (mut next, before) = (u64::MAX, found.len());
         for at in 0..head.index.blocks() {
             let block = self.inner.block(table, &head, at, false).await?;
             let entries =
@@ -133,7 +143,10 @@ impl Store {
             }
             yield_now().await;
         }
-        table.next_expiry_ms.store(if next == u64::MAX { 0 } else { next }, Ordering::Relaxed);
+        // What was found is looked for again: a full drive may refuse its delete.
+        if found.len() == before {
+            table.next_expiry_ms.store(if next == u64::MAX { 0 } else { next }, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -149,7 +162,7 @@ impl Store {
         rng: &mut Rng,
     ) -> Result<Option<Bytes>, StoreError> {
         // Before the tables are looked up, so that none of them is reused.
-        let _pin = self.inner.heap.pin();
+        let pin = self.inner.heap.pin();
         let (memtables, version) = {
             let state = self.inner.slice(slice);
             let mut memtables = vec![state.active.clone()];
@@ -180,7 +193,7 @@ impl Store {
                 draw -= len;
             }
             if drawn.is_none() {
-                drawn = self.random_entry(&tables, draw, prefix, rng).await?;
+                drawn = under(&pin, self.random_entry(&tables, draw, prefix, rng).await)?;
             }
             let Some((key, Some(entry))) = drawn else { continue };
             if !key.starts_with(prefix) || entry.is_tombstone() {

@@ -3,6 +3,7 @@
 //! Prefixes come in few lengths (a space, a collection), so a key is asked once per length in use.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
 
@@ -18,10 +19,17 @@ pub struct Retired {
 }
 
 impl Retired {
-    /// Adds a prefix that the record `seq` retired.
+    /// Adds a prefix that the record `seq` retired. A flush adds again what it wrote down: the highest number stays.
     pub fn add(&mut self, slice: SliceId, prefix: &[u8], seq: Seq) {
-        if self.prefixes.insert((slice, Bytes::copy_from_slice(prefix)), seq).is_none() {
-            *self.lengths.entry(prefix.len()).or_insert(0) += 1;
+        match self.prefixes.entry((slice, Bytes::copy_from_slice(prefix))) {
+            Entry::Occupied(mut known) => {
+                let newest = seq.max(*known.get());
+                known.insert(newest);
+            }
+            Entry::Vacant(fresh) => {
+                fresh.insert(seq);
+                *self.lengths.entry(prefix.len()).or_insert(0) += 1;
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Range scans over a snapshot: memtables and runs of one or all slices merged in key order, values read ahead.
 //!
-//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable, or a block of a run; of both only what
-//!    lies within the bounds.
+//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable, or a block of a run, which are read ahead
+//!    (`scan_blocks.rs`); of both only what lies within the bounds.
 //! 2. A heap orders the sources by their next key, and of equal keys by age; only the newest version counts.
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
 //!    handed out in order. Those that lie near each other, as what was written in key order does, are read together.
@@ -18,15 +18,16 @@ use bytes::Bytes;
 use pumice_reactor::{LocalBoxFuture, yield_now};
 use pumice_segment::RecordPtr;
 
-use crate::block::{Around, Block};
+use crate::block::Around;
 use crate::cache::damaged;
 use crate::edge::Edge;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
+use crate::scan_blocks::{BlocksAhead, Way, number_in};
 use crate::slice::{SharedMemtable, lock};
 use crate::snapshot::{Snapshot, SnapshotInner};
-use crate::store::{Inner, Store, entry_of};
+use crate::store::{Store, entry_of};
 use crate::types::{Entry, SliceId};
 use crate::version::{Run, Table};
 
@@ -68,6 +69,10 @@ const SPAN_BYTES_MAX: u32 = 512 << 10;
 /// Values shorter than this are copied out of what was read together.
 const SHORT_BYTES: usize = 4 << 10;
 const BYTES_AHEAD_MAX: u64 = 2 << 20;
+/// Bytes of key blocks that a scan over many runs reads ahead, and of each run at a time.
+const BLOCK_BYTES_AHEAD_MAX: u32 = 2 << 20;
+const PIECE_BYTES_MIN: u32 = 16 << 10;
+const PIECE_BYTES_MAX: u32 = 128 << 10;
 
 /// A scan under way.
 pub struct Scan {
@@ -80,6 +85,9 @@ pub struct Scan {
     heads: BinaryHeap<HeadKey>,
     /// Sources whose next piece must be fetched before the merge can go on.
     hungry: Vec<usize>,
+    has_begun: bool,
+    /// Bytes that a run's blocks are read ahead at a time, at most.
+    piece_max: u32,
     ahead: VecDeque<Ahead>,
     /// The number of the first of them.
     ahead_from: usize,
@@ -87,6 +95,8 @@ pub struct Scan {
     bytes_ahead: u64,
     reads_ahead: usize,
     ended: bool,
+    /// Why it ended, told when what lies ahead of it was handed out.
+    failed: Option<StoreError>,
     /// Until the first key that is there was met.
     edge: Option<Edge>,
 }
@@ -95,6 +105,8 @@ struct Source {
     slice: SliceId,
     buffer: VecDeque<(Bytes, KeyEntry)>,
     from: From,
+    /// Of a run.
+    blocks: BlocksAhead,
 }
 
 enum From {
@@ -245,9 +257,16 @@ impl Store {
                 .iter()
                 .map(|memtable| From::Memtable { memtable: memtable.clone(), after: start.clone() });
             let runs = view.version.runs.iter().filter_map(|run| run_from(run, &start, backward));
-            sources.extend(memtables.chain(runs).map(|from| Source { slice, buffer: VecDeque::new(), from }));
+            sources.extend(memtables.chain(runs).map(|from| Source {
+                slice,
+                buffer: VecDeque::new(),
+                from,
+                blocks: BlocksAhead::default(),
+            }));
         }
         let hungry = (0..sources.len()).collect();
+        let runs = sources.iter().filter(|source| matches!(source.from, From::Run { .. })).count();
+        let share = BLOCK_BYTES_AHEAD_MAX / 2 / runs.max(1) as u32;
         Scan {
             snapshot,
             backward,
@@ -256,12 +275,15 @@ impl Store {
             sources,
             heads: BinaryHeap::new(),
             hungry,
+            has_begun: false,
+            piece_max: share.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX),
             ahead: VecDeque::new(),
             ahead_from: 0,
             spans: Vec::new(),
             bytes_ahead: 0,
             reads_ahead: 2,
             ended: false,
+            failed: None,
             edge,
         }
     }
@@ -300,19 +322,26 @@ impl Scan {
     pub(crate) async fn next_key_and_value(
         &mut self,
     ) -> Result<Option<(Bytes, Result<Entry, StoreError>)>, StoreError> {
+        let next = self.next_of_snapshot().await;
+        self.snapshot.still_holds()?;
+        next
+    }
+
+    async fn next_of_snapshot(&mut self) -> Result<Option<(Bytes, Result<Entry, StoreError>)>, StoreError> {
         let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
         // Half of them at a time, so that there are neighbours to be read together.
         if self.ahead.len() <= limit / 2 {
             while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
-                match self.next_key().await? {
-                    Some((slice, key, entry)) => self.read_ahead(slice, key, entry),
-                    None => self.ended = true,
+                match self.next_key().await {
+                    Ok(Some((slice, key, entry))) => self.read_ahead(slice, key, entry),
+                    Ok(None) => self.ended = true,
+                    Err(error) => (self.ended, self.failed) = (true, Some(error)),
                 }
             }
             self.start_reads();
         }
         if self.ahead.is_empty() {
-            return Ok(None);
+            return self.failed.take().map_or(Ok(None), Err);
         }
         self.reads_ahead = (self.reads_ahead * 2).min(READS_AHEAD_MAX);
         let (ahead, spans, from) = (&mut self.ahead, &mut self.spans, self.ahead_from);
@@ -422,13 +451,7 @@ impl Scan {
     /// The next key that is there, with its entry alone.
     pub(crate) async fn next_key(&mut self) -> Result<Option<(SliceId, Bytes, KeyEntry)>, StoreError> {
         loop {
-            while let Some(source) = self.hungry.pop() {
-                if let Err(error) = self.feed(source).await {
-                    self.hungry.push(source);
-                    self.ended = true;
-                    return Err(error);
-                }
-            }
+            self.feed_all().await?;
             let Some(head) = self.heads.pop() else {
                 self.note_gap_to_end();
                 return Ok(None);
@@ -492,14 +515,13 @@ impl Scan {
             self.bytes_ahead -= ahead.bytes;
             skipped += 1;
         }
+        if skipped < limit
+            && let Some(error) = self.failed.take()
+        {
+            return Err(error);
+        }
         while skipped < limit && !self.ended {
-            while let Some(source) = self.hungry.pop() {
-                if let Err(error) = self.feed(source).await {
-                    self.hungry.push(source);
-                    self.ended = true;
-                    return Err(error);
-                }
-            }
+            self.feed_all().await?;
             let Some(head) = self.heads.pop() else {
                 self.ended = true;
                 break;
@@ -536,7 +558,9 @@ impl Scan {
                     Some(next) if !self.is_past_end(&next.key) => Bound::Excluded(next.key.clone()),
                     _ => self.end.clone(),
                 };
-                skipped += self.skip_in(head.source, &until, limit - skipped).await?;
+                let more = self.skip_in(head.source, &until, limit - skipped).await;
+                self.snapshot.still_holds()?;
+                skipped += more?;
             }
             self.queue(head.source);
         }
@@ -557,9 +581,40 @@ impl Scan {
         }
     }
 
+    /// Fetches the next piece of each source that has none.
+    async fn feed_all(&mut self) -> Result<(), StoreError> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.ask_first();
+        }
+        while let Some(source) = self.hungry.pop() {
+            let fed = self.feed(source).await;
+            if let Err(error) = self.snapshot.still_holds().and(fed) {
+                self.hungry.push(source);
+                self.ended = true;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to read the first block of each run.
+    fn ask_first(&mut self) {
+        let way = Way { backward: self.backward, end: &self.end, piece_max: self.piece_max };
+        for source in &mut self.sources {
+            let From::Run { run, table, block, start } = &source.from else { continue };
+            let current = &run.tables[*table];
+            // What is not in memory is read when its turn comes.
+            let Some(head) = current.head() else { continue };
+            if let Some((number, _)) = number_in(current, &head, *block, start, self.backward) {
+                source.blocks.ask_first(&self.snapshot.store, &way.course(run, *table, &head), number);
+            }
+        }
+    }
+
     /// Fetches a source's next piece.
     async fn feed(&mut self, at: usize) -> Result<(), StoreError> {
         let backward = self.backward;
+        let way = Way { backward, end: &self.end, piece_max: self.piece_max };
         let source = &mut self.sources[at];
         while source.buffer.is_empty() {
             match &mut source.from {
@@ -576,7 +631,11 @@ impl Scan {
                 From::Run { run, table, block, start } => {
                     let current = &run.tables[*table];
                     let store = &self.snapshot.store;
-                    let (number, last, found) = block_of_run(store, current, *block, start, backward).await?;
+                    let head = store.head(current).await?;
+                    let (number, last) = number_in(current, &head, *block, start, backward)
+                        .ok_or_else(|| damaged(current, "it has no blocks"))?;
+                    let course = way.course(run, *table, &head);
+                    let found = source.blocks.block(store, &course, number).await?;
                     let (first, end) = (as_slice(start), as_slice(&self.end));
                     let (lower, upper) = if backward { (end, first) } else { (first, end) };
                     let (lower, is_cut) = within_table(lower, current);
@@ -607,6 +666,7 @@ impl Scan {
     /// many. It may stop early: what is left is fetched as usual.
     async fn skip_in(&mut self, at: usize, until: &Bound<Bytes>, wanted: u64) -> Result<u64, StoreError> {
         let backward = self.backward;
+        let way = Way { backward, end: until, piece_max: self.piece_max };
         let source = &mut self.sources[at];
         let mut skipped = 0;
         while skipped < wanted {
@@ -632,7 +692,11 @@ impl Scan {
                 From::Run { run, table, block, start } => {
                     let current = &run.tables[*table];
                     let store = &self.snapshot.store;
-                    let (number, last, found) = block_of_run(store, current, *block, start, backward).await?;
+                    let head = store.head(current).await?;
+                    let (number, last) = number_in(current, &head, *block, start, backward)
+                        .ok_or_else(|| damaged(current, "it has no blocks"))?;
+                    let course = way.course(run, *table, &head);
+                    let found = source.blocks.block(store, &course, number).await?;
                     let (first, end) = (as_slice(start), as_slice(until));
                     let (lower, upper) = if backward { (end, first) } else { (first, end) };
                     let (lower, is_cut) = within_table(lower, current);
@@ -661,31 +725,6 @@ impl Scan {
         }
         Ok(skipped)
     }
-}
-
-/// Block `number` of `table`, or the one where `start` lies; its number, and that of the table's last block.
-async fn block_of_run(
-    store: &Inner,
-    table: &Table,
-    number: Option<usize>,
-    start: &Bound<Bytes>,
-    backward: bool,
-) -> Result<(usize, usize, Block), StoreError> {
-    let head = store.head(table).await?;
-    if head.index.blocks() == 0 {
-        return Err(damaged(table, "it has no blocks"));
-    }
-    let last = head.index.blocks() - 1;
-    let number = number.unwrap_or_else(|| {
-        let from: &[u8] = match start {
-            Bound::Unbounded if backward => table.meta.max_key.as_ref(),
-            Bound::Unbounded => table.meta.min_key.as_ref(),
-            Bound::Included(key) | Bound::Excluded(key) => key.as_ref(),
-        };
-        let from = from.max(table.meta.min_key.as_ref());
-        head.index.block_of(from).unwrap_or(last)
-    });
-    Ok((number, last, store.block(table, &head, number, false).await?))
 }
 
 /// A lower bound within what `table` is in charge of (its blocks may hold keys before that), and whether that is

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use pumice_segment::Pin;
 use smallvec::SmallVec;
 
+use crate::errors::StoreError;
 use crate::slice::{SharedMemtable, Slice, lock};
 use crate::store::{Inner, Store};
 use crate::types::{Seq, SliceId};
@@ -53,7 +54,8 @@ impl Snapshots {
 }
 
 /// The store as it was when [`Store::snapshot`] was called. Keep it briefly: while it is held, memory of its
-/// memtables and the space of everything cleaned or merged since stay in use.
+/// memtables and the space of everything cleaned or merged since stay in use. When that space is needed for writing, scans of
+/// snapshots held for long end with [`crate::StoreError::TooOld`].
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) inner: Arc<SnapshotInner>,
@@ -63,7 +65,7 @@ pub(crate) struct SnapshotInner {
     pub store: Arc<Inner>,
     pub seq: Seq,
     pub slices: SmallVec<[SliceView; 1]>,
-    _pin: Pin,
+    pub pin: Pin,
 }
 
 /// A slice as a snapshot sees it.
@@ -108,7 +110,7 @@ impl Store {
         let views = (0u16..).zip(&slices).map(|(id, slice)| SliceView::of(SliceId(id), slice));
         let views = views.collect();
         drop(slices);
-        Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices: views, _pin: pin }) }
+        Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices: views, pin }) }
     }
 
     /// One slice as it is now; scans of others find nothing.
@@ -121,9 +123,7 @@ impl Store {
         store.snapshots.add(seq);
         let view = SliceView::of(slice, &state);
         drop(state);
-        Snapshot {
-            inner: Arc::new(SnapshotInner { store, seq, slices: SmallVec::from_iter([view]), _pin: pin }),
-        }
+        Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices: SmallVec::from_iter([view]), pin }) }
     }
 }
 
@@ -132,6 +132,18 @@ impl Snapshot {
     pub fn seq(&self) -> Seq {
         self.inner.seq
     }
+}
+
+impl SnapshotInner {
+    /// To be asked after each read: nothing that was read before is from a later time.
+    pub fn still_holds(&self) -> Result<(), StoreError> {
+        under(&self.pin, Ok(()))
+    }
+}
+
+/// What was read under a pin, unless it was revoked meanwhile: then it may be of any time, or look like damage.
+pub(crate) fn under<T>(pin: &Pin, read: Result<T, StoreError>) -> Result<T, StoreError> {
+    if pin.is_revoked() { Err(StoreError::TooOld) } else { read }
 }
 
 impl Drop for SnapshotInner {

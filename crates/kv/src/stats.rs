@@ -66,7 +66,7 @@ counters! {
     value_reads,
     /// Key blocks found in memory.
     block_hits,
-    /// Key blocks read from flash.
+    /// Reads of key blocks from flash; a scan reads several at a time.
     block_reads,
     /// Filters and block indexes read from flash.
     head_reads,

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
@@ -213,10 +214,11 @@ impl Store {
         };
         while inner.memtables_full() && may_end() {
             inner.flush_wanted.notify_one();
-            let _ =
-                pumice_reactor::timeout(std::time::Duration::from_millis(20), inner.flushed.notified()).await;
+            // A flush needs segments, too.
+            inner.end_long_reads();
+            let _ = pumice_reactor::timeout(Duration::from_millis(20), inner.flushed.notified()).await;
         }
-        inner.heap.room().await;
+        inner.room_for_users().await;
     }
 
     /// The number of the last write.
@@ -449,11 +451,12 @@ impl Inner {
         if !found.large {
             return Ok(entry_of(found, value));
         }
-        let large = LargeRef::decode(&value).ok_or_else(|| StoreError::Damaged {
+        let mut large = LargeRef::decode(&value).ok_or_else(|| StoreError::Damaged {
             what: format!("the list of pieces of {}", show_key(key)),
             ptr: found.record().unwrap_or_default(),
             reason: "lengths do not add up".into(),
         })?;
+        large.owner = Some((slice, Bytes::copy_from_slice(key)));
         let mut entry = entry_of(found, Bytes::new());
         entry.large = Some(Arc::new(large));
         Ok(entry)
@@ -548,6 +551,26 @@ pub(crate) fn write_error(error: AppendError) -> WriteError {
         AppendError::Busy => WriteError::Busy,
         AppendError::ReadOnly(reason) => WriteError::ReadOnly(reason.to_string()),
         error @ AppendError::Oversize { .. } => WriteError::TooLarge(error.to_string()),
+    }
+}
+
+/// How long a read may keep what was overwritten since it began while users wait for that space: long enough for all but
+/// readers whose clients take their time, short enough for writers to bear.
+const READS_MAY_HOLD: Duration = Duration::from_secs(5);
+
+impl Inner {
+    /// Waits until a user's write that found no room is worth another try.
+    pub async fn room_for_users(&self) {
+        self.end_long_reads();
+        self.heap.room().await;
+    }
+
+    /// A user waits: what long reads hold back is given to writers if that is what they wait for.
+    fn end_long_reads(&self) {
+        let revoked = self.heap.revoke_pins(READS_MAY_HOLD);
+        if revoked > 0 {
+            tracing::warn!(readers = revoked, "the space that long reads kept from writers is used again");
+        }
     }
 }
 

@@ -16,6 +16,8 @@ fn passes(name: &str, options: &RunOptions) -> Report {
 fn a_drive_survives_power_cuts_kills_and_clean_closes() {
     let report = passes("kv", &RunOptions { seeds: 3, ..RunOptions::default() });
     assert!(report.counters["writes acknowledged"] > 1000, "{report}");
+    // What a drive of several channels does that others do not.
+    assert!(report.counters["commits beside others on other channels"] > 100, "{report}");
 }
 
 #[test]
@@ -36,9 +38,14 @@ fn each_kind_of_change_survives_a_power_cut_at_each_of_its_operations() {
 #[test]
 fn failed_programs_erases_and_syncs_lose_nothing_that_was_acknowledged() {
     let report = passes("kv-fault", &RunOptions { seeds: 12, ..RunOptions::default() });
-    for what in
-        ["segments retired", "lives with faults by chance", "drives that went on", "drives that stopped"]
-    {
+    for what in [
+        "segments retired",
+        "lives with faults by chance",
+        "drives that went on",
+        "drives that stopped",
+        "commits beside others on other channels",
+        "programs that failed beside others",
+    ] {
         assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
     }
 }
@@ -53,6 +60,7 @@ fn raw_nand_is_written_to_death_and_loses_nothing_that_was_acknowledged() {
         ("power cuts", 3),
         ("bad from the start", 1),
         ("segments rescued", 1),
+        ("commits beside others on other channels", 100),
     ] {
         assert!(report.counters[what] >= least, "{what}: {report}");
     }
@@ -69,7 +77,15 @@ fn large_collections_are_whole_after_a_power_cut_or_a_failed_write_inside_of_a_c
 #[test]
 fn what_clients_saw_is_explained_whatever_happened_to_links_media_and_the_server() {
     let report = passes("redis", &RunOptions { seeds: 24, ..RunOptions::default() });
-    for what in ["crashes", "partitions", "failed programs", "failed reads", "flipped reads", "replies"] {
+    for what in [
+        "crashes",
+        "partitions",
+        "failed programs",
+        "failed reads",
+        "flipped reads",
+        "replies",
+        "drives of several channels",
+    ] {
         assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
     }
 }
@@ -83,7 +99,9 @@ fn raw_flash_survives_power_cuts_at_every_operation() {
 
 #[test]
 fn flipped_bits_never_give_wrong_data() {
-    passes("kv-flip", &RunOptions { ops: Some(20), ..RunOptions::default() });
+    let report = passes("kv-flip", &RunOptions { seeds: 4, ops: Some(10), ..RunOptions::default() });
+    assert!(report.counters["drives that were not closed"] > 0, "{report}");
+    assert!(report.counters["commits beside others on other channels"] > 100, "{report}");
 }
 
 /// Key tables that a merge has written and not yet named must survive cleaning, a merge must not take all that is free,

@@ -270,6 +270,15 @@ impl Bench {
         self.nand.is_some()
     }
 
+    /// Counts what this store, which is about to go, did on several channels at once.
+    pub(crate) fn note_lanes(&self, store: &Store) {
+        if self.setup.channels > 1 {
+            let stats = store.heap().stats();
+            self.model.count("commits beside others on other channels", stats.commits_beside);
+            self.model.count("programs that failed beside others", stats.relocations);
+        }
+    }
+
     /// Power fails for the host and its drive.
     pub(crate) fn crash(&self) {
         self.world.crash(self.host);

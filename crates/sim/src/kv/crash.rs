@@ -80,6 +80,7 @@ fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
                 bench.model.count("clean closes", 1);
             }
         }
+        bench.note_lanes(&store);
         drop(store);
         bench.model.after_clients();
         let mode = [CutMode::Before, CutMode::Torn, CutMode::After][rng.below(3) as usize];

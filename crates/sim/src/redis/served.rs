@@ -11,7 +11,7 @@ use pumice_node::{Node, NodeOptions};
 use pumice_reactor::sim::{HostId, HostOptions, World};
 use pumice_reactor::{Addr, CoreId, spawn, spawn_on};
 use pumice_redis::face;
-use pumice_redis::options::Options;
+use pumice_redis::options::{DebugAccess, Options};
 use pumice_redis::server::Server;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use std::sync::Arc;
 pub(super) struct Setup {
     pub seed: u64,
     pub drives: u8,
+    /// Of each drive.
+    pub channels: u16,
 }
 
 pub(super) fn path(drive: u8) -> PathBuf {
@@ -33,7 +35,7 @@ pub(super) const PORT: u16 = 6379;
 /// Cores that serve clients; one more does background work.
 pub(super) const SERVING_CORES: u16 = 2;
 
-pub(super) async fn format(drives: u8) -> Result<(), String> {
+pub(super) async fn format(drives: u8, channels: u16) -> Result<(), String> {
     for drive in 0..drives {
         let bytes = SEGMENTS * u64::from(SEGMENT_BYTES);
         let device = Device::create(&DeviceSpec::Path(path(drive)), bytes).await;
@@ -41,6 +43,7 @@ pub(super) async fn format(drives: u8) -> Result<(), String> {
         let format = StoreFormat {
             drive_id: [7 + drive; 16],
             segment_bytes: Some(SEGMENT_BYTES),
+            channels,
             ..StoreFormat::default()
         };
         Store::format(&device, &format).await.map_err(|error| format!("format: {error}"))?;
@@ -67,7 +70,8 @@ pub(super) async fn open_node(drives: u8) -> Node {
 
 /// What `pumice serve` does, in the same order: listen, open the drives, serve, keep house.
 async fn serve(setup: Setup) {
-    let options = Options { protected_mode: false, seed: setup.seed, ..Options::default() };
+    let options =
+        Options { protected_mode: false, debug: DebugAccess::Yes, seed: setup.seed, ..Options::default() };
     let server = match Server::new(options) {
         Ok(server) => Arc::new(server),
         Err(error) => panic!("the server did not start: {error}"),
@@ -110,9 +114,11 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
     let server = world.add_host(host);
     let mut rng = Rng::from_seed(seed).split("redis");
     let drives = [1, 1, 2, 3][rng.split("drives").below(4) as usize];
-    let setup = Setup { seed, drives };
-    world.block_on(server, format(drives)).map_err(|halt| format!("format: {halt}"))??;
+    let channels = [1, 1, 2, 4][rng.split("channels").below(4) as usize];
+    let setup = Setup { seed, drives, channels };
+    world.block_on(server, format(drives, channels)).map_err(|halt| format!("format: {halt}"))??;
     report.count("drives", u64::from(drives));
+    report.count("drives of several channels", u64::from(drives) * u64::from(channels > 1));
     let mut plan = Plan { media: (0..drives).map(path).collect(), ..Plan::draw(&mut rng) };
     if let Some(ops) = options.ops {
         plan.calls = ops;

@@ -1,0 +1,231 @@
+//! Moving what is alive of large values, for cleaning (`clean.rs`).
+//!
+//! 1. A piece is alive when its key's list names it where it lies. It is written again as it is, then the list is
+//!    written anew with its new place, unless the key was written meanwhile: then the new list is looked at instead. What
+//!    a window of the victim holds of one value shares one new list.
+//! 2. Several values' pieces are moved at a time: each is a write that the drive has to end, and a victim holds many.
+//! 3. Pieces of values that were overwritten or deleted are reported dead, so that the heap finds the best victims.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pumice_segment::{AppendClass, AppendError, Group, RecordPtr, Replayed};
+
+use crate::batch::Batch;
+use crate::entry::{Body, KeyEntry};
+use crate::errors::StoreError;
+use crate::flush::ROOM_TRIES;
+use crate::large::{LargeRef, PIECES_AT_ONCE};
+use crate::record;
+use crate::slice::{key_hash, lock};
+use crate::store::{Inner, show_key};
+use crate::types::{Seq, SliceId};
+
+/// Pieces of one value to move.
+pub struct OldPieces {
+    slice: SliceId,
+    key: Bytes,
+    /// The value's number.
+    id: u64,
+    pieces: Vec<OldPiece>,
+}
+
+struct OldPiece {
+    index: usize,
+    record: Replayed,
+    /// Where it was written again.
+    written: Option<RecordPtr>,
+}
+
+impl OldPieces {
+    /// How long they are where they lie.
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| u64::from(piece.record.ptr.len)).sum()
+    }
+}
+
+impl Inner {
+    /// Pieces that cleaning moves at a time: each is copied, which must fit into what the store may use.
+    pub fn pieces_moved_at_once(&self) -> usize {
+        ((self.options.memory_bytes >> 26) as usize).clamp(2, PIECES_AT_ONCE)
+    }
+
+    /// A window's pieces by value; `None` when some belong to values that no entry names yet. To be asked before the
+    /// index is: a value is registered until its entry is there. And before any is moved: what is moved of a victim that
+    /// is not released costs the reserve for nothing.
+    pub fn pieces_by_value(&self, records: Vec<Replayed>) -> Option<Vec<OldPieces>> {
+        let mut values: BTreeMap<(SliceId, Bytes, u64), Vec<OldPiece>> = BTreeMap::new();
+        let writers = lock(&self.large_writers);
+        for record in records {
+            let Some((owner, name, _)) = record::decode_piece(&record.payload) else { continue };
+            if writers.contains(&name.id) {
+                return None;
+            }
+            if usize::from(owner.slice.0) < self.slices.len() {
+                let key = record.payload.slice(owner.key);
+                let piece = OldPiece { index: name.index as usize, record, written: None };
+                values.entry((owner.slice, key, name.id)).or_default().push(piece);
+            }
+        }
+        let values = values.into_iter();
+        Some(values.map(|((slice, key, id), pieces)| OldPieces { slice, key, id, pieces }).collect())
+    }
+
+    /// Moves those of a value's pieces that are alive. Answers how many bytes they are.
+    pub async fn move_pieces(self: &Arc<Self>, mut value: OldPieces) -> Result<u64, StoreError> {
+        let moved = self.move_named_pieces(&mut value).await;
+        let written = value.pieces.iter().filter_map(|piece| piece.written);
+        if let Ok(true) = moved {
+            let bytes = written.map(|ptr| u64::from(ptr.len)).sum();
+            self.counters.moved_bytes.add(bytes);
+            return Ok(bytes);
+        }
+        // Nobody names them.
+        written.for_each(|ptr| self.heap.mark_dead(ptr));
+        moved.map(|_| 0)
+    }
+
+    /// Answers whether a list names what was written again.
+    async fn move_named_pieces(&self, value: &mut OldPieces) -> Result<bool, StoreError> {
+        let (slice, key) = (value.slice, value.key.clone());
+        let mut last_stale = None;
+        loop {
+            // Before the index is asked: what is retired after that is seen under the slice's lock.
+            if self.is_retired(slice, &key) {
+                return Ok(false);
+            }
+            let Some(found) = self.find(slice, &key).await?.filter(|found| found.large) else {
+                return Ok(false);
+            };
+            let list = match self.value_of(slice, &key, &found).await {
+                Err(error) if error.may_be_stale() && last_stale != Some(found.seq) => {
+                    last_stale = Some(found.seq);
+                    continue;
+                }
+                entry => entry?.large,
+            };
+            let Some(list) = list.filter(|list| list.id == value.id) else { return Ok(false) };
+            let mut list = LargeRef::clone(&list);
+            let mut is_named = false;
+            for piece in &mut value.pieces {
+                let named = list.pieces.get_mut(piece.index);
+                let Some(named) = named.filter(|named| named.ptr == piece.record.ptr) else { continue };
+                is_named = true;
+                named.ptr = match piece.written {
+                    Some(ptr) => ptr,
+                    None => *piece.written.insert(self.write_piece_again(&piece.record.payload).await?),
+                };
+            }
+            if !is_named {
+                return Ok(false);
+            }
+            if self.replace_list(slice, &key, &found, &list).await? {
+                return Ok(true);
+            }
+        }
+    }
+
+    async fn write_piece_again(&self, payload: &[u8]) -> Result<RecordPtr, StoreError> {
+        let mut object = self.heap.object_of(&[payload]);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.heap.move_object(record::PIECE, Group::Large, &mut object).await {
+                Ok(ptr) => return Ok(ptr),
+                Err(AppendError::Busy) if tries < ROOM_TRIES => self.segment_may_come().await,
+                Err(error) => {
+                    let what = "a piece of a large value".into();
+                    return Err(StoreError::Write { what, reason: error.to_string() });
+                }
+            }
+        }
+    }
+
+    /// Writes a large value's list of pieces anew, unless the key was written since `found`.
+    async fn replace_list(
+        &self,
+        slice: SliceId,
+        key: &[u8],
+        found: &KeyEntry,
+        list: &LargeRef,
+    ) -> Result<bool, StoreError> {
+        let mut batch = Batch::new();
+        batch.put_large(slice, key, found.tag, found.expire_ms, list);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            // The seal waits, so a key that no memtable speaks of is still what the tables say.
+            let turn = self.seal_turn.acquire(1).await;
+            // Before the index is asked, as for values (`Inner::candidate`).
+            let is_retired = self.is_retired(slice, key);
+            let newest = self.find(slice, key).await?;
+            if is_retired || newest.is_none_or(|newest| newest.seq != found.seq) {
+                return Ok(false);
+            }
+            let written = self.write_unless(&batch, slice, key, found.seq);
+            drop(turn);
+            match written {
+                None => return Ok(false),
+                Some(Ok(_)) => return Ok(true),
+                Some(Err(crate::WriteError::Busy)) if tries < ROOM_TRIES && !self.is_closing() => {
+                    self.segment_may_come().await;
+                }
+                Some(Err(error)) => {
+                    return Err(StoreError::Write { what: show_key(key), reason: error.to_string() });
+                }
+            }
+        }
+    }
+
+    /// Tells the heap of the pieces of large values that are gone; those that the key's newest list still names
+    /// are not.
+    pub async fn bury_large_values(&self) {
+        let dead = std::mem::take(&mut *lock(&self.dead_large));
+        for (slice, key, entry) in dead {
+            let Some(list) = self.list_of(&entry).await else { continue };
+            if let Body::Record(ptr) = entry.body {
+                self.heap.mark_dead(self.place_of(ptr));
+            }
+            let newest = match self.find(slice, &key).await {
+                Ok(Some(newest)) if newest.large => self.list_of(&newest).await,
+                _ => None,
+            };
+            let kept =
+                |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
+            for piece in list.pieces {
+                if !kept(piece.ptr) {
+                    self.heap.mark_dead(piece.ptr);
+                }
+            }
+        }
+    }
+
+    async fn list_of(&self, entry: &KeyEntry) -> Option<LargeRef> {
+        match &entry.body {
+            Body::Inline(list) => LargeRef::decode(list),
+            Body::Record(ptr) => {
+                let record = self.heap.read(self.place_of(*ptr)).await.ok()?;
+                let owner = record::decode_key(&record.payload)?;
+                LargeRef::decode(&record.payload[owner.rest])
+            }
+            Body::Tombstone => None,
+        }
+    }
+
+    /// Writes a batch of one key unless its prefix was retired, or a memtable holds a version of it other than `seq`.
+    fn write_unless(
+        &self,
+        batch: &Batch,
+        slice: SliceId,
+        key: &[u8],
+        seq: Seq,
+    ) -> Option<Result<Seq, crate::WriteError>> {
+        let mut guards = [self.slice(slice)];
+        let newest = guards[0].seq_in_memtables(key_hash(key), key);
+        if newest.is_some_and(|newest| newest != seq) || self.is_retired(slice, key) {
+            return None;
+        }
+        Some(self.write_locked(batch, AppendClass::System, |_| 0, &mut guards))
+    }
+}
