@@ -29,4 +29,4 @@ pub use place::Place;
 pub use scan::{NodeScan, NodeSnapshot};
 pub use set::{DriveSet, MEMBER_KEY, Member};
 pub use stats::{NodeStats, flash_written_bytes};
-pub use watch::{WatchFlag, Watches};
+pub use watch::{WatchFlag, Watches, Watching};

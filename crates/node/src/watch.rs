@@ -39,7 +39,31 @@ impl WatchFlag {
 struct Watched {
     space: u32,
     key: Bytes,
+    /// In the order of [`address`], so that one among many is found without looking at all.
     flags: Vec<Arc<WatchFlag>>,
+}
+
+impl Watched {
+    fn place_of(&self, flag: &Arc<WatchFlag>, compared: &mut u64) -> Result<usize, usize> {
+        self.flags.binary_search_by(|known| {
+            *compared += 1;
+            address(known).cmp(&address(flag))
+        })
+    }
+}
+
+/// Tells flags apart, and puts them in an order that means nothing.
+fn address(flag: &Arc<WatchFlag>) -> usize {
+    Arc::as_ptr(flag).addr()
+}
+
+/// What [`Watches::watch`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watching {
+    /// Whether the client did not watch the key before.
+    pub is_new: bool,
+    /// Keys and clients that were compared to find out.
+    pub compared: u64,
 }
 
 /// Every watched key of one server. Cheap to clone; any core may use it.
@@ -72,10 +96,11 @@ impl Watches {
     /// Starts to watch `key` of `space` for the client that owns `flag`. Watching twice changes nothing.
     ///
     /// Hold the key's latch: a change is then either seen by the read that follows or raises the flag.
-    pub fn watch(&self, space: u32, key: &[u8], flag: &Arc<WatchFlag>) {
+    pub fn watch(&self, space: u32, key: &[u8], flag: &Arc<WatchFlag>) -> Watching {
         let hash = KeyHash::of(space, key);
         let mut shard = self.shard(hash);
         let entries = shard.entry(hash).or_default();
+        let mut compared = entries.len() as u64;
         let place = match entries.iter().position(|e| e.space == space && e.key == key) {
             Some(place) => place,
             None => {
@@ -83,11 +108,13 @@ impl Watches {
                 entries.len() - 1
             }
         };
-        let flags = &mut entries[place].flags;
-        if !flags.iter().any(|known| Arc::ptr_eq(known, flag)) {
-            flags.push(flag.clone());
+        let entry = &mut entries[place];
+        let found = entry.place_of(flag, &mut compared);
+        if let Err(at) = found {
+            entry.flags.insert(at, flag.clone());
             self.inner.count.fetch_add(1, Ordering::SeqCst);
         }
+        Watching { is_new: found.is_err(), compared }
     }
 
     /// Stops watching `key` of `space` for the client that owns `flag`.
@@ -96,9 +123,10 @@ impl Watches {
         let mut shard = self.shard(hash);
         let Some(entries) = shard.get_mut(&hash) else { return };
         for entry in entries.iter_mut().filter(|e| e.space == space && e.key == key) {
-            let before = entry.flags.len();
-            entry.flags.retain(|known| !Arc::ptr_eq(known, flag));
-            self.inner.count.fetch_sub((before - entry.flags.len()) as u64, Ordering::SeqCst);
+            if let Ok(at) = entry.place_of(flag, &mut 0) {
+                entry.flags.remove(at);
+                self.inner.count.fetch_sub(1, Ordering::SeqCst);
+            }
         }
         entries.retain(|e| !e.flags.is_empty());
         if entries.is_empty() {

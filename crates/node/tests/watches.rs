@@ -56,3 +56,21 @@ fn unwatching_everything_leaves_nothing_behind() {
     watches.touch(0, &7u32.to_be_bytes());
     assert!(!flag.is_touched());
 }
+
+#[test]
+fn one_of_many_clients_that_watch_one_key_is_found_without_looking_at_all() {
+    let compared = |clients: usize| -> u64 {
+        let watches = Watches::default();
+        let flags: Vec<_> = (0..clients).map(|_| flag()).collect();
+        let watching = flags.iter().map(|flag| watches.watch(0, b"k", flag));
+        let first: u64 = watching.inspect(|watching| assert!(watching.is_new)).map(|it| it.compared).sum();
+        let again = flags.iter().map(|flag| watches.watch(0, b"k", flag));
+        let second: u64 = again.inspect(|watching| assert!(!watching.is_new)).map(|it| it.compared).sum();
+        assert_eq!(watches.len(), clients as u64);
+        flags.iter().for_each(|flag| watches.unwatch(0, b"k", flag));
+        assert!(watches.is_empty());
+        first + second
+    };
+    let (few, many) = (compared(500), compared(4 * 500));
+    assert!(many <= 8 * few, "{few} comparisons for 500 clients, {many} for four times as many");
+}

@@ -157,8 +157,8 @@ impl OwnedArgs {
         Args { buf: &self.buf, spans: &self.spans, large: &self.large }
     }
 
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        self.buf.len() + self.spans.len() * size_of::<Span>()
+    /// Bytes of memory that it refers to: two allocations, each with what the allocator notes of it.
+    pub fn memory_bytes(&self) -> usize {
+        self.buf.len() + self.spans.len() * size_of::<Span>() + 2 * 16
     }
 }

@@ -38,6 +38,8 @@ pub struct Client {
     pub input_bytes: AtomicU64,
     /// Bytes of replies not taken yet.
     pub output_bytes: AtomicU64,
+    /// Bytes of queued commands and watched keys.
+    pub transaction_bytes: AtomicU64,
     /// 2 or 3.
     pub protocol: AtomicU8,
     /// CLIENT NO-EVICT.
@@ -72,6 +74,7 @@ impl Client {
             watched: AtomicU64::new(0),
             input_bytes: AtomicU64::new(0),
             output_bytes: AtomicU64::new(0),
+            transaction_bytes: AtomicU64::new(0),
             protocol: AtomicU8::new(2),
             no_evict: AtomicBool::new(false),
             killed: AtomicBool::new(false),
@@ -151,7 +154,7 @@ impl Client {
         }
         format!(
             "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 ssub=0 multi={queued} \
-             qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r \
+             qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r \
              cmd={command} user=default redir=-1 resp={}",
             self.id,
             self.addr,
@@ -162,8 +165,9 @@ impl Client {
             now_ms.saturating_sub(load(&self.last_ms)) / 1000,
             load(&self.database),
             load(&self.input_bytes),
+            load(&self.transaction_bytes),
             load(&self.output_bytes),
-            load(&self.input_bytes) + load(&self.output_bytes),
+            load(&self.input_bytes) + load(&self.transaction_bytes) + load(&self.output_bytes),
             self.protocol.load(Ordering::Relaxed),
         )
     }

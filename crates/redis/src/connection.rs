@@ -68,7 +68,11 @@ pub async fn serve(server: Arc<Server>, stream: Stream, peer: PeerAddr, local_ad
     } else {
         let is_tcp = matches!(peer, PeerAddr::Tcp(_));
         match crate::transport::open(&server, stream, is_tcp).await {
-            Ok((receiver, sender)) => run(&server, &client, receiver, sender).await,
+            Ok((receiver, sender)) => {
+                let mut session = Session::new(client.clone(), !server.settings.has_password());
+                session.is_local = peer.is_local();
+                run(&server, &client, session, receiver, sender).await;
+            }
             Err(error) => tracing::debug!(client = client.id, %error, "the TLS handshake failed"),
         }
     }
@@ -80,9 +84,14 @@ const PROTECTED: &str = "-DENIED Pumice is running in protected mode because pro
      machines in, set a password with --redis-password, or, where the network is trusted, disable protected mode \
      with 'CONFIG SET protected-mode no' from this machine.\r\n";
 
-async fn run(server: &Arc<Server>, client: &Arc<crate::clients::Client>, receiver: Receiver, sender: Sender) {
+async fn run(
+    server: &Arc<Server>,
+    client: &Arc<crate::clients::Client>,
+    session: Session,
+    receiver: Receiver,
+    sender: Sender,
+) {
     let output = Rc::new(Output::new(server.clone(), client.clone()));
-    let session = Session::new(client.clone(), !server.settings.has_password());
     let mut ctx = Ctx::new(server.clone(), session);
     ctx.output = Some(output.clone());
     let mut connection = Connection {
@@ -131,6 +140,7 @@ async fn run(server: &Arc<Server>, client: &Arc<crate::clients::Client>, receive
     }
     // A send to a client that takes nothing ends only when the socket is shut down.
     sender.close().await;
+    connection.ctx.session.multi = None;
     connection.ctx.forget_watches();
     connection.count_input(0);
 }
@@ -421,7 +431,7 @@ impl Connection {
         self.count_input(self.pending.len());
     }
 
-    /// Notes how much input waits; answers by how much that grew, and what all clients' comes to.
+    /// Notes how much input waits; answers by how much that grew, and what all clients' comes to, transactions among it.
     fn note_input(&mut self, bytes: usize) -> (usize, u64) {
         let stats = &self.ctx.server.stats;
         let (grown, shrunk) =
@@ -431,7 +441,8 @@ impl Connection {
             self.ctx.session.client.input_bytes.store(bytes as u64, Ordering::Relaxed);
             stats.input_waiting_bytes.fetch_sub(shrunk as u64, Ordering::Relaxed);
         }
-        (grown, stats.input_waiting_bytes.fetch_add(grown as u64, Ordering::Relaxed) + grown as u64)
+        let total = stats.input_waiting_bytes.fetch_add(grown as u64, Ordering::Relaxed) + grown as u64;
+        (grown, total + stats.transaction_bytes.load(Ordering::Relaxed))
     }
 
     /// Notes how much input waits, and whether it may.

@@ -65,6 +65,10 @@ pub const OFFSET_OUT_OF_RANGE: &str = "ERR offset is out of range";
 pub const INVALID_CURSOR: &str = "ERR invalid cursor";
 /// Commands before AUTH.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
+/// DEBUG from whom it is not for.
+pub const NO_DEBUG: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it \
+                            from a local connection, otherwise you need to set this option in the configuration file, and then \
+                            restart the server.";
 /// A wrong password.
 pub const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 /// EXEC after a queueing error.

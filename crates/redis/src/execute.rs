@@ -8,12 +8,10 @@ use crate::args::{Args, OwnedArgs};
 use crate::command::{Command, Fast, Table};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
+use crate::options::DebugAccess;
 use crate::resp::parser::KEY_BYTES_MAX;
 use crate::resp::reply::Mark;
 use crate::session::ReplyMode;
-
-/// Bytes that one client may queue between MULTI and EXEC.
-const QUEUE_BYTES_MAX: usize = 256 << 20;
 
 /// What became of a command tried without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +68,7 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
         Ok(None) => ctx.reply.simple("QUEUED"),
         Err(failure) => {
             if let Some(multi) = &mut ctx.session.multi {
-                multi.is_broken = true;
+                multi.spoil();
             }
             ctx.server.stats.note_error(failure.text());
             if let Some(command) = Table::get().find(&args[0]) {
@@ -88,7 +86,7 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
 pub fn refuse(ctx: &mut Ctx, failure: &Failure) {
     let (mark, mode) = (ctx.reply.mark(), ctx.session.reply_mode);
     if let Some(multi) = &mut ctx.session.multi {
-        multi.is_broken = true;
+        multi.spoil();
     }
     ctx.server.stats.note_error(failure.text());
     ctx.reply.error(failure.text());
@@ -147,6 +145,9 @@ fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Fai
     if !command.arity_fits(args.len()) {
         return Err(errors::wrong_arity(facts.name));
     }
+    if facts.name == "debug" && !may_debug(ctx) {
+        return Err(errors::NO_DEBUG.into());
+    }
     if !ctx.session.is_authenticated && !command.no_auth {
         return Err(errors::NO_AUTH.into());
     }
@@ -162,21 +163,20 @@ fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Fai
     if let Some(multi) = &mut ctx.session.multi {
         let runs_at_once = matches!(facts.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset");
         if !runs_at_once {
-            let owned = OwnedArgs::from_args(args);
-            multi.bytes += owned.bytes();
-            if multi.bytes > QUEUE_BYTES_MAX {
-                multi.bytes -= owned.bytes();
-                return Err(Failure::new(format!(
-                    "OOM a transaction may queue {} MiB of commands, this one would be longer",
-                    QUEUE_BYTES_MAX >> 20
-                )));
-            }
-            multi.queue.push((command.index, owned));
+            multi.push(command.index, OwnedArgs::from_args(args))?;
             ctx.session.client.queued.store(multi.queue.len() as i64, Ordering::Relaxed);
             return Ok(None);
         }
     }
     Ok(Some(command))
+}
+
+fn may_debug(ctx: &Ctx) -> bool {
+    match ctx.server.options.debug {
+        DebugAccess::No => false,
+        DebugAccess::Local => ctx.session.is_local,
+        DebugAccess::Yes => true,
+    }
 }
 
 fn has_long_argument(args: &Args<'_>) -> bool {

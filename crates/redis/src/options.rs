@@ -17,6 +17,29 @@ pub struct TlsOptions {
     pub client_authorities: Option<PathBuf>,
 }
 
+/// Who may use DEBUG, as Redis's `enable-debug-command` says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DebugAccess {
+    /// Nobody.
+    #[default]
+    No,
+    /// Clients of this machine.
+    Local,
+    /// Everybody.
+    Yes,
+}
+
+impl DebugAccess {
+    /// As CONFIG GET answers it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::No => "no",
+            Self::Local => "local",
+            Self::Yes => "yes",
+        }
+    }
+}
+
 /// How to serve Redis clients.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -32,6 +55,8 @@ pub struct Options {
     pub input_bytes_max: u64,
     /// Memory for replies that clients did not take yet, all clients together, in bytes.
     pub output_bytes_max: u64,
+    /// Who may use DEBUG.
+    pub debug: DebugAccess,
     /// TLS on every TCP address.
     pub tls: Option<TlsOptions>,
     /// What INFO tells as `tcp_port`; 0: none.
@@ -53,6 +78,7 @@ impl Default for Options {
             protected_mode: true,
             input_bytes_max: 256 << 20,
             output_bytes_max: 256 << 20,
+            debug: DebugAccess::No,
             tls: None,
             port: 6379,
             directory: PathBuf::from("."),

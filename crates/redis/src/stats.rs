@@ -55,6 +55,10 @@ pub struct Stats {
     pub output_waiting_bytes: AtomicU64,
     /// Bytes received and not carried out, all clients together.
     pub input_waiting_bytes: AtomicU64,
+    /// Bytes of queued commands and watched keys, all clients together.
+    pub transaction_bytes: AtomicU64,
+    /// Keys and clients that WATCH compared with those that it was given: what telling known from new ones costs.
+    pub watched_compared: AtomicU64,
     /// How fast the counters rise.
     rates: Mutex<Rates>,
     /// The slow log.
@@ -79,6 +83,8 @@ impl Default for Stats {
             input_limit_closes: AtomicU64::new(0),
             output_waiting_bytes: AtomicU64::new(0),
             input_waiting_bytes: AtomicU64::new(0),
+            transaction_bytes: AtomicU64::new(0),
+            watched_compared: AtomicU64::new(0),
             rates: Mutex::default(),
             slowlog: Mutex::default(),
         }
@@ -103,6 +109,7 @@ impl Stats {
             &self.expired_keys,
             &self.error_replies,
             &self.uncommitted_walked,
+            &self.watched_compared,
             &self.output_limit_closes,
             &self.input_limit_closes,
         ] {

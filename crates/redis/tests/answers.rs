@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Setup, TestServer, check, check_on};
+use pumice_redis::options::{DebugAccess, Options};
 
 /// Nothing else is written, so a reply that waited for the next write would never come.
 #[test]
@@ -60,6 +61,19 @@ fn parameters_are_refused_as_redis_refuses_them() {
     };
     for (line, why) in [
         ("appendonly perhaps", "argument must be 'yes' or 'no'"),
+        (
+            "appendonly no",
+            "every write is kept without such a file; how soon it is safe is chosen at start (--durability)",
+        ),
+        (
+            "maxmemory 1gb",
+            "memory is chosen at start (--memory, 268435456 bytes now); data may exceed it, and nothing is evicted",
+        ),
+        (
+            "maxmemory 0",
+            "memory is chosen at start (--memory, 268435456 bytes now); data may exceed it, and nothing is evicted",
+        ),
+        ("enable-debug-command yes", "can't set immutable config"),
         ("protected-mode 1", "argument must be 'yes' or 'no'"),
         ("maxmemory -1", "argument must be a memory value"),
         ("maxmemory x", "argument must be a memory value"),
@@ -70,7 +84,33 @@ fn parameters_are_refused_as_redis_refuses_them() {
         let name = line.split(' ').next().unwrap_or_default();
         check(&format!("> CONFIG SET {line}\n{}", refused(name, why)));
     }
-    check("> CONFIG SET appendonly NO protected-mode YES maxmemory 1gb\nOK");
+    check("> CONFIG SET appendonly YES protected-mode YES maxmemory 256mb\nOK");
+    let twice = refused("maxmemory", "duplicate parameter");
+    check(&format!("> CONFIG SET maxmemory 10000001 maxmemory 10000002\n{twice}"));
+    check("> CONFIG GET maxmemory appendonly\n[\"appendonly\", \"yes\", \"maxmemory\", \"268435456\"]");
+}
+
+#[test]
+fn debug_is_for_those_who_were_let_in_at_start() {
+    let refused = "(error) ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run \
+                   it from a local connection, otherwise you need to set this option in the configuration file, and then \
+                   restart the server.";
+    for (debug, name) in [(DebugAccess::No, "no"), (DebugAccess::Local, "local"), (DebugAccess::Yes, "yes")] {
+        let options = Options { debug, port: 0, ..Options::default() };
+        let server = TestServer::with(Setup { options, ..Setup::default() });
+        // Over a Unix socket: local.
+        let mut client = server.client();
+        let reply = if debug == DebugAccess::No { refused } else { "OK" };
+        for line in ["DEBUG SLEEP 0", "DEBUG POPULATE 1"] {
+            assert_eq!(client.line(line).to_string(), reply, "{name}");
+        }
+        client.line("MULTI");
+        client.line("DEBUG SLEEP 0");
+        let aborted = client.line("EXEC").to_string().starts_with("(error) EXECABORT");
+        assert_eq!(aborted, debug == DebugAccess::No, "{name}");
+        let told = client.line("CONFIG GET enable-debug-command").to_string();
+        assert_eq!(told, format!("[\"enable-debug-command\", \"{name}\"]"));
+    }
 }
 
 #[test]

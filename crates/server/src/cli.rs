@@ -84,6 +84,18 @@ pub enum DurabilityArg {
     None,
 }
 
+/// Who may use DEBUG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DebugArg {
+    /// Nobody (the default)
+    No,
+    /// Clients of this machine
+    Local,
+    /// Every client
+    Yes,
+}
+
 #[derive(Debug, Default, Args)]
 pub struct ServeArgs {
     /// Directory for the default drive and the control socket [default: ./pumice-data]
@@ -122,6 +134,9 @@ pub struct ServeArgs {
     /// Let clients from other machines in without a password
     #[arg(long)]
     pub no_protected_mode: bool,
+    /// Who may use DEBUG, which test tools need and which can keep a server busy [default: no]
+    #[arg(long, value_name = "WHO")]
+    pub enable_debug_command: Option<DebugArg>,
     /// Days in which the patrol reads each drive once, to move what decays before it is lost; 0: none [default: 28]
     #[arg(long, value_name = "DAYS")]
     pub patrol_days: Option<f64>,

@@ -7,7 +7,7 @@ use pumice_base::size::parse_size;
 use pumice_reactor::Addr;
 use serde::Deserialize;
 
-use crate::cli::{DurabilityArg, ServeArgs};
+use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
 use crate::exit::Stop;
 use crate::logging;
 
@@ -38,6 +38,7 @@ pub struct Settings {
     pub durability: DurabilityArg,
     pub password: Option<String>,
     pub protected_mode: bool,
+    pub debug: DebugArg,
     pub clients_max: u32,
     /// 0: no patrol.
     pub patrol_days: f64,
@@ -82,6 +83,7 @@ struct ConfigFile {
     #[serde(alias = "requirepass")]
     password: Option<String>,
     protected_mode: Option<bool>,
+    enable_debug_command: Option<DebugArg>,
     max_clients: Option<u32>,
     patrol_days: Option<f64>,
     redis_tls_cert: Option<PathBuf>,
@@ -158,6 +160,7 @@ impl Settings {
             durability: args.durability.or(file.durability).unwrap_or(DurabilityArg::Always),
             password: args.password.or(file.password).filter(|p| !p.is_empty()),
             protected_mode: !args.no_protected_mode && file.protected_mode.unwrap_or(true),
+            debug: args.enable_debug_command.or(file.enable_debug_command).unwrap_or(DebugArg::No),
             patrol_days,
             clients_max,
             tls,

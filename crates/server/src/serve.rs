@@ -21,9 +21,10 @@ use pumice_node::{Node, NodeOptions};
 use pumice_reactor::sync::Event;
 use pumice_reactor::{Addr, CoreId, LocalBoxFuture, Signal, spawn};
 use pumice_redis::face;
+use pumice_redis::options::DebugAccess;
 use pumice_redis::server::Server;
 
-use crate::cli::{DurabilityArg, ServeArgs};
+use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
 use crate::config::Settings;
 use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
@@ -378,6 +379,11 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         protected_mode: settings.protected_mode,
         input_bytes_max: client_bytes,
         output_bytes_max: client_bytes,
+        debug: match settings.debug {
+            DebugArg::No => DebugAccess::No,
+            DebugArg::Local => DebugAccess::Local,
+            DebugArg::Yes => DebugAccess::Yes,
+        },
         tls: settings.tls.as_ref().map(|tls| pumice_redis::options::TlsOptions {
             certificate: tls.cert.clone(),
             key: tls.key.clone(),

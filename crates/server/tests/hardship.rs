@@ -38,7 +38,7 @@ fn strangers_are_turned_away_until_there_is_a_password_or_somebody_lets_them_in(
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &["--redis", "0.0.0.0:0"]);
+    let server = Server::start(dir.path(), &["--redis", "0.0.0.0:0", "--enable-debug-command", "local"]);
     let line = server.faces.iter().find_map(|face| face.strip_prefix("redis on 0.0.0.0:")).unwrap();
     let port: u16 = line.split(' ').next().unwrap().parse().unwrap();
     let refused = first_line(ip, port);
@@ -58,6 +58,11 @@ fn strangers_are_turned_away_until_there_is_a_password_or_somebody_lets_them_in(
     let url = format!("redis://:secret@{ip}:{port}/");
     let mut stranger = redis::Client::open(url).unwrap().get_connection().expect("the password lets it in");
     let _: () = stranger.set("k", "v").unwrap();
+    let debug =
+        |client: &mut redis::Connection| redis::cmd("DEBUG").arg("SLEEP").arg("0").query::<String>(client);
+    let refused = debug(&mut stranger).unwrap_err().to_string();
+    assert!(refused.contains("DEBUG command not allowed"), "{refused}");
+    assert_eq!(debug(&mut client).unwrap(), "OK");
     server.stop();
 }
 

@@ -77,6 +77,7 @@ fn live(server: &Server) -> Vec<(&'static str, String)> {
         ("databases", crate::keyspace::DATABASES.to_string()),
         ("dbfilename", String::new()),
         ("dir", server.options.directory.display().to_string()),
+        ("enable-debug-command", server.options.debug.name().to_string()),
         ("maxclients", number(&settings.clients_max)),
         ("maxmemory", server.options.memory_bytes.to_string()),
         ("maxmemory-policy", settings.policy().to_string()),
@@ -162,8 +163,11 @@ fn set(server: &Server, args: &Args<'_>) -> CommandResult {
         if pairs.iter().any(|(known, _)| *known == name) {
             return Err(refuse(&name, "duplicate parameter"));
         }
-        let value = check(server, &name, &value)?;
         pairs.push((name, value));
+    }
+    // Names first, as Redis does: what is wrong with a value is told only of parameters that could be set.
+    for (name, value) in &mut pairs {
+        *value = check(server, name, value)?;
     }
     for (name, value) in pairs {
         apply(server, &name, &value);
@@ -196,9 +200,22 @@ fn check(server: &Server, name: &str, value: &str) -> Result<String, Failure> {
             Value::Memory(0).check(name, value)
         }
         _ if COMPACT_LIMITS.contains(&name) => Value::Whole(0, i64::MAX).check(name, value),
-        // Benchmarks and test suites switch these as they please; what they would do is always on here.
-        "appendonly" => Value::YesNo.check(name, value),
-        "maxmemory" => Value::Memory(0).check(name, value),
+        "appendonly" => {
+            let word = Value::YesNo.check(name, value)?;
+            let why = "every write is kept without such a file; how soon it is safe is chosen at start (--durability)";
+            if word == "yes" { Ok(word) } else { Err(refuse(name, why)) }
+        }
+        "maxmemory" => {
+            let bytes = Value::Memory(0).check(name, value)?;
+            let budget = server.options.memory_bytes;
+            if bytes == budget.to_string() {
+                return Ok(bytes);
+            }
+            let why = format!(
+                "memory is chosen at start (--memory, {budget} bytes now); data may exceed it, and nothing is evicted"
+            );
+            Err(refuse(name, &why))
+        }
         _ => match kept {
             Some(kind) => kind.check(name, value),
             None if live(server).iter().any(|(known, _)| *known == name) => {

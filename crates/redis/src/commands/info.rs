@@ -178,7 +178,8 @@ fn memory(ctx: &Ctx, lines: &mut Lines) {
     lines.add("maxmemory_human", format_size(budget));
     lines.add("maxmemory_policy", "noeviction");
     lines.add("mem_fragmentation_ratio", "1.00");
-    lines.add("mem_clients_normal", load(&stats.input_waiting_bytes) + load(&stats.output_waiting_bytes));
+    let of_clients = [&stats.input_waiting_bytes, &stats.transaction_bytes, &stats.output_waiting_bytes];
+    lines.add("mem_clients_normal", of_clients.into_iter().map(load).sum::<u64>());
     lines.add("mem_allocator", "system");
 }
 

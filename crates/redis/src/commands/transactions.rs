@@ -14,7 +14,7 @@ use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
 use crate::handler;
 use crate::keyspace::{Overlay, is_expired, latch_hash};
-use crate::session::Multi;
+use crate::session::{Multi, TransactionMemory, WatchedKey};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -29,7 +29,7 @@ async fn multi(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
     if ctx.session.multi.is_some() {
         return Err("ERR MULTI calls can not be nested".into());
     }
-    ctx.session.multi = Some(Multi::default());
+    ctx.session.multi = Some(Multi::new(ctx.transaction_memory()));
     ctx.session.client.queued.store(0, Ordering::Relaxed);
     ctx.reply.ok();
     Ok(())
@@ -50,19 +50,37 @@ async fn watch(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         return Err("ERR WATCH inside MULTI is not allowed".into());
     }
     let _held = ctx.latch(args.iter_from(1)).await;
+    let outcome = watch_keys(ctx, &args).await;
+    ctx.session.client.watched.store(ctx.session.watched.len() as u64, Ordering::Relaxed);
+    outcome?;
+    ctx.reply.ok();
+    Ok(())
+}
+
+/// Watches keys until all are watched, or one cannot be. The registry tells those that are watched already.
+async fn watch_keys(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
     let database = ctx.session.database;
     for user_key in args.iter_from(1) {
-        if ctx.session.watched.iter().any(|(d, k, _)| *d == database && k == user_key) {
+        let watches = ctx.server.node.watches();
+        let watching = watches.watch(database as u32, user_key, &ctx.session.watch);
+        ctx.server.stats.watched_compared.fetch_add(watching.compared, Ordering::Relaxed);
+        if !watching.is_new {
             continue;
         }
-        ctx.server.node.watches().watch(database as u32, user_key, &ctx.session.watch);
+        let mut memory = ctx.session.watched_memory.take().unwrap_or_else(|| ctx.transaction_memory());
+        let room = memory.grow(WatchedKey::memory_bytes(user_key));
+        ctx.session.watched_memory = Some(memory);
+        if let Err(failure) = room {
+            watches.unwatch(database as u32, user_key, &ctx.session.watch);
+            return Err(failure);
+        }
+        // Noted before anything can fail: what is watched must be known, to be forgotten.
+        let at = ctx.session.watched.len();
+        ctx.session.watched.push(WatchedKey { database, key: user_key.to_vec(), was_gone: false });
         let key = ctx.key(user_key);
         let meta = ctx.meta(key.place, key.raw()).await?;
-        let was_gone = meta.is_none_or(|meta| is_expired(meta.expire_ms, ctx.now_ms));
-        ctx.session.watched.push((database, user_key.to_vec(), was_gone));
+        ctx.session.watched[at].was_gone = meta.is_none_or(|meta| is_expired(meta.expire_ms, ctx.now_ms));
     }
-    ctx.session.client.watched.store(ctx.session.watched.len() as u64, Ordering::Relaxed);
-    ctx.reply.ok();
     Ok(())
 }
 
@@ -74,11 +92,16 @@ async fn unwatch(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 }
 
 impl Ctx {
+    fn transaction_memory(&self) -> TransactionMemory {
+        TransactionMemory::new(self.server.clone(), self.session.client.clone())
+    }
+
     /// Stops watching.
     pub(crate) fn forget_watches(&mut self) {
-        for (database, key, _) in self.session.watched.drain(..) {
+        for WatchedKey { database, key, .. } in std::mem::take(&mut self.session.watched) {
             self.server.node.watches().unwatch(database as u32, &key, &self.session.watch);
         }
+        self.session.watched_memory = None;
         self.session.watch.reset();
         self.session.client.watched.store(0, Ordering::Relaxed);
     }
@@ -88,11 +111,12 @@ impl Ctx {
         if self.session.watch.is_touched() {
             return Ok(true);
         }
-        for (database, key, was_gone) in self.session.watched.clone() {
-            if was_gone {
+        for at in 0..self.session.watched.len() {
+            let watched = &self.session.watched[at];
+            if watched.was_gone {
                 continue;
             }
-            let key = self.key_in(database, &key);
+            let key = self.key_in(watched.database, &watched.key);
             let meta = self.meta(key.place, key.raw()).await?;
             if meta.is_none_or(|meta| is_expired(meta.expire_ms, self.now_ms)) {
                 return Ok(true);
@@ -105,7 +129,7 @@ impl Ctx {
 async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
     let Some(multi) = ctx.session.multi.take() else { return Err("ERR EXEC without MULTI".into()) };
     ctx.session.client.queued.store(-1, Ordering::Relaxed);
-    if multi.is_broken {
+    if multi.is_broken() {
         ctx.forget_watches();
         return Err(errors::EXEC_ABORT.into());
     }
@@ -114,7 +138,7 @@ async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
     let mut database = ctx.session.database;
     let mut everything = false;
     let mut hashes: Vec<KeyHash> =
-        ctx.session.watched.iter().map(|(database, key, _)| latch_hash(*database, key)).collect();
+        ctx.session.watched.iter().map(|watched| latch_hash(watched.database, &watched.key)).collect();
     for (index, owned) in &multi.queue {
         let (facts, args) = (table.commands()[*index].facts, owned.args());
         match facts.name {

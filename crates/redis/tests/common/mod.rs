@@ -14,7 +14,7 @@ use pumice_kv::{Store, StoreFormat};
 use pumice_node::{Node, NodeOptions};
 use pumice_reactor::{Config, CoreId, Running};
 use pumice_redis::face;
-use pumice_redis::options::Options;
+use pumice_redis::options::{DebugAccess, Options};
 use pumice_redis::server::Server;
 
 pub use client::{Client, Reply};
@@ -52,7 +52,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            options: Options { port: 0, ..Options::default() },
+            options: Options { port: 0, debug: DebugAccess::Yes, ..Options::default() },
             drives: 1,
             drive_bytes: 1 << 30,
             memory_bytes: 64 << 20,
