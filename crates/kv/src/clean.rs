@@ -55,6 +55,8 @@ const BARREN_MAX: u32 = 96;
 /// Of such victims, those that are not counted because a merge went on meanwhile, at most: cleaning gives merges their
 /// work, so they may go on for ever.
 const SPARED_MAX: u32 = 2 * BARREN_MAX;
+/// Free segments, the reserve included, with which a flush has some that cleaning does not need.
+const FLUSH_SEGMENTS: u64 = 2;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 2;
 /// Times that a victim is read before what does not read is given up: some errors pass.
@@ -161,12 +163,16 @@ pub async fn clean_task(store: Arc<Inner>) {
             spared += 1;
         } else {
             barren += 1;
-            // A flush without room would wait for cleaning, which would wait for it.
-            if barren.is_multiple_of(BARREN_MAX / 4)
-                && store.has_room_for_upkeep()
-                && let Err(error) = store.uncover_dead().await
-            {
-                tracing::warn!(%error, "a flush for cleaning's sake failed");
+            if barren.is_multiple_of(BARREN_MAX / 4) {
+                store.free_released(&mut released).await;
+                // A flush without room would wait for cleaning, which would wait for it.
+                let uncovered = match store.free_of_all_kinds() >= FLUSH_SEGMENTS {
+                    true => store.uncover_dead().await,
+                    false => Ok(store.heap.seal_tables()),
+                };
+                if let Err(error) = uncovered {
+                    tracing::warn!(%error, "a flush for cleaning's sake failed");
+                }
             }
         }
         merges = merged;
@@ -258,10 +264,11 @@ impl Inner {
     /// Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables and these are merged.
     async fn uncover_dead(self: &Arc<Self>) -> Result<(), StoreError> {
         self.merge_eagerly.store(true, Ordering::Relaxed);
-        self.heap.seal_tables();
         if self.active_bytes.load(Ordering::Relaxed) > 0 {
             self.flush().await?;
         }
+        // What is open of tables may be most of what there is to be won. The flush fills it first.
+        self.heap.seal_tables();
         self.merge_wanted.notify_one();
         Ok(())
     }
@@ -426,9 +433,10 @@ impl Inner {
         Ok(points_here.then_some(Candidate { slice, key, record, found, epoch }))
     }
 
-    /// Bytes moved in one write: a small part of a segment, so that little is left over at its end.
+    /// Bytes moved in one write: a quarter of a segment where segments are small, because every write ends in half a page of
+    /// padding; the heap fills what is left of a segment with a part of it.
     pub fn move_bytes(&self) -> usize {
-        MOVE_BYTES.min(self.heap.segment_bytes() as usize / 16)
+        MOVE_BYTES.min(self.heap.segment_bytes() as usize / 4)
     }
 
     pub(crate) fn is_retired(&self, slice: SliceId, key: &[u8]) -> bool {

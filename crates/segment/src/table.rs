@@ -141,7 +141,9 @@ impl Table {
         let geometry = device.geometry();
         // Elsewhere hardly any program fails.
         let kept_for_rescue = u32::from(device.wears());
-        let frames = geometry.block_bytes() / frame_bytes.clamp(geometry.page_bytes, geometry.block_bytes());
+        // Frames of moved records are a quarter of a segment at most.
+        let frames =
+            geometry.block_bytes() / frame_bytes.clamp(geometry.page_bytes, geometry.block_bytes() / 4);
         Self {
             device: device.clone(),
             geometry,
@@ -296,11 +298,11 @@ impl Table {
     }
 
     /// Lends or calls back, seeing how much is alive. What is not known to be dead counts, and what cannot be won: cleaning moves
-    /// records in frames of a sixteenth of a segment or less, each of which may lose a page at its end. Much may be written before
-    /// the next look: what is lent is called back as well when so many segments were opened that three quarters may be alive.
+    /// records in frames of a quarter of a segment or less, and each victim's last frame is smaller: eight may lose a page at their
+    /// ends. Much may be written before the next look: what is lent is called back as well when so many segments were opened that three quarters may be alive.
     fn lend(&mut self, live_bytes: u64) {
         let segment_bytes = u64::from(self.geometry.block_bytes());
-        let live_bytes = live_bytes + live_bytes * 16 * u64::from(self.geometry.page_bytes) / segment_bytes;
+        let live_bytes = live_bytes + live_bytes * 8 * u64::from(self.geometry.page_bytes) / segment_bytes;
         let segments = self.entries.len() as u64 - u64::from(self.first_data);
         self.lent_for = (segments * segment_bytes / 4 * 3).saturating_sub(live_bytes) / segment_bytes;
         self.lent = if self.lent_for > 0 { self.reserve / 2 } else { 0 };

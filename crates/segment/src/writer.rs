@@ -151,15 +151,39 @@ pub(crate) fn seal_tables(inner: &Inner) {
     }
 }
 
-/// Waits for the turn on a lane of the group.
-async fn take_lane(inner: &Inner, group: Group) -> (usize, Permit<'_>) {
+/// Waits for the turn on a lane of the group, for a frame of `padded` bytes.
+async fn take_lane(inner: &Inner, group: Group, padded: usize) -> (usize, Permit<'_>) {
     let lanes = lanes(inner, group);
+    if let Some(shared) = shared_lane(inner, lanes, padded) {
+        return (shared, inner.writers[shared].turn().acquire(1).await);
+    }
     let free = |&lane: &usize| Some((lane, inner.writers[lane].turn().try_acquire(1)?));
     if let Some(taken) = lanes.iter().find_map(free) {
         return taken;
     }
     let lane = lanes[inner.next_lane.fetch_add(1, Ordering::Relaxed) % lanes.len()];
     (lane, inner.writers[lane].turn().acquire(1).await)
+}
+
+/// While segments are short a group of tables opens none of its own: it goes where there is room, and where there is none what
+/// is nearly full makes way, so that what is left of the others is not lost.
+fn shared_lane(inner: &Inner, lanes: &[usize], padded: usize) -> Option<usize> {
+    if lanes.len() > 1 || !TABLE_LANES.contains(&lanes[0]) || !inner.table().is_short() {
+        return None;
+    }
+    let own = lanes[0];
+    let room = |lane: usize| Some(open_room(inner, inner.writers[lane].next_open()?));
+    if room(own).is_some_and(|room| room >= padded) {
+        return Some(own);
+    }
+    let open = TABLE_LANES.into_iter().filter_map(|lane| Some((room(lane)?, lane)));
+    let fits = open.clone().filter(|&(room, _)| room >= padded).min();
+    fits.or_else(|| open.min()).map(|(_, lane)| lane)
+}
+
+/// Bytes that are left in an open segment.
+fn open_room(inner: &Inner, open: OpenSegment) -> usize {
+    inner.segment_bytes as usize - (open.offset as usize).max(inner.page_bytes())
 }
 
 /// Bytes of a frame with one record.
@@ -174,13 +198,13 @@ pub(crate) fn object_max_bytes(inner: &Inner) -> u32 {
 
 /// See [`crate::Heap::object_room`].
 pub(crate) fn object_room(inner: &Inner, group: Group) -> u32 {
-    let page = inner.page_bytes() as u32;
     let fresh = object_max_bytes(inner);
     // Of the lane that is free, if one is.
     let lanes = lanes(inner, group);
     let free = lanes.iter().find(|&&lane| inner.writers[lane].turn().available() > 0);
-    let Some(open) = inner.writers[*free.unwrap_or(&lanes[0])].next_open() else { return fresh };
-    let left = inner.segment_bytes - open.offset.max(page);
+    let lane = shared_lane(inner, lanes, 0).unwrap_or(*free.unwrap_or(&lanes[0]));
+    let Some(open) = inner.writers[lane].next_open() else { return fresh };
+    let left = open_room(inner, open) as u32;
     // Less than a sixteenth of a segment is not worth a piece: the segment is sealed.
     match left.checked_sub(frame_bytes(0, true) as u32) {
         Some(room) if room >= inner.segment_bytes / 16 => room,
@@ -194,7 +218,7 @@ fn moved_frame_max(inner: &Inner) -> usize {
     let max = inner.frame_max_bytes();
     let Some(open) = inner.writers[Stream::Moved as usize].open() else { return max };
     let left = inner.segment_bytes as usize - (open.offset as usize).max(page);
-    if left > 4 * page { max.min(left / page * page) } else { max }
+    if left > page { max.min(left / page * page) } else { max }
 }
 
 /// The segment being written: sealed if the write is abandoned, because how far it came is not known then.
@@ -330,12 +354,9 @@ async fn take_segment(
     padded: usize,
 ) -> Result<OpenSegment, AppendError> {
     let writer = &inner.writers[lane];
-    let page = inner.page_bytes();
-    let mut room = inner.segment_bytes as usize;
     inner.check_reserve(class)?;
     if let Some(open) = writer.take_open() {
-        room -= (open.offset as usize).max(page);
-        if padded <= room {
+        if padded <= open_room(inner, open) {
             return Ok(open);
         }
         inner.table().seal(open.id);
@@ -384,7 +405,8 @@ pub(crate) async fn write_object(
 ) -> Result<RecordPtr, AppendError> {
     // Before the turn: others write meanwhile.
     object.frame.end(kind);
-    let (lane, _turn) = take_lane(inner, group).await;
+    let padded = object.frame.frame_bytes().next_multiple_of(inner.page_bytes());
+    let (lane, _turn) = take_lane(inner, group, padded).await;
     let ptrs = write_frame(inner, lane, group.stream(), class, &mut object.frame, None).await?;
     Ok(ptrs[0])
 }

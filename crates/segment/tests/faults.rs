@@ -11,7 +11,8 @@ use mini::{History, Mini, Write, value_bytes};
 use pumice_base::rng::Rng;
 use pumice_flash::BlockAddr;
 use pumice_segment::{
-    AppendClass, AppendError, Heap, HeapError, HeapOptions, MetaEdit, ReadError, RecordIn, RecordPtr,
+    AppendClass, AppendError, Group, Heap, HeapError, HeapOptions, MetaEdit, ReadError, RecordIn, RecordPtr,
+    TABLE_GROUPS,
 };
 
 fn small() -> HeapOptions {
@@ -193,8 +194,8 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
         look();
         assert_eq!(free(), (6, 0), "a full drive lends nothing");
         // 58 segments are for data. As many as are lent may be opened before three quarters of them can be alive.
-        // Of each sixteenth of a segment a page cannot be won.
-        let packed = segment_bytes + 16 * u64::from(device_page);
+        // Of each of eight frames in a segment a page cannot be won.
+        let packed = segment_bytes + 8 * u64::from(device_page);
         let live_most = 58 * segment_bytes / 4 * 3 * segment_bytes / packed;
         let mut dead = ptrs.clone().into_iter();
         let mut kill = |left_segments: u64| {
@@ -228,5 +229,54 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
                 "cleaning brings it back, {class:?} wait: {refused:?}"
             );
         }
+    });
+}
+
+/// A flush that opened a segment for each group would find none where it would win the most: groups share what is open
+/// while segments are short, and what does not fit anywhere takes the place of what is nearly full.
+#[test]
+fn groups_of_tables_share_segments_while_these_are_short() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("dir");
+        let device = file(dir.path(), 32 << 20).await;
+        Heap::format(&device, &format_options()).await.expect("format");
+        let options = HeapOptions { reserve_segments: Some(8), ..options() };
+        let heap = Heap::open(device, options, &no_progress).await.expect("open").heap;
+        let segment_bytes = heap.segment_bytes();
+        let free = || {
+            let space = heap.space();
+            (space.free + space.reserved) / u64::from(segment_bytes)
+        };
+        let write = async |group: u8, bytes: u32| {
+            let payload = vec![group; bytes as usize];
+            let mut object = heap.object_of(&[&payload]);
+            let ptr = heap.write_object(3, Group::Tables(group), &mut object).await.expect("object");
+            assert_eq!(heap.read(ptr).await.expect("read").payload[..], payload[..]);
+            ptr.addr.segment()
+        };
+        let groups = 0..TABLE_GROUPS as u8;
+        for group in groups.clone() {
+            write(group, 1000).await;
+        }
+        let open = heap.segments_in_use().len();
+        assert_eq!(open, TABLE_GROUPS, "each group has one of its own while there are many");
+        // Whole segments of the first, until five are left of a reserve of eight.
+        while free() > 5 {
+            write(0, heap.object_room(Group::Large) / 10 * 9).await;
+        }
+        heap.seal_tables();
+        let in_use = heap.segments_in_use().len();
+        let mut places: Vec<_> = Vec::new();
+        for group in groups.clone().rev() {
+            places.push(write(group, 1000).await);
+        }
+        places.dedup();
+        assert_eq!(places.len(), 1, "one takes what all write");
+        assert_eq!(heap.segments_in_use().len(), in_use + 1);
+        assert!(heap.object_room(Group::Tables(2)) < segment_bytes, "tables are cut to fit what they share");
+        let room = heap.object_room(Group::Tables(2));
+        let next = write(1, room + 5000).await;
+        assert_ne!(next, places[0]);
+        assert_eq!(write(2, 1000).await, next, "and nobody goes on in what made way");
     });
 }

@@ -1,4 +1,4 @@
-//! What a commit stream in several segments at once asks of the table.
+//! What streams in several segments at once ask of the table.
 
 use super::Table;
 
@@ -18,5 +18,10 @@ impl Table {
     /// Whether `n` segments can be opened that nobody needs: `reserve` more than these stay free for users.
     pub(crate) fn can_spare(&self, n: usize, reserve: usize) -> bool {
         self.free_count() as usize >= self.user_floor() as usize + n + reserve && self.openable() >= 2 * n
+    }
+
+    /// Whether not even users get segments, so that nobody should open any for convenience.
+    pub(crate) fn is_short(&self) -> bool {
+        self.free_count() < self.least_free_for_users()
     }
 }
