@@ -419,15 +419,16 @@ impl Heap {
         victim
     }
 
-    /// A segment whose records should move while they still read, whatever it has to win: a program failed in it, or a page
-    /// of it needed nearly all that its code corrects. Claimed as a victim is. Costs next to nothing while there is none.
+    /// A segment whose records should move whatever it has to win: while they still read, because a program failed in it or a
+    /// page of it needed nearly all that its code corrects; or because it lies where superblocks need room. Claimed as a victim is. Costs next to nothing while there is none.
     pub fn endangered(&self) -> Option<SegmentId> {
         let is_news = self.inner.device.take_weak_news();
+        let replay_from = self.inner.meta.state().replay_from;
         let mut table = self.inner.table();
         if is_news {
             table.note_weak();
         }
-        table.endangered()
+        table.endangered(replay_from)
     }
 
     /// Segments with a page near what its code corrects, whose records have not moved yet.

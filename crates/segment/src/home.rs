@@ -3,9 +3,10 @@
 //! On media whose blocks turn bad (superblocks of version 2) both may move: a segment of the metadata log that failed, or is
 //! worn, is replaced by a free one before its half is written again; a superblock that names the new place is durable first,
 //! and until the snapshot behind it is, the other half holds. A segment of superblocks that failed is replaced by a free one
-//! among the first, where they are sought. On other drives they stay where they were formatted.
+//! among the first, where they are sought: the segment table keeps spares there (`table/system.rs`). Should these have failed,
+//! too, what is spoilt of the log is written once more as it is. On other drives they stay where they were formatted.
 //!
-//! Rejected: spare segments kept for this alone; the heap's reserve has some at all times.
+//! Rejected: the heap's reserve instead of spares; it has free segments at all times, but none need be among the first.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +17,6 @@ use pumice_reactor::{IoBuf, WriteSync};
 use crate::HeapError;
 use crate::inner::Inner;
 use crate::layout::superblock::{Placed, RETIRED_MAX, Superblock, range_segments};
-
-/// Segments that may fail in a row before a superblock is given up.
-const TRIES: usize = 4;
 
 /// See the module's text. What changes it holds the metadata log's turn.
 pub(crate) struct Home(Mutex<State>);
@@ -66,19 +64,19 @@ impl Home {
     }
 }
 
-/// Replaces what is spoilt of a half of the metadata log, before its next snapshot is composed.
+/// Replaces what is spoilt of a half of the metadata log, before its next snapshot is composed. Answers false when no superblock
+/// can be written that would say so: what failed is tried once more then, because data may make room for one later.
 ///
 /// # Errors
-/// The device's; [`HeapError::Damaged`] when no superblock can be written.
-pub(crate) async fn mend(inner: &Inner, half: usize) -> Result<(), HeapError> {
+/// The device's.
+pub(crate) async fn mend(inner: &Inner, half: usize) -> Result<bool, HeapError> {
     let (superblock, spoilt) = {
         let state = inner.home.state();
         (Arc::clone(&state.superblock), state.spoilt.clone())
     };
     let mut next = (*superblock).clone();
-    let Some(placed) = next.placed.as_mut().filter(|_| !spoilt.is_empty()) else { return Ok(()) };
+    let Some(placed) = next.placed.as_mut().filter(|_| !spoilt.is_empty()) else { return Ok(true) };
     let per_half = superblock.meta_half_segments as usize;
-    let range = range_segments(superblock.segment_count);
     let mut replaced = Vec::new();
     for (index, segment) in placed.meta[half * per_half..(half + 1) * per_half].iter_mut().enumerate() {
         if !spoilt.contains(segment) {
@@ -86,8 +84,8 @@ pub(crate) async fn mend(inner: &Inner, half: usize) -> Result<(), HeapError> {
         }
         let mut table = inner.table();
         // Not among those in which superblocks are sought, unless a record begins there: a client's bytes could look like one.
-        let fresh = table.take_for_system(range..superblock.segment_count).or_else(|| match index {
-            0 => table.take_for_system(0..range),
+        let fresh = table.take_for_metadata().or_else(|| match index {
+            0 => table.take_for_record(),
             _ => None,
         });
         // Without a free one what failed is tried once more, as on other drives; the record that is composed for it frees some.
@@ -96,24 +94,20 @@ pub(crate) async fn mend(inner: &Inner, half: usize) -> Result<(), HeapError> {
         *segment = fresh;
     }
     if replaced.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     retire(placed, replaced.iter().map(|&(old, _)| old));
-    match write(inner, next, false).await {
-        Ok(()) => {
-            let mut table = inner.table();
-            replaced.iter().for_each(|&(old, _)| table.retire_system(old));
-            drop(table);
-            let mut state = inner.home.state();
-            state.spoilt.retain(|segment| !replaced.iter().any(|(old, _)| old == segment));
-            Ok(())
-        }
-        Err(error) => {
-            let mut table = inner.table();
-            replaced.iter().for_each(|&(_, fresh)| table.give_back(fresh));
-            Err(error)
-        }
+    let written = write(inner, next, false).await;
+    let mut table = inner.table();
+    if matches!(written, Ok(true)) {
+        replaced.iter().for_each(|&(old, _)| table.retire_system(old));
+        drop(table);
+        let mut state = inner.home.state();
+        state.spoilt.retain(|segment| !replaced.iter().any(|(old, _)| old == segment));
+    } else {
+        replaced.iter().for_each(|&(_, fresh)| table.give_back(fresh));
     }
+    written
 }
 
 fn retire(placed: &mut Placed, segments: impl IntoIterator<Item = u32>) {
@@ -125,55 +119,70 @@ fn retire(placed: &mut Placed, segments: impl IntoIterator<Item = u32>) {
 /// Writes the superblock again in the other segment, because where it lies decays.
 ///
 /// # Errors
-/// The device's.
+/// The device's; [`HeapError::Damaged`] when no segment takes it, and it stays where it is.
 pub(crate) async fn renew(inner: &Inner) -> Result<(), HeapError> {
     let superblock = inner.home.superblock();
-    if superblock.placed.is_none() { Ok(()) } else { write(inner, (*superblock).clone(), true).await }
+    match superblock.placed.is_none() || write(inner, (*superblock).clone(), true).await? {
+        true => Ok(()),
+        false => Err(HeapError::Damaged(no_place(&superblock))),
+    }
 }
 
-/// Writes a superblock that follows the newest, durable on return: behind it, or in the other segment.
-async fn write(inner: &Inner, mut next: Superblock, elsewhere: bool) -> Result<(), HeapError> {
+/// What there is to say when no segment takes a superblock.
+pub(crate) fn no_place(superblock: &Superblock) -> String {
+    let range = range_segments(superblock.segment_count);
+    format!(
+        "none of the first {range} segments takes a superblock any more: they failed, or hold data that could not \
+         move yet"
+    )
+}
+
+/// Writes a superblock that follows the newest, durable on return: behind it, in the other segment, or in a free one of the
+/// first. Answers false when none of them takes it: the newest holds then. Each place is tried once.
+async fn write(inner: &Inner, mut next: Superblock, elsewhere: bool) -> Result<bool, HeapError> {
     let (device, geometry) = (&inner.device, inner.device.geometry());
-    let mut at = inner.home.state().at;
-    let mut is_fresh = false;
-    next.sequence += 1;
-    for _ in 0..TRIES {
+    let newest_at = inner.home.state().at;
+    let (mut at, mut failed) = (newest_at, BTreeSet::new());
+    loop {
+        // What a program that failed has left may read: it is older than what goes elsewhere.
+        next.sequence += 1;
         let len = next.encoded_bytes().next_multiple_of(geometry.page_bytes as usize);
         let pages = (len / geometry.page_bytes as usize) as u32;
         let written = device.write_pointer(geometry.block(at)).unwrap_or(geometry.pages_per_block);
-        if !is_fresh && (elsewhere || written + pages > geometry.pages_per_block) {
+        if at == newest_at && (elsewhere || written + pages > geometry.pages_per_block) {
             at = other(&next, at);
-            is_fresh = true;
         }
-        let result = write_at(device, &next, at, if is_fresh { None } else { Some(written) }).await;
+        let result = write_at(device, &next, at, (at == newest_at).then_some(written)).await;
         let Err(error) = result else {
             let system = next.system_segments();
             let mut state = inner.home.state();
             (state.superblock, state.at) = (Arc::new(next), at);
             drop(state);
             inner.table().set_system(&system);
-            return Ok(());
+            return Ok(true);
         };
         if !matches!(error, FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) {
             return Err(error.into());
         }
-        // The newest one stays readable where it is until this one is durable elsewhere.
-        let range = range_segments(next.segment_count);
-        let fresh = inner.table().take_for_system(0..range);
-        let failed = at;
-        at = other(&next, failed);
-        is_fresh = true;
+        failed.insert(at);
+        let fresh = inner.table().take_for_superblock();
         if let (Some(fresh), Some(placed)) = (fresh, next.placed.as_mut()) {
-            placed.superblocks.iter_mut().filter(|place| **place == failed).for_each(|place| *place = fresh);
-            retire(placed, [failed]);
-            inner.table().retire_system(failed);
+            placed.superblocks.iter_mut().filter(|place| **place == at).for_each(|place| *place = fresh);
+            retire(placed, [at]);
+            inner.table().retire_system(at);
         }
-        if at == inner.home.state().at {
-            // It holds the newest one, which must not be erased: the fresh one is next.
-            at = fresh.ok_or_else(|| HeapError::Damaged("no segment takes a superblock any more".into()))?;
+        // The newest one stays readable where it is until this one is durable elsewhere.
+        let places = next.placed.as_ref().map_or([newest_at; 2], |placed| placed.superblocks);
+        match places.into_iter().find(|place| *place != newest_at && !failed.contains(place)) {
+            Some(place) => at = place,
+            None => {
+                let before = inner.home.superblock().system_segments();
+                let mut table = inner.table();
+                failed.iter().filter(|place| !before.contains(place)).for_each(|&id| table.retire_system(id));
+                return Ok(false);
+            }
         }
     }
-    Err(HeapError::Damaged("superblocks failed in several segments in a row".into()))
 }
 
 fn other(superblock: &Superblock, at: u32) -> u32 {

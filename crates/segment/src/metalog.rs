@@ -144,13 +144,14 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     }
     let half_bytes = half_bytes(&inner.superblock);
     let page = inner.page_bytes();
-    let (mut tries, mut was_full) = (TRIES, false);
+    let (mut tries, mut was_full, mut has_place) = (TRIES, false, true);
     let mut snapshot = what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_)));
     loop {
         let mut next = inner.meta.state().clone();
-        if snapshot && let Err(error) = home::mend(inner, 1 - next.half).await {
-            inner.fail(&format!("the metadata log cannot move: {error}"));
-            return Err(error);
+        if snapshot {
+            has_place = home::mend(inner, 1 - next.half).await.inspect_err(|error| {
+                inner.fail(&format!("the metadata log cannot move: {error}"));
+            })?;
         }
         next.replay_from = what.replay_from.unwrap_or(0).max(next.replay_from);
         match &what.edit {
@@ -249,9 +250,15 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 tries -= 1;
                 snapshot = true;
             }
-            Err(error) => {
+            Err(error) if has_place => {
                 inner.fail(&format!("metadata write failed: {error}"));
                 return Err(error.into());
+            }
+            Err(error) => {
+                let reason =
+                    format!("metadata write failed: {error}, and {}", home::no_place(&inner.superblock));
+                inner.fail(&reason);
+                return Err(HeapError::Damaged(reason));
             }
         }
     }

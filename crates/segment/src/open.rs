@@ -229,8 +229,13 @@ fn first_snapshot(
 
 /// The segment table, empty.
 fn table_of(device: &Device, superblock: &Superblock, reserve: u32, frame_bytes: u32) -> Table {
-    let first_data = if superblock.placed.is_some() { 0 } else { superblock.system_segments().len() as u32 };
-    Table::new(device, first_data, reserve, frame_bytes)
+    let may_move = superblock.placed.is_some();
+    let first_data = if may_move { 0 } else { superblock.system_segments().len() as u32 };
+    let mut table = Table::new(device, first_data, reserve, frame_bytes);
+    if may_move {
+        table.keep_for_superblocks(superblock::range_segments(superblock.segment_count));
+    }
+    table
 }
 
 fn file_geometry(device: &Device, options: &FormatOptions) -> Result<Geometry, HeapError> {

@@ -9,7 +9,7 @@ use pumice_base::size::format_size;
 pub struct SpaceReport {
     /// The whole device.
     pub raw: u64,
-    /// Superblocks and metadata log.
+    /// Superblocks and metadata log, and what is kept free for superblocks to move to.
     pub meta: u64,
     /// What is left over at the end because it makes no whole segment.
     pub leftover: u64,

@@ -116,6 +116,7 @@ pub(crate) struct Table {
     pool: VecDeque<u32>,
     /// Named by a metadata record that is being written.
     pool_coming: usize,
+    spares: system::Spares,
     /// Of the pool: zeros are being written to it.
     prewriting: Option<u32>,
     /// How many segments the last refusal was about; 0 after a success.
@@ -163,6 +164,7 @@ impl Table {
             open_on: vec![0; usize::from(geometry.channels)],
             pool: VecDeque::new(),
             pool_coming: 0,
+            spares: system::Spares::default(),
             prewriting: None,
             refused: 0,
             next_life: 1,
@@ -235,6 +237,7 @@ impl Table {
                 self.add_free(id);
             }
         }
+        self.choose_spares();
     }
 
     fn add_free(&mut self, id: u32) {
@@ -616,7 +619,7 @@ impl Table {
             }
         }
         self.lend(live_bytes);
-        let (_, id) = best?;
+        let id = self.in_the_way(replay_from).or(best.map(|(_, id)| id))?;
         self.entries[id as usize].claimed = true;
         Some(SegmentId(id))
     }
@@ -704,6 +707,7 @@ impl Table {
                 freed.push(id);
             }
         }
+        self.keep_spares();
         while self.pool.len() < POOL_SEGMENTS {
             let Some(id) = self.take_free() else { break };
             self.pool.push_back(id);

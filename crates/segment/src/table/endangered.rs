@@ -29,9 +29,15 @@ impl Table {
         self.entries().filter(|(_, entry)| is_weak(entry)).count() as u32
     }
 
-    /// A sealed segment whose records should move while they read: one that failed, or a weak one. As a victim it is not
-    /// offered again until it was released or unclaimed.
-    pub(crate) fn endangered(&mut self) -> Option<SegmentId> {
+    /// A sealed segment whose records should move while they read: one that failed, or a weak one; or because superblocks lack
+    /// its place. As a victim it is not offered again until it was released or unclaimed.
+    pub(crate) fn endangered(&mut self, replay_from: u64) -> Option<SegmentId> {
+        let id = self.decaying().or_else(|| self.in_the_way(replay_from))?;
+        self.entries[id as usize].claimed = true;
+        Some(SegmentId(id))
+    }
+
+    fn decaying(&mut self) -> Option<u32> {
         if !self.may_be_endangered {
             return None;
         }
@@ -45,12 +51,9 @@ impl Table {
         // The failed ones first: nothing is left of them but what reads now.
         let found =
             self.entries().filter(wanted).min_by_key(|(id, entry)| (entry.flags & FLAG_FAILED == 0, *id));
-        let Some(id) = found.map(|(id, _)| id) else {
-            // One that is being written is met again when it is sealed.
-            self.may_be_endangered = false;
-            return None;
-        };
-        self.entries[id.0 as usize].claimed = true;
-        Some(id)
+        let found = found.map(|(id, _)| id.0);
+        // One that is being written is met again when it is sealed.
+        self.may_be_endangered = found.is_some();
+        found
     }
 }

@@ -29,6 +29,7 @@ impl Table {
             let live = (entry.live.max(0) as u64).min(segment_bytes);
             let end = u64::from(entry.end).max(live);
             match entry.state {
+                SegmentState::Free if self.is_spare(id as u32) => report.meta += segment_bytes,
                 SegmentState::Free if self.freeing.contains(&(id as u32)) => report.pending += segment_bytes,
                 SegmentState::Free => report.free += segment_bytes,
                 SegmentState::Open => {
@@ -62,8 +63,8 @@ impl Table {
             .map(|channel| {
                 let is = |id: usize, state: SegmentState| self.entries[id].state == state;
                 let holds = |id: &usize| !is(*id, SegmentState::Bad) && !is(*id, SegmentState::System);
-                let free = data(channel)
-                    .filter(|&id| is(id, SegmentState::Free) && !self.freeing.contains(&(id as u32)));
+                let is_kept = |id: u32| self.freeing.contains(&id) || self.is_spare(id);
+                let free = data(channel).filter(|&id| is(id, SegmentState::Free) && !is_kept(id as u32));
                 ChannelReport {
                     space: self.kinds(of(channel)),
                     unerased: free.filter(|&id| self.is_unerased(id as u32)).count() as u64 * segment_bytes,
