@@ -213,27 +213,32 @@ impl Segment<'_> {
         Ok(Fetched { frames, bytes_read: u64::from(len) })
     }
 
-    /// Ends the opening when the first page that the drive did not answer lies in or between frames, the first of which may begin
-    /// at `begin`, or where one could follow them, unless only what is not needed lies there.
+    /// Ends the opening when a page that the drive did not answer lies in or between frames, the first of which may begin at
+    /// `begin`, or where one could follow them, unless only what is not needed lies there. Each of them is asked about: the
+    /// first may lie in a frame that nobody needs, and the next be the header of one that is.
     fn refuse_failed(
         &self,
-        failed: Option<(u32, FlashError)>,
+        failed: Vec<(u32, FlashError)>,
         begin: u32,
         frames: &[Frame],
     ) -> Result<(), FlashError> {
-        let Some((at, error)) = failed else { return Ok(()) };
         let end = frames.last().map_or(begin, |frame| frame.end(self.page));
-        let next = frames.iter().find(|frame| frame.end(self.page) > at);
-        let is_needed = next.is_none_or(|next| match next.offset <= at {
-            true => !self.needed.is_beyond(&next.header),
-            false => !self.needed.begins_with(&next.header),
-        });
-        if is_needed && (begin..=end).contains(&at) { Err(error) } else { Ok(()) }
+        let is_needed = |at: u32| {
+            let next = frames.iter().find(|frame| frame.end(self.page) > at);
+            next.is_none_or(|next| match next.offset <= at {
+                true => !self.needed.is_beyond(&next.header),
+                false => !self.needed.begins_with(&next.header),
+            })
+        };
+        match failed.into_iter().find(|&(at, _)| (begin..=end).contains(&at) && is_needed(at)) {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
     }
 
     async fn page_at(&self, at: u32) -> Result<Bytes, FlashError> {
         let page = scan::read_patiently(self.device, self.id, at, self.page as usize).await?;
-        match page.failed {
+        match page.failed.into_iter().next() {
             Some((_, error)) => Err(error),
             None => Ok(page.bytes),
         }

@@ -167,7 +167,7 @@ async fn read(inner: &Inner, place: &Place) -> Result<(Frame, u64), FlashError> 
     for _ in 0..LOOKS_MAX {
         let len = end - place.offset;
         let stretch = read_patiently(&inner.device, place.segment, place.offset, len as usize).await?;
-        if let Some((_, error)) = stretch.failed.filter(|_| is_needed) {
+        if is_needed && let Some((_, error)) = stretch.failed.into_iter().next() {
             return Err(error);
         }
         bytes_read += u64::from(len);

@@ -393,11 +393,11 @@ pub(crate) async fn read_newest(
     for half in [0, 1] {
         let first = SegmentId(superblock.meta_segment(half, 0));
         let head = crate::scan::read_patiently(device, first, 0, superblock.page_bytes as usize).await?;
-        if let Some((_, error)) = head.failed {
+        generations[half] = MetaRecord::peek_generation(&head.bytes);
+        if let Some((_, error)) = head.failed.into_iter().next() {
             // The other half may be the older one.
             return Err(error.into());
         }
-        generations[half] = MetaRecord::peek_generation(&head.bytes);
     }
     let newer = usize::from(generations[1] > generations[0]);
     for half in [newer, 1 - newer] {
@@ -547,7 +547,11 @@ async fn read_span(reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<S
         if let Some(&first) = part.lost.first() {
             lost = lost.or(Some(at - in_segment + u64::from(first)));
         }
-        failed = failed.or(part.failed.map(|(first, error)| (at - in_segment + u64::from(first), error)));
+        failed = failed.or(part
+            .failed
+            .into_iter()
+            .next()
+            .map(|(first, error)| (at - in_segment + u64::from(first), error)));
         done += chunk;
     }
     Ok(Span { bytes: out.freeze(), lost, failed })

@@ -632,6 +632,7 @@ async fn find_segments(
         pool.iter().copied().zip(fetch::first_pages(device, &pool, page).await?)
     {
         let segment = SegmentId(id);
+        let failed = failed.into_iter().next();
         let mut is_certain = failed.is_none();
         let opened = match SegmentHeader::decode(&bytes) {
             header::Decoded::Newer(found) => {
@@ -699,7 +700,7 @@ async fn find_segments(
             _ => frame::FrameHeader::decode(&bytes[page as usize..], found.life, first)
                 .map(|frame| frame.number),
         };
-        if let Some((_, error)) = failed.filter(|_| found.first_frame.is_none()) {
+        if let Some((_, error)) = failed.into_iter().next().filter(|_| found.first_frame.is_none()) {
             return Err(error.into());
         }
     }

@@ -15,8 +15,8 @@ pub(crate) struct Stretch {
     pub bytes: Bytes,
     /// Offsets in the segment of pages that do not read.
     pub lost: Vec<u32>,
-    /// The first of them of which the media do not say that it is lost: the drive did not answer, and may do so later.
-    pub failed: Option<(u32, FlashError)>,
+    /// Those of them of which the media do not say that they are lost: the drive did not answer, and may do so later.
+    pub failed: Vec<(u32, FlashError)>,
 }
 
 /// Times that who opens a drive asks for what it does not answer, and the pause in between.
@@ -50,7 +50,7 @@ pub(crate) async fn read_patiently(
     len: usize,
 ) -> Result<Stretch, FlashError> {
     let read = async || read_tolerant(device, segment, offset, len).await;
-    patiently(read, |read| read.as_ref().is_ok_and(|stretch| stretch.failed.is_some())).await
+    patiently(read, |read| read.as_ref().is_ok_and(|stretch| !stretch.failed.is_empty())).await
 }
 
 /// Reads `len` bytes from `offset` of a segment, page by page where the media refuse the whole.
@@ -66,7 +66,7 @@ pub(crate) async fn read_tolerant(
         .write_pointer(block)
         .filter(|_| !matches!(device, Device::File(_)))
         .map_or(len, |page| ((page * geometry.page_bytes).saturating_sub(offset) as usize).min(len));
-    let (mut lost, mut failed) = (Vec::new(), None);
+    let (mut lost, mut failed) = (Vec::new(), Vec::new());
     let mut out = None;
     if written > 0 {
         let (result, buf) = device.read(block, offset, IoBuf::for_read(written)).await;
@@ -92,7 +92,7 @@ pub(crate) async fn read_tolerant(
                             let at = offset + at as u32;
                             lost.push(at);
                             if says_nothing(&error) {
-                                failed.get_or_insert((at, error));
+                                failed.push((at, error));
                             }
                         }
                     }

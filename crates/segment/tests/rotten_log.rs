@@ -10,13 +10,16 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use common::{append, format_options, no_progress};
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_reactor::sim::{DiskImage, HostId, HostOptions, World};
+use pumice_reactor::sim::{DiskImage, FaultOp, FileFault, HostId, HostOptions, World};
 use pumice_reactor::{IoBuf, sleep};
 use pumice_segment::layout::frame::FrameHeader;
 use pumice_segment::layout::header::{Decoded, SegmentHeader};
-use pumice_segment::{Addr, Durability, FormatOptions, Heap, HeapOptions, SegmentId, Stream};
+use pumice_segment::{
+    Addr, Durability, FormatOptions, Heap, HeapError, HeapOptions, MetaEdit, SegmentId, Stream,
+};
 
 const PATH: &str = "/drive";
 const SEGMENT_BYTES: u32 = 64 << 10;
@@ -181,4 +184,84 @@ fn a_rotten_frame_is_no_torn_end_though_two_commits_were_on_their_way() {
 #[test]
 fn a_rotten_frame_is_no_torn_end_though_only_later_syncs_prove_it() {
     rot_everywhere(Durability::EverySecond);
+}
+
+/// A drive whose log a checkpoint covers up to somewhere inside of a segment, its frames, and the sequence number covered.
+fn checkpointed() -> (World, HostId, DiskImage, Vec<OnFlash>, u64) {
+    let world = World::new(6);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let (all, covered) = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let device =
+            Device::create(&spec, u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS)).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let (heap, mut covered) = (opened.heap, 0);
+        for round in 0..9u8 {
+            let last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
+            heap.wait_durable(last).await.expect("durable");
+            if round == 4 {
+                let state = MetaEdit::Snapshot(Bytes::from_static(b"all of them"));
+                heap.commit_meta(state, last).await.expect("checkpoint");
+                covered = last;
+            }
+        }
+        (frames(heap.device()).await, covered)
+    });
+    world.crash(host);
+    let image = world.disk(host);
+    (world, host, image, all, covered)
+}
+
+#[test]
+fn of_several_pages_that_the_drive_does_not_answer_each_is_asked_about() {
+    let (world, host, image, all, covered) = checkpointed();
+    let segments: BTreeSet<u32> = all.iter().map(|frame| frame.at.segment().0).collect();
+    assert!(all.len() == 9 && segments.len() == 1, "{all:?}");
+    let silent = |frame: &OnFlash| FileFault {
+        path: None,
+        op: FaultOp::Read,
+        range: Some(frame.offset()..frame.offset() + 1),
+        skip: 0,
+        times: u64::MAX,
+        errno: 5,
+    };
+    for first in all.iter().filter(|frame| frame.header.seq <= covered) {
+        for second in all.iter().filter(|frame| frame.header.seq > covered) {
+            world.set_disk(host, &image);
+            world.restart(host);
+            // Alone, the first is of a frame that nobody needs; the second is not.
+            [first, second].into_iter().for_each(|frame| world.add_fault(host, silent(frame)));
+            let said = format!("frames {} and {}", first.header.number, second.header.number);
+            let opened = up(&world, host, async move {
+                let device =
+                    Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+                let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await?;
+                while opened.replay.next().await?.is_some() {}
+                Ok::<_, HeapError>(())
+            });
+            assert!(matches!(opened, Err(HeapError::Flash(_))), "{said}: {opened:?}");
+            world.clear_faults(host);
+            world.crash(host);
+            world.restart(host);
+            let found = up(&world, host, async move {
+                let device =
+                    Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+                let mut opened =
+                    Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+                let mut found = Vec::new();
+                while let Some(batch) = opened.replay.next().await.expect("replay") {
+                    assert!(batch.damage.is_empty(), "{:?}", batch.damage);
+                    found.extend(batch.records.iter().map(|record| record.seq));
+                }
+                found
+            });
+            world.crash(host);
+            let wanted: Vec<u64> =
+                all.iter().flat_map(OnFlash::numbers).filter(|seq| *seq > covered).collect();
+            assert_eq!(found, wanted, "{said}");
+        }
+    }
 }
