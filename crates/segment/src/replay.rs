@@ -220,10 +220,18 @@ impl Replay {
     }
 
     fn take_segment(&mut self, found: &Found, frames: Vec<Frame>) -> Result<(), HeapError> {
-        // A commit segment may have been sealed before its frames were durable: it ends where accepted frames end.
-        // Other streams count what is durable only.
-        let end = if found.stream == Stream::Commit { 0 } else { found.known_end };
+        // A commit segment may have been sealed before its frames were durable: it ends where accepted frames end, unless a
+        // checkpoint covers all that is known of it. Other streams count what is durable only.
+        let is_covered = found.stream == Stream::Commit && found.last_seq <= self.replay_from;
+        let end = if found.stream == Stream::Commit && !is_covered { 0 } else { found.known_end };
         let (live, last_seq, known_end) = (found.known_live, found.last_seq, found.known_end);
+        let page = self.inner.superblock.page_bytes;
+        let found_end = frames.last().map_or(page, |frame| frame.end(page));
+        if is_covered && found_end < end {
+            // Their records are needed, though not for this, and cleaning looks for them up to here.
+            let what = "frames that a checkpoint covers are lost".into();
+            self.damage.push(Damage { segment: found.id, offset: found_end, what });
+        }
         self.extents.insert(found.id, Extent { end, live, last_seq, known_end });
         for frame in &frames {
             if frame.header.meta_stamp > self.loaded_stamp {

@@ -265,3 +265,54 @@ fn of_several_pages_that_the_drive_does_not_answer_each_is_asked_about() {
         }
     }
 }
+
+/// What rots at the end of a segment that is still open is looked for by nobody but cleaning, which must know that it was there.
+#[test]
+fn a_rotten_frame_that_a_checkpoint_covers_is_reported_and_not_forgotten() {
+    let world = World::new(7);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let all = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
+        let device = Device::create(&spec, bytes).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels: 4, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let (heap, mut last) = (opened.heap, 0);
+        for round in 0..2u8 {
+            for _ in 0..8 {
+                last = append(&heap, 1, &[round; 12_000]).expect("append").first_seq;
+            }
+            heap.wait_durable(last).await.expect("durable");
+        }
+        heap.commit_meta(MetaEdit::Snapshot(Bytes::from_static(b"all of them")), last)
+            .await
+            .expect("checkpoint");
+        frames(heap.device()).await
+    });
+    world.crash(host);
+    let image = world.disk(host);
+    let segments: BTreeSet<u32> = all.iter().map(|frame| frame.at.segment().0).collect();
+    assert!(segments.len() > 1, "one lane: {segments:?}");
+    for rotten in &all {
+        world.set_disk(host, &image);
+        world.flip(host, Path::new(PATH), rotten.offset() + 20, 0x20);
+        world.restart(host);
+        let (at, number) = (rotten.at, rotten.header.number);
+        let (said, met) = up(&world, host, async move {
+            let device = Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+            let mut opened =
+                Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+            let mut said = Vec::new();
+            while let Some(batch) = opened.replay.next().await.expect("replay") {
+                said.extend(batch.damage.iter().map(ToString::to_string));
+            }
+            (said, opened.heap.contents(at.segment()).await.expect("contents").damage)
+        });
+        assert!(met.iter().any(|damage| damage.offset == at.offset()), "frame {number} at {at}: {met:?}");
+        let is_last = !all.iter().any(|next| next.at.segment() == at.segment() && next.at > at);
+        assert!(!is_last || !said.is_empty(), "nobody is told of frame {number} at {at}");
+        world.crash(host);
+    }
+}
