@@ -420,7 +420,8 @@ impl Heap {
     }
 
     /// A segment whose records should move whatever it has to win: while they still read, because a program failed in it or a
-    /// page of it needed nearly all that its code corrects; or because it lies where superblocks need room. Claimed as a victim is. Costs next to nothing while there is none.
+    /// page of it needed nearly all that its code corrects; or because it lies where superblocks need room. Claimed as a victim
+    /// is. Costs next to nothing while there is none.
     pub fn endangered(&self) -> Option<SegmentId> {
         let is_news = self.inner.device.take_weak_news();
         let replay_from = self.inner.meta.state().replay_from;
