@@ -603,6 +603,15 @@ impl Heap {
     /// # Errors
     /// [`HeapError`].
     pub async fn close(&self) -> Result<(), HeapError> {
-        crate::pump::close(&self.inner).await
+        crate::pump::close(&self.inner, true).await
+    }
+
+    /// [`Heap::close`] for clients beside whom others append until it takes nothing more: what the state does not cover may have
+    /// been acknowledged, so that there is no clean mark then, and the next open replays it.
+    ///
+    /// # Errors
+    /// [`HeapError`].
+    pub async fn close_or_replay(&self) -> Result<(), HeapError> {
+        crate::pump::close(&self.inner, false).await
     }
 }

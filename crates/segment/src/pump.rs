@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 
 use crate::commit::{Commit, Flying, Sealed};
 use crate::inner::Inner;
+use crate::layout::meta::SegmentState;
 use crate::metalog::NO_SPACE_RETRY;
-use crate::{CommitFailed, Durability, HeapError, metalog};
+use crate::{CommitFailed, Durability, HeapError, Stream, metalog};
 
 /// How long records may wait for company when nobody waits for them.
 const GATHER: Duration = Duration::from_millis(100);
@@ -338,7 +339,7 @@ async fn flush_before_close(inner: &Arc<Inner>) -> Result<(), HeapError> {
 }
 
 /// See [`crate::Heap::close`].
-pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
+pub(crate) async fn close(inner: &Arc<Inner>, is_covered: bool) -> Result<(), HeapError> {
     if let Some(reason) = inner.blocked() {
         return Err(HeapError::ReadOnly(reason));
     }
@@ -354,5 +355,12 @@ pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
         sleep(Duration::from_millis(1)).await;
     }
     inner.table().log_all_hints();
-    metalog::write_meta(inner, metalog::Write { clean: true, ..metalog::Write::internal() }).await
+    let replay_from = inner.meta.state().replay_from;
+    let is_beyond = |entry: &crate::table::Entry| {
+        entry.stream == Stream::Commit as u8
+            && matches!(entry.state, SegmentState::Open | SegmentState::Sealed)
+            && entry.last_seq > replay_from
+    };
+    let clean = is_covered || !inner.table().entries().any(|(_, entry)| is_beyond(entry));
+    metalog::write_meta(inner, metalog::Write { clean, ..metalog::Write::internal() }).await
 }

@@ -402,3 +402,30 @@ fn the_metadata_log_writes_hardly_more_than_its_records() {
     };
     world.block_on(host, run).unwrap_or_else(|halt| panic!("{halt}"));
 }
+
+/// Whoever closes a store checkpoints first, and others may write until the heap takes nothing more.
+#[test]
+fn what_was_acknowledged_between_the_checkpoint_and_the_close_is_replayed() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("directory");
+        let device = file(dir.path(), 16 << 20).await;
+        let heap = formatted(&device).await;
+        let first = append(&heap, 1, b"covered").expect("append");
+        heap.wait_durable(first.first_seq).await.expect("durable");
+        let state = MetaEdit::Snapshot(Bytes::from_static(b"one record"));
+        heap.commit_meta(state, first.first_seq).await.expect("checkpoint");
+        let second = append(&heap, 1, b"later").expect("append");
+        heap.wait_durable(second.first_seq).await.expect("durable");
+        heap.close_or_replay().await.expect("close");
+        drop(heap);
+        let (opened, commit, _) = reopen(&device).await;
+        assert_eq!(commit.iter().map(|record| &record.payload[..]).collect::<Vec<_>>(), [b"later"]);
+        // Nothing is left to replay once the state covers it.
+        let state = MetaEdit::Snapshot(Bytes::from_static(b"both records"));
+        opened.heap.commit_meta(state, second.first_seq).await.expect("checkpoint");
+        opened.heap.close_or_replay().await.expect("close");
+        drop(opened);
+        let (opened, commit, _) = reopen(&device).await;
+        assert!(opened.clean && commit.is_empty(), "{commit:?}");
+    });
+}
