@@ -50,6 +50,12 @@ fn failed_programs_erases_and_syncs_lose_nothing_that_was_acknowledged() {
     }
 }
 
+/// Three failures in one opening strike superblocks, and data lies in all other segments that may take one.
+#[test]
+fn superblocks_find_a_place_while_a_drive_has_space() {
+    passes("kv-fault", &RunOptions { seed: 1090, ..RunOptions::default() });
+}
+
 #[test]
 fn raw_nand_is_written_to_death_and_loses_nothing_that_was_acknowledged() {
     let report = passes("kv-worn", &RunOptions { seeds: 3, ..RunOptions::default() });
