@@ -166,10 +166,12 @@ pub async fn clean_task(store: Arc<Inner>) {
             if barren.is_multiple_of(BARREN_MAX / 4) {
                 store.free_released(&mut released).await;
                 // A flush without room would wait for cleaning, which would wait for it.
-                let uncovered = match store.free_of_all_kinds() >= FLUSH_SEGMENTS {
-                    true => store.uncover_dead().await,
-                    false => Ok(store.heap.seal_tables()),
-                };
+                let mut uncovered = Ok(());
+                if store.free_of_all_kinds() >= FLUSH_SEGMENTS {
+                    uncovered = store.uncover_dead().await;
+                } else {
+                    store.heap.seal_tables();
+                }
                 if let Err(error) = uncovered {
                     tracing::warn!(%error, "a flush for cleaning's sake failed");
                 }
