@@ -283,7 +283,7 @@ fn a_store_writes_records_of_the_documented_kinds() {
         );
         // A list of pieces: id, length, then address, length of the record and bytes of the value of each.
         let expected = "3 01000900 05000000 6c61726765 0600000000000000 e093040000000000 \
-                        3810000002000000 29000400 00000400 3820040002000000 09940000 e0930000";
+                        3810000008000000 29000400 00000400 3820040008000000 09940000 e0930000";
         assert_eq!(
             list.split_once(' ').map(|(kind, rest)| format!("{kind}{rest}")),
             Some(expected.replace(' ', ""))
