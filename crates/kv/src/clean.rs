@@ -166,13 +166,9 @@ pub async fn clean_task(store: Arc<Inner>) {
             if barren.is_multiple_of(BARREN_MAX / 4) {
                 store.free_released(&mut released).await;
                 // A flush without room would wait for cleaning, which would wait for it.
-                let mut uncovered = Ok(());
-                if store.free_of_all_kinds() >= FLUSH_SEGMENTS {
-                    uncovered = store.uncover_dead().await;
-                } else {
+                if store.free_of_all_kinds() < FLUSH_SEGMENTS {
                     store.heap.seal_tables();
-                }
-                if let Err(error) = uncovered {
+                } else if let Err(error) = store.uncover_dead().await {
                     tracing::warn!(%error, "a flush for cleaning's sake failed");
                 }
             }
@@ -266,13 +262,12 @@ impl Inner {
     /// Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables and these are merged.
     async fn uncover_dead(self: &Arc<Self>) -> Result<(), StoreError> {
         self.merge_eagerly.store(true, Ordering::Relaxed);
-        if self.active_bytes.load(Ordering::Relaxed) > 0 {
-            self.flush().await?;
-        }
+        let is_empty = self.active_bytes.load(Ordering::Relaxed) == 0;
+        let flushed = if is_empty { Ok(()) } else { self.flush().await };
         // What is open of tables may be most of what there is to be won. The flush fills it first.
         self.heap.seal_tables();
         self.merge_wanted.notify_one();
-        Ok(())
+        flushed
     }
 
     /// Writes an empty metadata record, after which released segments are free.

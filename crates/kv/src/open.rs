@@ -191,7 +191,7 @@ impl Store {
         if inner.heap.read_only().is_none() {
             inner.flush().await?;
         }
-        inner.heap.close_or_replay().await.map_err(|error| failed("the closing mark", error.to_string()))
+        inner.heap.close().await.map_err(|error| failed("the closing mark", error.to_string()))
     }
 }
 

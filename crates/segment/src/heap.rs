@@ -597,21 +597,12 @@ impl Heap {
         self.inner.blocked()
     }
 
-    /// Makes everything durable and writes a clean mark, so that the next open replays nothing. The client's state
-    /// must be durable up to `replay_from = last_seq()`.
+    /// Makes everything durable and writes a clean mark, so that the next open replays nothing. There is none when something was
+    /// appended that the client's state does not cover, by those who wrote until the heap took nothing more: that is replayed.
     ///
     /// # Errors
     /// [`HeapError`].
     pub async fn close(&self) -> Result<(), HeapError> {
-        crate::pump::close(&self.inner, true).await
-    }
-
-    /// [`Heap::close`] for clients beside whom others append until it takes nothing more: what the state does not cover may have
-    /// been acknowledged, so that there is no clean mark then, and the next open replays it.
-    ///
-    /// # Errors
-    /// [`HeapError`].
-    pub async fn close_or_replay(&self) -> Result<(), HeapError> {
-        crate::pump::close(&self.inner, false).await
+        crate::pump::close(&self.inner).await
     }
 }

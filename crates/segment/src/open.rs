@@ -534,7 +534,7 @@ pub(crate) async fn open(
                 && entry.last_seq > last.replay_from
         };
         if table.entries().any(is_beyond) {
-            // A client that closed without a checkpoint: where its log begins is not known, so that it stays in one piece.
+            // Closed without a checkpoint, as it could be once: where its log begins is not known, so that it stays in one piece.
             lanes = 1;
         } else {
             state.replay_frame = Some(last.durable_frames[0]);

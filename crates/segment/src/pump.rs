@@ -339,7 +339,7 @@ async fn flush_before_close(inner: &Arc<Inner>) -> Result<(), HeapError> {
 }
 
 /// See [`crate::Heap::close`].
-pub(crate) async fn close(inner: &Arc<Inner>, is_covered: bool) -> Result<(), HeapError> {
+pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
     if let Some(reason) = inner.blocked() {
         return Err(HeapError::ReadOnly(reason));
     }
@@ -361,6 +361,6 @@ pub(crate) async fn close(inner: &Arc<Inner>, is_covered: bool) -> Result<(), He
             && matches!(entry.state, SegmentState::Open | SegmentState::Sealed)
             && entry.last_seq > replay_from
     };
-    let clean = is_covered || !inner.table().entries().any(|(_, entry)| is_beyond(entry));
+    let clean = !inner.table().entries().any(|(_, entry)| is_beyond(entry));
     metalog::write_meta(inner, metalog::Write { clean, ..metalog::Write::internal() }).await
 }

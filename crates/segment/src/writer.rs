@@ -202,12 +202,13 @@ pub(crate) fn object_room(inner: &Inner, group: Group) -> u32 {
     // Of the lane that is free, if one is.
     let lanes = lanes(inner, group);
     let free = lanes.iter().find(|&&lane| inner.writers[lane].turn().available() > 0);
-    let lane = shared_lane(inner, lanes, 0).unwrap_or(*free.unwrap_or(&lanes[0]));
-    let Some(open) = inner.writers[lane].next_open() else { return fresh };
-    let left = open_room(inner, open) as u32;
     // Less than a sixteenth of a segment is not worth a piece: the segment is sealed.
-    match left.checked_sub(frame_bytes(0, true) as u32) {
-        Some(room) if room >= inner.segment_bytes / 16 => room,
+    let least = inner.segment_bytes / 16;
+    let shared = shared_lane(inner, lanes, frame_bytes(least as usize, true));
+    let lane = shared.unwrap_or(*free.unwrap_or(&lanes[0]));
+    let Some(open) = inner.writers[lane].next_open() else { return fresh };
+    match (open_room(inner, open) as u32).checked_sub(frame_bytes(0, true) as u32) {
+        Some(room) if room >= least => room,
         _ => fresh,
     }
 }

@@ -341,6 +341,7 @@ fn a_number_taken_behind_a_write_counts_as_durable_with_it() {
                 heap.durable().is_open(taken),
                 "{durability}: {taken} waits for a write that may never come"
             );
+            heap.commit_meta(MetaEdit::Snapshot(Bytes::new()), taken).await.expect("checkpoint");
             heap.close().await.expect("close");
         }
         let heap = reopen(&device).await.0.heap;
@@ -416,14 +417,14 @@ fn what_was_acknowledged_between_the_checkpoint_and_the_close_is_replayed() {
         heap.commit_meta(state, first.first_seq).await.expect("checkpoint");
         let second = append(&heap, 1, b"later").expect("append");
         heap.wait_durable(second.first_seq).await.expect("durable");
-        heap.close_or_replay().await.expect("close");
+        heap.close().await.expect("close");
         drop(heap);
         let (opened, commit, _) = reopen(&device).await;
         assert_eq!(commit.iter().map(|record| &record.payload[..]).collect::<Vec<_>>(), [b"later"]);
         // Nothing is left to replay once the state covers it.
         let state = MetaEdit::Snapshot(Bytes::from_static(b"both records"));
         opened.heap.commit_meta(state, second.first_seq).await.expect("checkpoint");
-        opened.heap.close_or_replay().await.expect("close");
+        opened.heap.close().await.expect("close");
         drop(opened);
         let (opened, commit, _) = reopen(&device).await;
         assert!(opened.clean && commit.is_empty(), "{commit:?}");
