@@ -12,8 +12,11 @@
 //!    heap reuses it after the next metadata record, before which everything appended is made durable: so also what made
 //!    these records dead.
 //!
-//! From 2 to 3 no memtable is sealed (`seal_turn`), or a moved record could be older than the checkpoint that
-//! should hold it.
+//! From 2 to 3, and while tables and pieces are named anew, what was written is held: its segment may be full by then, and must
+//! not be emptied as a victim of nothing but dead data.
+//!
+//! From 2 to 3 no memtable is sealed (`seal_turn`, of which a seal takes all), or a moved record could be older than the
+//! checkpoint that should hold it.
 //!
 //! Records of the commit stream above the checkpoint are needed for a replay, so their segments wait for a flush.
 //!
@@ -30,7 +33,7 @@ use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_flash::FlashError;
 use pumice_reactor::{now, sleep, timeout};
-use pumice_segment::{AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream};
+use pumice_segment::{AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream, Sweep};
 
 use crate::errors::StoreError;
 use crate::flush::ROOM_TRIES;
@@ -47,6 +50,8 @@ use crate::victims::Victims;
 
 pub const TICK: Duration = Duration::from_millis(50);
 pub const AFTER_FAILURE: Duration = Duration::from_millis(200);
+/// Of `seal_turn`: who moves something takes one.
+pub const SEAL_TURNS: u64 = 256;
 /// Bytes of records moved in one write, at most.
 const MOVE_BYTES: usize = 512 * 1024;
 /// Victims cleaned in a row without a segment coming free or a user's write getting through, after which cleaning
@@ -87,7 +92,7 @@ pub enum Cleaned {
 }
 
 /// What came of looking at a victim.
-enum Outcome {
+pub enum Outcome {
     /// It was emptied and released.
     Released,
     /// It is needed until the next checkpoint.
@@ -106,7 +111,7 @@ pub async fn clean_task(store: Arc<Inner>) {
     while !store.is_closing() {
         store.bury_large_values().await;
         second_looks.look(&store);
-        if store.heap.is_futile() {
+        if store.heap.is_futile() && !victims.are_under_way() {
             store.heap.pace(false);
             victims.offer_again(&store.heap);
             if released > 0 {
@@ -118,7 +123,7 @@ pub async fn clean_task(store: Arc<Inner>) {
         store.reckon_merge_room();
         let free = store.heap.free_segments();
         let target = store.free_target();
-        if free >= target {
+        if free >= target && !victims.are_under_way() {
             store.heap.pace(false);
             if store.rescue(&mut released, &mut victims).await {
                 continue;
@@ -184,10 +189,11 @@ pub async fn clean_task(store: Arc<Inner>) {
         }
         // Half of the time while there is room, all of it when there is none.
         let free = store.heap.free_segments();
-        if free > target / 2 {
+        if free > target / 2 && !victims.are_under_way() {
             sleep(started.elapsed().min(TICK * 4)).await;
         }
     }
+    victims.settle(&store).await;
     store.heap.pace(false);
 }
 
@@ -195,7 +201,10 @@ impl Inner {
     /// Free segments below which cleaning starts: enough to take what is written while one is cleaned, or while a merge wins
     /// as much, no more, because every segment kept free is dead data cleaned too early.
     pub fn free_target(&self) -> u32 {
-        (self.segments / 128).clamp(4, 24) + self.merge_room.load(Ordering::Relaxed)
+        // What the log opens at once, and what is won at once; on small drives it would be cleaned too early.
+        let beside = (self.heap.lanes() - 1 + self.victims_at_once() - 1) as u32;
+        let beside = beside.min(self.segments / 32);
+        (self.segments / 128).clamp(4, 24) + beside + self.merge_room.load(Ordering::Relaxed)
     }
 
     /// Free segments from which on users are held to what cleaning wins. Above, cleaning itself goes at half its speed.
@@ -215,6 +224,14 @@ impl Inner {
 
     /// Cleans the best victim, or puts it aside.
     async fn clean_one(self: &Arc<Self>, victims: &mut Victims) -> Result<Cleaned, StoreError> {
+        let at_once = self.victims_at_once();
+        if at_once > 1 {
+            let short_of = self.free_target().saturating_sub(self.heap.free_segments());
+            self.heap.pace(self.is_pacing_due());
+            if let Some((victim, outcome)) = victims.empty(self, at_once.min(short_of as usize)).await {
+                return self.cleaned(victim, outcome, victims).await;
+            }
+        }
         let least = self.least_dead();
         let Some(victim) = victims.choose(&self.heap, &least) else {
             if self.put_merge_first() {
@@ -236,7 +253,18 @@ impl Inner {
         victim: SegmentId,
         victims: &mut Victims,
     ) -> Result<Cleaned, StoreError> {
-        match self.clean_segment(victim, victims).await {
+        let outcome = self.clean_segment(victim, victims).await;
+        self.cleaned(victim, outcome, victims).await
+    }
+
+    /// What follows from what came of a victim.
+    async fn cleaned(
+        self: &Arc<Self>,
+        victim: SegmentId,
+        outcome: Result<Outcome, StoreError>,
+        victims: &mut Victims,
+    ) -> Result<Cleaned, StoreError> {
+        match outcome {
             Ok(Outcome::Released) => {
                 self.counters.cleaned_segments.add(1);
                 self.cleaned_for_merges();
@@ -284,11 +312,28 @@ impl Inner {
         victim: SegmentId,
         victims: &mut Victims,
     ) -> Result<Outcome, StoreError> {
+        let sweep = victims.sweep(&self.heap, victim);
+        self.empty_segment(sweep, Some(victims)).await
+    }
+
+    /// Empties a victim beside others.
+    pub async fn empty_victim(self: &Arc<Self>, sweep: Sweep) -> Result<Outcome, StoreError> {
+        self.empty_segment(sweep, None).await
+    }
+
+    /// Moves what is alive in a victim and releases it. With `victims` the next one is read ahead.
+    async fn empty_segment(
+        self: &Arc<Self>,
+        sweep: Sweep,
+        mut victims: Option<&mut Victims>,
+    ) -> Result<Outcome, StoreError> {
+        let victim = sweep.segment();
         let checkpoint = lock(&self.manifest).checkpoint;
-        let mut unread = 0;
+        let (mut sweep, mut unread) = (Some(sweep), 0);
         for _ in 0..SWEEPS_MAX {
             let mut mover = Mover::new(self.clone());
-            let swept = self.sweep(victim, victims, checkpoint, &mut mover).await;
+            let sweep = sweep.take().unwrap_or_else(|| self.heap.sweep(victim));
+            let swept = self.sweep(sweep, victims.as_deref_mut(), checkpoint, &mut mover).await;
             // Nothing may still move when the victim is given back or released.
             let moved = if matches!(swept, Ok(None)) { mover.finish().await } else { mover.settle().await };
             if let Some(outcome) = swept? {
@@ -311,16 +356,16 @@ impl Inner {
     /// Moves what is alive in a victim, or hands it to `mover`. Answers why it cannot be emptied, if so.
     async fn sweep(
         self: &Arc<Self>,
-        victim: SegmentId,
-        victims: &mut Victims,
+        mut sweep: Sweep,
+        mut victims: Option<&mut Victims>,
         checkpoint: Seq,
         mover: &mut Mover,
     ) -> Result<Option<Outcome>, StoreError> {
+        let victim = sweep.segment();
         let unread = |error: FlashError| StoreError::Write {
             what: format!("cleaning {victim}"),
             reason: error.to_string(),
         };
-        let mut sweep = victims.sweep(&self.heap, victim);
         while let Some(Contents { stream, records, damage }) = sweep.next().await.map_err(unread)? {
             for damage in damage {
                 tracing::error!(%damage, "cleaning found damage");
@@ -329,7 +374,10 @@ impl Inner {
             if stream == Stream::Commit && records.iter().any(|record| record.seq > checkpoint) {
                 return Ok(Some(Outcome::NeedsCheckpoint));
             }
-            if sweep.is_asked_for() && self.is_pacing_due() {
+            if let Some(victims) = &mut victims
+                && sweep.is_asked_for()
+                && self.is_pacing_due()
+            {
                 victims.read_ahead(&self.heap, || self.least_dead());
             }
             let bytes: u64 = records.iter().map(|record| u64::from(record.ptr.len)).sum();
@@ -446,7 +494,8 @@ impl Inner {
             return Ok(());
         }
         // A flush needs segments, too: when there are hardly any left it may be waiting for what cleaning wins.
-        while self.memtables_full() && self.free_of_all_kinds() > 2 {
+        while self.memtables_full() && self.free_of_all_kinds() > 2 + u64::from(self.heap.kept_for_cleaning())
+        {
             self.flush_wanted.notify_one();
             let _ = timeout(TICK, self.flushed.notified()).await;
             if self.is_closing() {
@@ -576,7 +625,7 @@ impl Inner {
         }
         let (order, bytes) = self.run_of(&footer);
         let group = self.group_of(footer.slice, order, bytes);
-        let ptr = self.write_table(&record.payload, group, true).await?;
+        let (ptr, _hold) = self.write_table(&record.payload, group, true).await?;
         // Makers place their tables and name them in one turn.
         let _turn = self.commit_turn.acquire(1).await;
         match self.knows_table(&footer, record.ptr) {

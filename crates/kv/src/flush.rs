@@ -16,8 +16,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
-use pumice_segment::{AppendError, CommitFailed, Group, RecordPtr};
+use pumice_segment::{AppendError, CommitFailed, Group, Hold, RecordPtr};
 
+use crate::clean::SEAL_TURNS;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::manifest::{Change, Manifest};
@@ -120,7 +121,7 @@ impl Inner {
     }
 
     async fn seal(&self) -> Sealed {
-        let _turn = self.seal_turn.acquire(1).await;
+        let _turn = self.seal_turn.acquire(SEAL_TURNS).await;
         let mut slices = self.all_slices();
         for slice in &mut slices {
             if !lock(&slice.active).is_empty() {
@@ -329,7 +330,7 @@ impl<'a> TableWriter<'a> {
         let making = Making::begin(self.store, meta.id);
         let (store, group) = (self.store.clone(), self.group);
         self.writing = Some(spawn(async move {
-            meta.ptr = store.write_table(&payload, group, false).await?;
+            meta.ptr = store.write_table(&payload, group, false).await?.0;
             making.written(meta.ptr);
             store.keep_blocks(&meta, &head, &payload);
             Ok(Written { making, meta, head })
@@ -371,16 +372,16 @@ impl Inner {
         payload: &[u8],
         group: Group,
         moved: bool,
-    ) -> Result<RecordPtr, StoreError> {
+    ) -> Result<(RecordPtr, Option<Hold>), StoreError> {
         let mut object = self.heap.object_of(&[payload]);
         for _ in 0..ROOM_TRIES {
             let written = if moved {
                 self.heap.move_object(record::TABLE, group, &mut object).await
             } else {
-                self.heap.write_object(record::TABLE, group, &mut object).await
+                self.heap.write_object(record::TABLE, group, &mut object).await.map(|ptr| (ptr, None))
             };
             match written {
-                Ok(ptr) => return Ok(ptr),
+                Ok(written) => return Ok(written),
                 // When the store closes nobody makes room any more; the log is replayed instead. Nor does anybody while
                 // this holds what it has written so far, when that is all there was: so it is given up after a while.
                 Err(AppendError::Busy) if !self.is_closing() => self.segment_may_come().await,

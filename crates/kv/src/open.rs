@@ -13,6 +13,7 @@ use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed};
 
 use crate::cache::TableCache;
+use crate::clean::SEAL_TURNS;
 use crate::errors::{OpenError, StoreError};
 use crate::large::{LargeRef, PIECE_BYTES_MAX, PieceMemory};
 use crate::manifest::{self, Manifest};
@@ -77,7 +78,7 @@ impl Store {
         options: StoreOptions,
         progress: Progress<'_>,
     ) -> Result<Opened, OpenError> {
-        let budget = Budget::of(&options);
+        let budget = Budget::of(&options, device.geometry().channels);
         let heap_options = HeapOptions {
             durability: options.durability,
             reserve_segments: options.reserve_segments,
@@ -118,7 +119,8 @@ impl Store {
             tallies: Mutex::new(manifest.tallies.clone()),
             manifest: Mutex::new(manifest),
             commit_turn: Semaphore::new(1),
-            seal_turn: Semaphore::new(1),
+            victims_bytes: budget.victims,
+            seal_turn: Semaphore::new(SEAL_TURNS),
             table_bytes: TABLE_BYTES.min(segment_bytes / 4),
             piece_bytes: PIECE_BYTES_MAX.min(segment_bytes / 4),
             segments,

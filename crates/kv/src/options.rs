@@ -96,17 +96,25 @@ pub(crate) struct Budget {
     pub undurable: u64,
     /// Pieces of large values on their way to flash and from it.
     pub pieces: u64,
+    /// Victims that are emptied at once, where the drive has several channels.
+    pub victims: u64,
 }
 
+/// Written and not yet on flash, for each channel: one stripe on its way and one behind it.
+const UNDURABLE_A_CHANNEL: u64 = 512 << 10;
 impl Budget {
-    pub fn of(options: &StoreOptions) -> Self {
+    /// Of a drive of so many channels.
+    pub fn of(options: &StoreOptions, channels: u16) -> Self {
         let all = options.memory_bytes.max(MEMORY_BYTES_MIN);
         let memtable = options.memtable_bytes.unwrap_or((all / 10).clamp(6 << 20, 128 << 20));
         let tail = (all / 16).clamp(2 << 20, 64 << 20);
-        let undurable = (all / 16).clamp(4 << 20, 8 << 20);
+        let undurable = (all / 16).clamp(4 << 20, (u64::from(channels) * UNDURABLE_A_CHANNEL).max(8 << 20));
         // Merging, cleaning and pieces of large values under way.
         let working = (all / 8).clamp(12 << 20, 64 << 20);
+        let victims = if channels > 1 { (all / 16).min(48 << 20) } else { 0 };
+        let working = working + victims;
         let rest = all.saturating_sub(2 * memtable + tail + undurable + working);
-        Self { memtable, tables: rest / 2, rows: rest / 2, tail, undurable, pieces: working / 2 }
+        let pieces = (all / 16).clamp(6 << 20, 32 << 20);
+        Self { memtable, tables: rest / 2, rows: rest / 2, tail, undurable, pieces, victims }
     }
 }

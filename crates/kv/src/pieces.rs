@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pumice_segment::{AppendClass, AppendError, Group, RecordPtr, Replayed};
+use pumice_segment::{AppendClass, AppendError, Group, Hold, RecordPtr, Replayed};
 
 use crate::batch::Batch;
 use crate::entry::{Body, KeyEntry};
@@ -34,8 +34,8 @@ pub struct OldPieces {
 struct OldPiece {
     index: usize,
     record: Replayed,
-    /// Where it was written again.
-    written: Option<RecordPtr>,
+    /// Where it was written again, held until a list names it.
+    written: Option<(RecordPtr, Option<Hold>)>,
 }
 
 impl OldPieces {
@@ -75,7 +75,7 @@ impl Inner {
     /// Moves those of a value's pieces that are alive. Answers how many bytes they are.
     pub async fn move_pieces(self: &Arc<Self>, mut value: OldPieces) -> Result<u64, StoreError> {
         let moved = self.move_named_pieces(&mut value).await;
-        let written = value.pieces.iter().filter_map(|piece| piece.written);
+        let written = value.pieces.iter().filter_map(|piece| Some(piece.written.as_ref()?.0));
         if let Ok(true) = moved {
             let bytes = written.map(|ptr| u64::from(ptr.len)).sum();
             self.counters.moved_bytes.add(bytes);
@@ -112,9 +112,9 @@ impl Inner {
                 let named = list.pieces.get_mut(piece.index);
                 let Some(named) = named.filter(|named| named.ptr == piece.record.ptr) else { continue };
                 is_named = true;
-                named.ptr = match piece.written {
-                    Some(ptr) => ptr,
-                    None => *piece.written.insert(self.write_piece_again(&piece.record.payload).await?),
+                named.ptr = match &piece.written {
+                    Some((ptr, _)) => *ptr,
+                    None => piece.written.insert(self.write_piece_again(&piece.record.payload).await?).0,
                 };
             }
             if !is_named {
@@ -126,13 +126,13 @@ impl Inner {
         }
     }
 
-    async fn write_piece_again(&self, payload: &[u8]) -> Result<RecordPtr, StoreError> {
+    async fn write_piece_again(&self, payload: &[u8]) -> Result<(RecordPtr, Option<Hold>), StoreError> {
         let mut object = self.heap.object_of(&[payload]);
         let mut tries = 0;
         loop {
             tries += 1;
             match self.heap.move_object(record::PIECE, Group::Large, &mut object).await {
-                Ok(ptr) => return Ok(ptr),
+                Ok(written) => return Ok(written),
                 Err(AppendError::Busy) if tries < ROOM_TRIES => self.segment_may_come().await,
                 Err(error) => {
                     let what = "a piece of a large value".into();

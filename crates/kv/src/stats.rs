@@ -92,6 +92,8 @@ counters! {
     given_up_tables,
     /// Segments cleaned.
     cleaned_segments,
+    /// Victims that were begun while another one was being emptied.
+    victims_beside,
     /// Segments emptied because they failed, or a page of them was near its end.
     rescued_segments,
     /// Records that cleaning moved.

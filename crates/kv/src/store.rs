@@ -56,8 +56,10 @@ pub(crate) struct Inner {
     pub manifest: Mutex<Manifest>,
     /// One metadata commit at a time.
     pub commit_turn: Semaphore,
-    /// Held from the reservation of a moved record's number to its redirection, and while memtables are sealed:
-    /// a moved record must not be older than the checkpoint that could have held it.
+    /// Memory of victims that are emptied at once.
+    pub victims_bytes: u64,
+    /// One is held from the reservation of a moved record's number to its redirection, all while memtables are sealed: a moved
+    /// record must not be older than the checkpoint that could have held it.
     pub seal_turn: Semaphore,
     /// One flush at a time.
     pub flush_turn: Semaphore,

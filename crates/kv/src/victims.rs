@@ -4,10 +4,25 @@
 //! been asked for, and its first windows are read while the current one's last values are moved: else the drive would
 //! have nothing to read at the end of each. It is chosen a few milliseconds early, which costs next to nothing of what is
 //! dead in it.
+//!
+//! On a drive of several channels a victim and what is moved of it keep two of them busy. So several are emptied at once there,
+//! as many as segments are wanted, and are settled in the order in which they began. Two bounds: what they have in memory, and
+//! free segments, because what is moved comes before what is won: all that may be alive in them is kept free for
+//! them from the second on.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pumice_reactor::{JoinHandle, spawn};
 use pumice_segment::{Heap, SegmentId, Stream, Sweep};
 
+use crate::clean::Outcome;
+use crate::errors::StoreError;
+use crate::store::Inner;
 use crate::winning::LeastDead;
+
+/// Memory of a victim that is emptied beside others: its windows, and two batches of what is moved of it.
+const VICTIM_BYTES: u64 = 3 << 20;
 
 /// Claimed victims.
 #[derive(Default)]
@@ -16,6 +31,14 @@ pub struct Victims {
     aside: Vec<SegmentId>,
     /// The next one, being read.
     next: Option<Sweep>,
+    /// Being emptied, the first of them for longest.
+    under_way: VecDeque<UnderWay>,
+}
+
+/// A victim that is being emptied beside others.
+struct UnderWay {
+    segment: SegmentId,
+    task: JoinHandle<Result<Outcome, StoreError>>,
 }
 
 impl Victims {
@@ -38,6 +61,49 @@ impl Victims {
         }
     }
 
+    /// Whether some are being emptied.
+    pub fn are_under_way(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// Begins to empty as many victims as are wanted. Answers which has been under way for longest, and what came of it.
+    pub async fn empty(
+        &mut self,
+        store: &Arc<Inner>,
+        wanted: usize,
+    ) -> Option<(SegmentId, Result<Outcome, StoreError>)> {
+        while self.under_way.len() < wanted
+            && let Some(victim) = self.choose(&store.heap, &store.least_dead())
+        {
+            let mut room = None;
+            if self.are_under_way() {
+                room = store.heap.keep_for_cleaning(store.heap.live_bytes(victim));
+                if room.is_none() {
+                    if self.next.as_ref().is_none_or(|next| next.segment() != victim) {
+                        store.heap.unclaim(victim);
+                    }
+                    break;
+                }
+                store.counters.victims_beside.add(1);
+            }
+            let sweep = self.sweep(&store.heap, victim);
+            let store = store.clone();
+            let task = spawn(async move {
+                let emptied = store.empty_victim(sweep).await;
+                drop(room);
+                emptied
+            });
+            self.under_way.push_back(UnderWay { segment: victim, task });
+        }
+        let UnderWay { segment, task, .. } = self.under_way.pop_front()?;
+        Some((segment, task.await.unwrap_or(Err(StoreError::Closing))))
+    }
+
+    /// Waits for those that are being emptied.
+    pub async fn settle(&mut self, store: &Arc<Inner>) {
+        while self.empty(store, 0).await.is_some() {}
+    }
+
     /// Keeps a victim claimed that cannot be cleaned now.
     pub fn put_aside(&mut self, victim: SegmentId) {
         self.aside.push(victim);
@@ -47,5 +113,13 @@ impl Victims {
     pub fn offer_again(&mut self, heap: &Heap) {
         let next = self.next.take().map(|next| next.segment());
         self.aside.drain(..).chain(next).for_each(|victim| heap.unclaim(victim));
+    }
+}
+
+impl Inner {
+    /// Victims emptied at a time, at most.
+    pub fn victims_at_once(&self) -> usize {
+        let each = VICTIM_BYTES.min(2 * u64::from(self.heap.segment_bytes()));
+        self.heap.victims_at_once().min((self.victims_bytes / each) as usize).max(1)
     }
 }

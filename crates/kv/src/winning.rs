@@ -101,7 +101,7 @@ impl Inner {
 
     /// Whether merges and flushes find segments, so that cleaning may wait for them.
     pub fn has_room_for_upkeep(&self) -> bool {
-        self.free_of_all_kinds() >= UPKEEP_SEGMENTS
+        self.free_of_all_kinds() >= UPKEEP_SEGMENTS + u64::from(self.heap.kept_for_cleaning())
     }
 
     /// A segment was cleaned: once there are enough of them merges go first again. With each that comes free they would take

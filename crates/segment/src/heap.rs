@@ -14,6 +14,8 @@ use crate::inner::Inner;
 use crate::metalog::{self, Write};
 use crate::pins::Revoked;
 use crate::replay::Replay;
+pub use crate::writer::Hold;
+use crate::writer::MovedFrames;
 use crate::{
     AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
     HeapStats, Object, Patrol, PatrolStats, ReadError, RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
@@ -95,7 +97,7 @@ pub struct Replayed {
 pub struct Moved {
     /// New pointers, in the order of the records.
     pub ptrs: Vec<RecordPtr>,
-    /// Keeps the frame in the replay.
+    /// Keeps the frame in the replay, and its segment from being a victim: to be dropped when the client names the new places.
     pub ticket: MoveTicket,
 }
 
@@ -103,6 +105,7 @@ pub struct Moved {
 pub struct MoveTicket {
     inner: Arc<Inner>,
     frames: Vec<u64>,
+    _holds: Vec<Hold>,
 }
 
 impl Drop for MoveTicket {
@@ -112,6 +115,22 @@ impl Drop for MoveTicket {
         for frame in &self.frames {
             moves.applied(*frame, last_seq);
         }
+    }
+}
+
+/// While held, segments are kept free for a victim: [`Heap::keep_for_cleaning`].
+pub struct CleaningRoom {
+    inner: Arc<Inner>,
+    bytes: u64,
+}
+
+impl Drop for CleaningRoom {
+    fn drop(&mut self) {
+        let mut table = self.inner.table();
+        table.keep_less_for_cleaning(self.bytes);
+        self.inner.note_reserve(&table);
+        drop(table);
+        self.inner.room.notify_all();
     }
 }
 
@@ -222,6 +241,37 @@ impl Heap {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.inner.device
+    }
+
+    /// Segments that the log is written to at once, while as many are free beyond the reserve.
+    pub fn lanes(&self) -> usize {
+        self.inner.lanes
+    }
+
+    /// Victims that can be emptied at a time, each into a segment of its own on a drive of several channels.
+    pub fn victims_at_once(&self) -> usize {
+        writer::moved_lanes(&self.inner).len()
+    }
+
+    /// Keeps segments free for a victim that is emptied beside others and of which so many bytes may be alive: for one there is a
+    /// reserve. `None` when there are not enough.
+    pub fn keep_for_cleaning(&self, live_bytes: u32) -> Option<CleaningRoom> {
+        let bytes = u64::from(live_bytes);
+        let mut table = self.inner.table();
+        let kept = table.keep_for_cleaning(bytes);
+        self.inner.note_reserve(&table);
+        kept.then(|| CleaningRoom { inner: self.inner.clone(), bytes })
+    }
+
+    /// Segments that are kept free in this way.
+    pub fn kept_for_cleaning(&self) -> u32 {
+        self.inner.table().kept_for_cleaning()
+    }
+
+    /// Bytes of a segment that may be alive.
+    pub fn live_bytes(&self, segment: SegmentId) -> u32 {
+        let live = self.inner.table().entry(segment).map_or(0, |entry| entry.live);
+        live.clamp(0, i64::from(self.segment_bytes())) as u32
     }
 
     /// Bytes of a segment.
@@ -361,10 +411,11 @@ impl Heap {
         object: &mut Object,
     ) -> Result<RecordPtr, AppendError> {
         let class = if group == Group::Large { AppendClass::User } else { AppendClass::Upkeep };
-        writer::write_object(&self.inner, kind, group, class, object).await
+        Ok(writer::write_object(&self.inner, kind, group, class, object).await?.0)
     }
 
-    /// [`Heap::write_object`] for cleaning, which may use the reserve whatever it moves.
+    /// [`Heap::write_object`] for cleaning, which may use the reserve whatever it moves. Until the hold is dropped the segment is no
+    /// victim: not before the client names the object there.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -373,7 +424,7 @@ impl Heap {
         kind: u8,
         group: Group,
         object: &mut Object,
-    ) -> Result<RecordPtr, AppendError> {
+    ) -> Result<(RecordPtr, Option<Hold>), AppendError> {
         writer::write_object(&self.inner, kind, group, AppendClass::System, object).await
     }
 
@@ -394,8 +445,9 @@ impl Heap {
     /// # Errors
     /// See [`AppendError`].
     pub async fn write_moved(&self, records: Vec<MovedRecord>) -> Result<Moved, AppendError> {
-        let (ptrs, frames) = writer::write_moved(&self.inner, &records).await?;
-        Ok(Moved { ptrs, ticket: MoveTicket { inner: self.inner.clone(), frames } })
+        let MovedFrames { ptrs, numbers, holds } = writer::write_moved(&self.inner, &records).await?;
+        let ticket = MoveTicket { inner: self.inner.clone(), frames: numbers, _holds: holds };
+        Ok(Moved { ptrs, ticket })
     }
 
     /// Says that the record is dead. A hint for choosing victims and for the space report.

@@ -293,7 +293,7 @@ impl Inner {
 
     /// Whether `n` segments could be opened that nobody needs.
     pub(crate) fn can_spare(&self, n: usize) -> bool {
-        self.table().can_spare(n, self.lanes)
+        self.table().can_spare(n, self.lanes / 2)
     }
 
     /// To be called when free segments were taken or have come, or some were lent.

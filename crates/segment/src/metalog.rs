@@ -165,9 +165,11 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 next.replay_frame.map(|frame| frame.max(commit.first_beyond(next.replay_from)));
             (commit.next_seq - 1, commit.durable_seq, commit.durable_frames)
         };
-        let next_moved = inner.writers[crate::Stream::Moved as usize].next_frame();
-        let floor = inner.moves().floor(next.replay_from);
-        next.moved_from = floor.unwrap_or(next_moved);
+        let next_moved = {
+            let mut moves = inner.moves();
+            next.moved_from = moves.floor(next.replay_from).unwrap_or(moves.next());
+            moves.next()
+        };
         let composed = inner.table().compose(snapshot, durable_seq);
         let blobs = match (&what.edit, snapshot) {
             (_, true) => next.blobs.clone(),

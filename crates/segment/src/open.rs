@@ -598,7 +598,7 @@ pub(crate) async fn open(
             }
         }
     }
-    inner.writers[Stream::Moved as usize].set_next_frame(last.durable_frames[1]);
+    inner.moves().set_next(last.durable_frames[1]);
     {
         let mut patrol = inner.patrol_stats();
         [patrol.next_segment, patrol.passes] = last.patrol;

@@ -331,7 +331,8 @@ impl Replay {
     fn other_segment(&mut self, found: &Found, frames: Vec<Frame>) {
         let page = self.inner.superblock.page_bytes;
         let last = frames.len().saturating_sub(1);
-        let mut expected: Option<u64> = found.first_frame;
+        // Numbers do not tell: of several segments that are written at once each has some.
+        let mut expected_at = page;
         let covered = frames.last().map_or(page, |frame| frame.end(page));
         if found.stream == Stream::Moved && covered < found.known_end {
             let what = "moved frames are lost".into();
@@ -345,14 +346,12 @@ impl Replay {
                 }
                 self.damage.append(&mut frame.damage);
             }
-            if found.stream == Stream::Moved
-                && expected.is_some_and(|expected| frame.header.number > expected)
-            {
+            if found.stream == Stream::Moved && frame.offset > expected_at {
                 let what = "moved frames before this one are lost".into();
                 self.damage.push(Damage { segment: found.id, offset: frame.offset, what });
             }
-            expected = Some(frame.header.number + 1);
             let end = frame.end(page);
+            expected_at = end;
             let extent = self.extents.entry(found.id).or_default();
             if end > found.known_end {
                 extent.live += frame.live;
@@ -411,11 +410,12 @@ impl Replay {
             }
             table.skip_lives();
         }
-        self.inner.writers[Stream::Moved as usize].set_next_frame(self.next_moved);
-        if let Some(first) = self.first_moved {
+        {
             let mut moves = self.inner.moves();
-            moves.begin(first);
-            moves.applied(first, self.last_seq);
+            moves.set_next(self.next_moved);
+            if let Some(first) = self.first_moved {
+                moves.found(first, self.last_seq);
+            }
         }
         self.inner.written.open_to(self.last_seq);
         self.inner.durable.open_to(self.last_seq);

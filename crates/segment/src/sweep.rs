@@ -23,6 +23,9 @@ use crate::{Contents, Damage, SegmentId, Stream};
 const WINDOW_BYTES: u32 = 1 << 20;
 /// Windows on their way: what the host does not cache takes its time.
 const WINDOWS_AHEAD: usize = 3;
+/// The same where several segments are swept at once, each on a channel of its own.
+const NARROW_WINDOW_BYTES: u32 = 256 << 10;
+const NARROW_WINDOWS_AHEAD: usize = 2;
 
 /// See [`crate::Heap::sweep`].
 pub struct Sweep {
@@ -54,7 +57,11 @@ struct Cut {
 
 impl Sweep {
     pub(crate) fn new(inner: &Arc<Inner>, segment: SegmentId) -> Self {
-        Self::of(inner, segment, WINDOW_BYTES, WINDOWS_AHEAD)
+        if inner.lanes > 1 {
+            Self::of(inner, segment, NARROW_WINDOW_BYTES, NARROW_WINDOWS_AHEAD)
+        } else {
+            Self::of(inner, segment, WINDOW_BYTES, WINDOWS_AHEAD)
+        }
     }
 
     /// One that hardly anybody notices.

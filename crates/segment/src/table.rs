@@ -11,9 +11,10 @@
 mod endangered;
 mod lanes;
 mod report;
+mod reserve;
 mod system;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pumice_flash::{Device, Geometry};
 use pumice_reactor::Nanos;
@@ -98,6 +99,8 @@ pub(crate) struct Table {
     kept_for_rescue: u32,
     /// Of the reserve, what users may have: cleaning wins it back at once.
     lent: u32,
+    /// Beside the reserve, for victims that are emptied at once.
+    kept_for_cleaning_bytes: u64,
     /// Segments that may be opened before so much may be alive that what is lent must be called back.
     lent_for: u64,
     /// What a packed segment loses: its header, and half a page a frame.
@@ -131,6 +134,8 @@ pub(crate) struct Table {
     dirty: BTreeSet<u32>,
     /// Some segment may be endangered: one failed or became weak since the last look found none.
     may_be_endangered: bool,
+    /// Segments in which moved records lie that nothing names yet, and how many times.
+    held: BTreeMap<u32, u32>,
     /// Segments that were kept because they do not read whole, the oldest first; some may have been offered again since.
     unreadable: VecDeque<u32>,
     pub opened: u64,
@@ -153,6 +158,7 @@ impl Table {
             reserve: reserve + kept_for_rescue,
             kept_for_rescue,
             lent: 0,
+            kept_for_cleaning_bytes: 0,
             lent_for: 0,
             futile_for_bytes: 0,
             tried_for_deletes: false,
@@ -175,6 +181,7 @@ impl Table {
             dirty: BTreeSet::new(),
             // What the log says of failed and weak ones is looked at once.
             may_be_endangered: true,
+            held: BTreeMap::new(),
             unreadable: VecDeque::new(),
             opened: 0,
             released: 0,
@@ -293,32 +300,6 @@ impl Table {
         self.entries().filter(|(_, entry)| holds(entry)).map(|(id, _)| id).collect()
     }
 
-    /// Free segments that users leave: the reserve, or half of it while at most three quarters of the drive are alive. Every
-    /// segment kept free is dead data cleaned too early, and what is lent comes back for certain: a quarter of the drive is
-    /// dead or free when it is called back.
-    pub(crate) fn user_floor(&self) -> u32 {
-        self.reserve - self.lent
-    }
-
-    /// Lends or calls back, seeing how much is alive. What is not known to be dead counts, and what cannot be won: cleaning moves
-    /// records in frames of a quarter of a segment or less, and each victim's last frame is smaller: eight may lose a page at their
-    /// ends. Much may be written before the next look: what is lent is called back as well when so many segments were opened that three quarters may be alive.
-    fn lend(&mut self, live_bytes: u64) {
-        let segment_bytes = u64::from(self.geometry.block_bytes());
-        let live_bytes = live_bytes + live_bytes * 8 * u64::from(self.geometry.page_bytes) / segment_bytes;
-        let segments = self.entries.len() as u64 - u64::from(self.first_data);
-        self.lent_for = (segments * segment_bytes / 4 * 3).saturating_sub(live_bytes) / segment_bytes;
-        self.lent = if self.lent_for > 0 { self.reserve / 2 } else { 0 };
-    }
-
-    /// A segment was opened, which may come to be full of what is alive.
-    fn note_opened(&mut self) {
-        self.lent_for = self.lent_for.saturating_sub(1);
-        if self.lent_for == 0 {
-            self.lent = 0;
-        }
-    }
-
     /// The segments that are opened next.
     pub(crate) fn pool(&self) -> impl Iterator<Item = u32> + '_ {
         self.pool.iter().copied()
@@ -338,12 +319,6 @@ impl Table {
             || self.releasing.iter().any(|releasing| !self.pinned(releasing.epoch))
     }
 
-    /// Free segments below which user data waits. Cleaning dips into the reserve all the time: a little of that is no
-    /// reason to.
-    pub(crate) fn least_free_for_users(&self) -> u32 {
-        self.user_floor() - self.user_floor() / 4
-    }
-
     /// Refuses `class` the `n` segments that it wants.
     pub(crate) fn refuse(&mut self, class: AppendClass, n: u32) -> NoSegment {
         self.refused = n;
@@ -351,24 +326,6 @@ impl Table {
             self.reconsider();
         }
         if self.is_full(class) { NoSegment::Full } else { NoSegment::Later }
-    }
-
-    fn floor(&self, class: AppendClass) -> u32 {
-        match class {
-            AppendClass::User => self.user_floor(),
-            // Deletes are small and bring space back: they may go further than anything else of the user's, and leave
-            // enough for the key tables that they need.
-            AppendClass::Delete => (self.user_floor() / 2).max(1),
-            AppendClass::Upkeep => 1 + self.kept_for_rescue,
-            AppendClass::System => self.kept_for_rescue,
-            AppendClass::Rescue => 0,
-        }
-    }
-
-    /// Whether user data that was refused segments would get them now.
-    pub(crate) fn has_room(&self) -> bool {
-        let wanted = self.refused.max(1);
-        self.free_count() >= self.user_floor() + wanted && self.openable() >= wanted as usize
     }
 
     /// Opens `n` segments for `stream`, or none.
@@ -600,7 +557,11 @@ impl Table {
                 SegmentState::Bad | SegmentState::System => segment_bytes as u64,
                 _ => entry.live.clamp(0, segment_bytes) as u64,
             };
-            if entry.state != SegmentState::Sealed || entry.claimed || entry.unreadable_above.is_some() {
+            if entry.state != SegmentState::Sealed
+                || entry.claimed
+                || entry.unreadable_above.is_some()
+                || self.is_held(id as u32)
+            {
                 continue;
             }
             if entry.stream == Stream::Commit as u8 && entry.last_seq > replay_from {

@@ -1,6 +1,7 @@
 //! The streams beside the commit stream: moved records, key tables, pieces of large values. Each has an open
 //! segment of its own and one write under way; a write is durable when it returns. Large values have two such *lanes*
-//! on a drive that has room for them: while one piece is being copied and checked, the other is on its way.
+//! on a drive that has room for them: while one piece is being copied and checked, the other is on its way. Moved records
+//! have several where the commit stream has.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::WriteSync;
 use pumice_reactor::sync::{Permit, Semaphore};
+use smallvec::SmallVec;
 
 use crate::framebuf::{FrameBuf, Place};
 use crate::inner::Inner;
@@ -24,8 +26,20 @@ use crate::{
 
 const CHUNK_BYTES: usize = 1 << 20;
 /// A lane for each stream (the commit stream's is not used), the second one of large values, those of further groups of
-/// tables.
-pub(crate) const LANES: usize = 4 + TABLE_GROUPS;
+/// tables, and further ones of moved records.
+pub(crate) const LANES: usize = FIRST_MOVED_LANE + MOVED_LANES_MAX - 1;
+const FIRST_MOVED_LANE: usize = 4 + TABLE_GROUPS;
+/// Less than the commit stream's may be: what is moved is less than what users write.
+const MOVED_LANES_MAX: usize = 16;
+const MOVED_LANES: [usize; MOVED_LANES_MAX] = {
+    let mut lanes = [Stream::Moved as usize; MOVED_LANES_MAX];
+    let mut at = 1;
+    while at < MOVED_LANES_MAX {
+        lanes[at] = FIRST_MOVED_LANE + at - 1;
+        at += 1;
+    }
+    lanes
+};
 const LARGE_LANES: [usize; 2] = [Stream::Large as usize, 4];
 const TABLE_LANES: [usize; TABLE_GROUPS] = [Stream::Table as usize, 5, 6, 7, 8];
 /// Segments of a drive that can spare one more that is half written, so that large values fly side by side.
@@ -45,8 +59,6 @@ struct WriterState {
     open: Option<OpenSegment>,
     /// What will be open when the write under way has ended, if anything.
     expected: Option<OpenSegment>,
-    /// Of the moved stream.
-    next_frame: u64,
 }
 
 impl Default for Writer {
@@ -58,14 +70,6 @@ impl Default for Writer {
 impl Writer {
     fn state(&self) -> MutexGuard<'_, WriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn next_frame(&self) -> u64 {
-        self.state().next_frame
-    }
-
-    pub(crate) fn set_next_frame(&self, number: u64) {
-        self.state().next_frame = number;
     }
 
     pub(crate) fn set_open(&self, open: OpenSegment) {
@@ -123,7 +127,10 @@ fn lanes(inner: &Inner, group: Group) -> &'static [usize] {
 /// of two groups filled it is not known: whichever goes on costs nothing but order.
 pub(crate) fn reopen(inner: &Inner, stream: Stream, open: OpenSegment) {
     let lane = match stream {
-        Stream::Commit | Stream::Moved => Some(stream as usize),
+        Stream::Commit => Some(stream as usize),
+        Stream::Moved => {
+            moved_lanes(inner).iter().copied().find(|&lane| inner.writers[lane].open().is_none())
+        }
         Stream::Table => {
             let groups = (0..TABLE_GROUPS as u8).map(|kind| lanes(inner, Group::Tables(kind))[0]);
             groups.into_iter().find(|&lane| inner.writers[lane].open().is_none())
@@ -138,11 +145,11 @@ pub(crate) fn reopen(inner: &Inner, stream: Stream, open: OpenSegment) {
     }
 }
 
-/// Seals what is open of tables and not being written, and what several lanes of the commit stream do not use: where space is at
+/// Seals what is open of tables and not being written, and what several lanes of other streams do not use: where space is at
 /// its end, the rests of segments count, and a group that is used no more would keep its own for ever.
 pub(crate) fn seal_tables(inner: &Inner) {
     crate::commit::seal_idle(inner);
-    for lane in TABLE_LANES {
+    for &lane in TABLE_LANES.iter().chain(&MOVED_LANES[1..]) {
         if let Some(_turn) = inner.writers[lane].turn().try_acquire(1)
             && let Some(open) = inner.writers[lane].take_open()
         {
@@ -213,11 +220,37 @@ pub(crate) fn object_room(inner: &Inner, group: Group) -> u32 {
     }
 }
 
+/// The lanes of moved records.
+pub(crate) fn moved_lanes(inner: &Inner) -> &'static [usize] {
+    &MOVED_LANES[..inner.lanes.min(MOVED_LANES_MAX)]
+}
+
+/// Waits for the turn on a lane of moved records: one that has nothing to do, with a segment first, and without one only while
+/// segments are not short.
+async fn take_moved_lane(inner: &Inner) -> (usize, Permit<'_>) {
+    let lanes = moved_lanes(inner);
+    let take = |&lane: &usize| Some((lane, inner.writers[lane].turn().try_acquire(1)?));
+    let is_open = |lane: &usize| inner.writers[*lane].next_open().is_some();
+    let open = lanes.iter().filter(|lane| is_open(lane));
+    if let Some(taken) = open.clone().find_map(take) {
+        return taken;
+    }
+    let open: SmallVec<[usize; MOVED_LANES_MAX]> = open.copied().collect();
+    if (open.is_empty() || !inner.table().is_short())
+        && let Some(taken) = lanes.iter().find_map(take)
+    {
+        return taken;
+    }
+    let waits = if open.is_empty() { &lanes[..1] } else { &open };
+    let lane = waits[inner.next_lane.fetch_add(1, Ordering::Relaxed) % waits.len()];
+    (lane, inner.writers[lane].turn().acquire(1).await)
+}
+
 /// Largest frame of moved records: what is left of the open segment is filled, but for a sliver.
-fn moved_frame_max(inner: &Inner) -> usize {
+fn moved_frame_max(inner: &Inner, lane: usize) -> usize {
     let page = inner.page_bytes();
     let max = inner.frame_max_bytes();
-    let Some(open) = inner.writers[Stream::Moved as usize].open() else { return max };
+    let Some(open) = inner.writers[lane].open() else { return max };
     let left = inner.segment_bytes as usize - (open.offset as usize).max(page);
     if left > page { max.min(left / page * page) } else { max }
 }
@@ -238,6 +271,25 @@ impl Drop for Writing<'_> {
     }
 }
 
+/// While held, a segment in which moved records lie is not offered as a victim: nothing names them yet.
+pub struct Hold {
+    inner: Arc<Inner>,
+    segment: SegmentId,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.inner.table().let_go(self.segment);
+    }
+}
+
+/// A frame's records, on flash.
+struct Written {
+    ptrs: Vec<RecordPtr>,
+    /// Of what cleaning moves.
+    hold: Option<Hold>,
+}
+
 /// Writes one frame of several records, numbered by its page unless `number` is given. The caller holds the
 /// lane's turn.
 async fn write_frame(
@@ -247,7 +299,7 @@ async fn write_frame(
     class: AppendClass,
     frame: &mut FrameBuf,
     number: Option<u64>,
-) -> Result<Vec<RecordPtr>, AppendError> {
+) -> Result<Written, AppendError> {
     let page = inner.page_bytes();
     let writer = &inner.writers[lane];
     let used = frame.frame_bytes();
@@ -300,11 +352,15 @@ async fn write_frame(
         match program(inner, start, data).await {
             Ok(()) => {
                 let live = ptrs.iter().map(|ptr| ptr.len).sum();
+                let is_moved = class == AppendClass::System;
                 writing.segment = None;
                 let newest = if stream == Stream::Moved { number } else { last_seq };
                 {
                     let mut table = inner.table();
                     table.wrote(open.id, end, live, newest);
+                    if is_moved {
+                        table.hold(open.id);
+                    }
                     if full {
                         table.seal(open.id);
                     }
@@ -319,7 +375,10 @@ async fn write_frame(
                 };
                 counter.fetch_add((head + padded) as u64, Ordering::Relaxed);
                 inner.kick_meta();
-                return Ok(ptrs);
+                return Ok(Written {
+                    ptrs,
+                    hold: is_moved.then(|| Hold { inner: inner.clone(), segment: open.id }),
+                });
             }
             Err(FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. }) => {
                 writing.segment = None;
@@ -403,26 +462,34 @@ pub(crate) async fn write_object(
     group: Group,
     class: AppendClass,
     object: &mut Object,
-) -> Result<RecordPtr, AppendError> {
+) -> Result<(RecordPtr, Option<Hold>), AppendError> {
     // Before the turn: others write meanwhile.
     object.frame.end(kind);
     let padded = object.frame.frame_bytes().next_multiple_of(inner.page_bytes());
     let (lane, _turn) = take_lane(inner, group, padded).await;
-    let ptrs = write_frame(inner, lane, group.stream(), class, &mut object.frame, None).await?;
-    Ok(ptrs[0])
+    let Written { ptrs, hold } =
+        write_frame(inner, lane, group.stream(), class, &mut object.frame, None).await?;
+    Ok((ptrs[0], hold))
 }
 
-/// See [`crate::Heap::write_moved`]; returns the frames' numbers too.
+/// See [`crate::Heap::write_moved`].
+pub(crate) struct MovedFrames {
+    pub ptrs: Vec<RecordPtr>,
+    pub numbers: Vec<u64>,
+    pub holds: Vec<Hold>,
+}
+
+/// See [`crate::Heap::write_moved`].
 pub(crate) async fn write_moved(
     inner: &Arc<Inner>,
     records: &[MovedRecord],
-) -> Result<(Vec<RecordPtr>, Vec<u64>), AppendError> {
-    let _turn = inner.writers[Stream::Moved as usize].turn().acquire(1).await;
+) -> Result<MovedFrames, AppendError> {
+    let (lane, _turn) = take_moved_lane(inner).await;
     let mut ptrs = Vec::with_capacity(records.len());
-    let mut numbers = Vec::new();
+    let (mut numbers, mut holds) = (Vec::new(), Vec::new());
     let mut rest = records;
     while !rest.is_empty() {
-        let max = moved_frame_max(inner);
+        let max = moved_frame_max(inner, lane);
         let (mut bytes, mut count) = (frame::HEADER_BYTES, 0);
         while let Some(next) = rest.get(count) {
             let need = record::padded(record::total_bytes(next.payload.len(), true));
@@ -438,25 +505,16 @@ pub(crate) async fn write_moved(
             frame.extend(&record.payload);
             frame.end(record.kind);
         }
-        // The number is used again when the write fails: a gap would look like damage.
-        let writer = &inner.writers[Stream::Moved as usize];
-        let number = writer.next_frame();
-        inner.moves().begin(number);
-        match write_frame(
-            inner,
-            Stream::Moved as usize,
-            Stream::Moved,
-            AppendClass::System,
-            &mut frame,
-            Some(number),
-        )
-        .await
-        {
-            Ok(written) => ptrs.extend(written),
+        let number = inner.moves().begin();
+        numbers.push(number);
+        match write_frame(inner, lane, Stream::Moved, AppendClass::System, &mut frame, Some(number)).await {
+            Ok(written) => {
+                ptrs.extend(written.ptrs);
+                holds.extend(written.hold);
+            }
             Err(error) => {
                 // Nobody learns where the frames before it lie: no recovery needs them, nor will anything name them.
                 let mut moves = inner.moves();
-                numbers.push(number);
                 numbers.iter().for_each(|&number| moves.forget(number));
                 drop(moves);
                 let mut table = inner.table();
@@ -464,9 +522,7 @@ pub(crate) async fn write_moved(
                 return Err(error);
             }
         }
-        writer.set_next_frame(number + 1);
-        numbers.push(number);
         rest = &rest[count..];
     }
-    Ok((ptrs, numbers))
+    Ok(MovedFrames { ptrs, numbers, holds })
 }

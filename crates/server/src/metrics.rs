@@ -41,6 +41,11 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("merge_bytes", "Bytes of key tables written by merges", c.merge_bytes),
             ("sunk_tables", "Key tables that merges took over as they are", c.sunk_tables),
             ("segments_cleaned", "Segments cleaned", c.cleaned_segments),
+            (
+                "segments_cleaned_beside",
+                "Segments whose cleaning began beside that of others",
+                c.victims_beside,
+            ),
             ("segments_rescued", "Segments emptied before their pages were lost", c.rescued_segments),
             ("records_moved", "Records that cleaning moved", c.moved_records),
             ("commits", "Commit writes", h.commits),

@@ -41,9 +41,10 @@ impl Table {
         if !self.may_be_endangered {
             return None;
         }
-        let wanted = |(_, entry): &(SegmentId, &Entry)| {
+        let wanted = |(id, entry): &(SegmentId, &Entry)| {
             entry.state == SegmentState::Sealed
                 && !entry.claimed
+                && !self.is_held(id.0)
                 // Emptied as far as it reads.
                 && entry.unreadable_above.is_none()
                 && entry.flags & (FLAG_FAILED | FLAG_WEAK) != 0
@@ -53,7 +54,7 @@ impl Table {
             self.entries().filter(wanted).min_by_key(|(id, entry)| (entry.flags & FLAG_FAILED == 0, *id));
         let found = found.map(|(id, _)| id.0);
         // One that is being written is met again when it is sealed.
-        self.may_be_endangered = found.is_some();
+        self.may_be_endangered = found.is_some() || !self.held.is_empty();
         found
     }
 }

@@ -1,6 +1,7 @@
 //! What streams in several segments at once ask of the table.
 
 use super::Table;
+use crate::SegmentId;
 
 /// Segments that are written at once for each that is kept for a failed program, beside the first.
 const LANES_A_RESCUE: u32 = 8;
@@ -23,5 +24,24 @@ impl Table {
     /// Whether not even users get segments, so that nobody should open any for convenience.
     pub(crate) fn is_short(&self) -> bool {
         self.free_count() < self.least_free_for_users()
+    }
+
+    /// A record was moved to this segment that nothing names yet: it is no victim until [`Table::let_go`]. Whoever emptied it
+    /// would take the record for dead.
+    pub(crate) fn hold(&mut self, id: SegmentId) {
+        *self.held.entry(id.0).or_default() += 1;
+    }
+
+    pub(crate) fn let_go(&mut self, id: SegmentId) {
+        if let Some(times) = self.held.get_mut(&id.0) {
+            *times -= 1;
+            if *times == 0 {
+                self.held.remove(&id.0);
+            }
+        }
+    }
+
+    pub(super) fn is_held(&self, id: u32) -> bool {
+        self.held.contains_key(&id)
     }
 }

@@ -159,13 +159,14 @@ impl Table {
         if first.iter().filter(comes_free).count() >= wanted {
             return None;
         }
-        let is_movable = |entry: &Entry| {
+        let is_movable = |entry: &Entry, id: u32| {
             entry.state == SegmentState::Sealed
                 && !entry.claimed
+                && !self.is_held(id)
                 && entry.unreadable_above.is_none()
                 && !(entry.stream == Stream::Commit as u8 && entry.last_seq > replay_from)
         };
-        let movable = first.iter().zip(0..).filter(|(entry, _)| is_movable(entry));
+        let movable = first.iter().zip(0..).filter(|(entry, id)| is_movable(entry, *id));
         movable.min_by_key(|(entry, id)| (entry.live, *id)).map(|(_, id)| id)
     }
 }

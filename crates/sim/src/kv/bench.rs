@@ -274,6 +274,7 @@ impl Bench {
     pub(crate) fn note_lanes(&self, store: &Store) {
         if self.setup.channels > 1 {
             let stats = store.heap().stats();
+            self.model.count("victims emptied beside others", store.stats().counters.victims_beside);
             self.model.count("commits beside others on other channels", stats.commits_beside);
             self.model.count("programs that failed beside others", stats.relocations);
         }

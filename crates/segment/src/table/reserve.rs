@@ -1,0 +1,76 @@
+//! Free segments that some may not take, so that others find some.
+
+use super::Table;
+use crate::AppendClass;
+
+impl Table {
+    /// Free segments that users leave: the reserve, or half of it while at most three quarters of the drive are alive. Every
+    /// segment kept free is dead data cleaned too early, and what is lent comes back for certain: a quarter of the drive is
+    /// dead or free when it is called back.
+    pub(crate) fn user_floor(&self) -> u32 {
+        self.reserve - self.lent + self.kept_for_cleaning()
+    }
+
+    /// Lends or calls back, seeing how much is alive. What is not known to be dead counts, and what cannot be won: cleaning moves
+    /// records in frames of a quarter of a segment or less, and each victim's last frame is smaller: eight may lose a page at their
+    /// ends. Much may be written before the next look: what is lent is called back as well when so many segments were opened that three quarters may be alive.
+    pub(super) fn lend(&mut self, live_bytes: u64) {
+        let segment_bytes = u64::from(self.geometry.block_bytes());
+        let live_bytes = live_bytes + live_bytes * 8 * u64::from(self.geometry.page_bytes) / segment_bytes;
+        let segments = self.entries.len() as u64 - u64::from(self.first_data);
+        self.lent_for = (segments * segment_bytes / 4 * 3).saturating_sub(live_bytes) / segment_bytes;
+        self.lent = if self.lent_for > 0 { self.reserve / 2 } else { 0 };
+    }
+
+    /// A segment was opened, which may come to be full of what is alive.
+    pub(super) fn note_opened(&mut self) {
+        self.lent_for = self.lent_for.saturating_sub(1);
+        if self.lent_for == 0 {
+            self.lent = 0;
+        }
+    }
+
+    /// Free segments below which user data waits. Cleaning dips into the reserve all the time: a little of that is no
+    /// reason to.
+    pub(crate) fn least_free_for_users(&self) -> u32 {
+        self.user_floor() - self.user_floor() / 4
+    }
+
+    pub(super) fn floor(&self, class: AppendClass) -> u32 {
+        match class {
+            AppendClass::User => self.user_floor(),
+            // Deletes are small and bring space back: they may go further than anything else of the user's, and leave
+            // enough for the key tables that they need.
+            AppendClass::Delete => ((self.reserve - self.lent) / 2).max(1) + self.kept_for_cleaning(),
+            AppendClass::Upkeep => 1 + self.kept_for_rescue + self.kept_for_cleaning(),
+            AppendClass::System => self.kept_for_rescue,
+            AppendClass::Rescue => 0,
+        }
+    }
+
+    /// Whether user data that was refused segments would get them now.
+    pub(crate) fn has_room(&self) -> bool {
+        let wanted = self.refused.max(1);
+        self.free_count() >= self.user_floor() + wanted && self.openable() >= wanted as usize
+    }
+
+    /// Keeps so much free for cleaning beside the reserve, which is enough for one victim. Answers false, and changes nothing,
+    /// when more is asked for than is free of what upkeep may take.
+    pub(crate) fn keep_for_cleaning(&mut self, bytes: u64) -> bool {
+        let segments =
+            (self.kept_for_cleaning_bytes + bytes).div_ceil(u64::from(self.geometry.block_bytes()));
+        let can_be = u64::from(self.free_count()) >= u64::from(1 + self.kept_for_rescue) + segments;
+        if can_be {
+            self.kept_for_cleaning_bytes += bytes;
+        }
+        can_be
+    }
+
+    pub(crate) fn keep_less_for_cleaning(&mut self, bytes: u64) {
+        self.kept_for_cleaning_bytes -= bytes;
+    }
+
+    pub(crate) fn kept_for_cleaning(&self) -> u32 {
+        self.kept_for_cleaning_bytes.div_ceil(u64::from(self.geometry.block_bytes())) as u32
+    }
+}
