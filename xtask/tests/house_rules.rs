@@ -10,6 +10,8 @@ const LAYERS: &[&str] = &["base", "reactor", "flash", "segment", "kv", "node", "
 const BESIDE: &[(&str, &str)] = &[];
 /// Lines a source file may have: past this there are two things in one room.
 const FILE_LINES_MAX: usize = 800;
+/// How the head of a test that is not in its crate's `tests/it` begins the reason.
+const ALONE: &str = "Alone in a program of its own";
 
 fn is_shipped(section: &str) -> bool {
     section == "dependencies" || (section.starts_with("target.") && section.ends_with(".dependencies"))
@@ -115,15 +117,59 @@ fn source_files_say_what_they_are() {
     assert!(mute.is_empty(), "{}", mute.join("\n"));
 }
 
+/// Whether a doc comment has an example that rustdoc would compile and run.
+fn has_doctest(source: &str) -> bool {
+    let comments = source.lines().map(str::trim_start);
+    let fences = comments.filter_map(|line| line.strip_prefix("///").or(line.strip_prefix("//!")));
+    let fences = fences.map(str::trim).filter(|line| line.starts_with("```"));
+    fences.step_by(2).any(|opening| opening != "```text")
+}
+
+/// Tests in a library or its documentation would not run: the manifests say `test = false`, and `./test` asks for `--tests`. As
+/// a test each library would be compiled a second time, and its documentation with it.
 #[test]
 fn tests_live_beside_the_code_not_in_it() {
-    let inline: Vec<String> = files("crates", is_rust)
-        .iter()
-        .filter(|path| shown(path).contains("/src/"))
-        .filter(|path| fs::read_to_string(path).unwrap().contains("#[cfg(test)]\nmod tests {"))
-        .map(|path| format!("{}: move its tests to the crate's tests/", shown(path)))
-        .collect();
-    assert!(inline.is_empty(), "{}", inline.join("\n"));
+    let mut wrong = Vec::new();
+    for path in files("crates", is_rust).iter().filter(|path| shown(path).contains("/src/")) {
+        let source = fs::read_to_string(path).unwrap();
+        let is_test = |line: &str| line.starts_with("#[cfg(test)]") || line.starts_with("#[test]");
+        if source.lines().any(|line| is_test(line.trim_start())) || has_doctest(&source) {
+            wrong.push(format!("{}: move its tests to the crate's tests/", shown(path)));
+        }
+    }
+    for path in files("crates", |p| p.file_name().is_some_and(|n| n == "Cargo.toml")) {
+        if !fs::read_to_string(&path).unwrap().lines().any(|line| line == "test = false") {
+            wrong.push(format!("{}: its library has no tests: `test = false`", shown(&path)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A file that nobody declares is not compiled, and nobody hears of it.
+#[test]
+fn every_file_of_tests_belongs_to_a_program() {
+    let mut wrong = Vec::new();
+    for main in files("crates", |p| p.ends_with("tests/it/main.rs")) {
+        let (it, declared) = (main.parent().unwrap(), fs::read_to_string(&main).unwrap());
+        for path in files(&shown(it), is_rust) {
+            let inside = path.strip_prefix(it).unwrap();
+            let module = inside.iter().next().unwrap().to_string_lossy();
+            let module = module.trim_end_matches(".rs");
+            if module != "main" && !declared.lines().any(|line| line == format!("mod {module};")) {
+                wrong.push(format!("{}: main.rs does not say `mod {module};`", shown(&path)));
+            }
+        }
+        for path in files(&shown(it.parent().unwrap()), is_rust) {
+            let is_program = path.parent() == it.parent();
+            if is_program && !fs::read_to_string(&path).unwrap().contains(ALONE) {
+                wrong.push(format!(
+                    "{}: belongs into it/, or its head says why not ({ALONE:?})",
+                    shown(&path)
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// What a path or address of one machine looks like; spelt in two halves so that this file passes.
