@@ -6,7 +6,7 @@
 //! 3. an erase is explicit and frees a whole block.
 //!
 //! [`Device`] dispatches by enum to the backends ([`file`], [`zoned`], [`emulated`]); one contract suite
-//! (`tests/contract.rs`) runs on all of them. What violates the contract is refused with an error of its own
+//! (`tests/it/contract`) runs on all of them. What violates the contract is refused with an error of its own
 //! and changes nothing.
 
 pub mod bch;

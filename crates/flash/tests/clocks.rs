@@ -1,4 +1,5 @@
 //! The emulation in real time against the same model in virtual time.
+//! Alone in a program of its own: tests beside it would make its timers late.
 
 #[path = "../examples/clocks.rs"]
 #[allow(dead_code, unreachable_pub)] // an example: its `main` is not used here

@@ -1,5 +1,6 @@
 //! The pure parts of zoned devices, compiled into this test: which zones make way for others, and what a drive's report
 //! says of its blocks.
+//! Alone in a program of its own: what is compiled in looks for the crate's types at the program's root.
 #![allow(dead_code)] // each part has more than is asked of it here
 
 #[path = "../src/zoned/layout.rs"]

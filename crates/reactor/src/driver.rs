@@ -1,6 +1,6 @@
 //! The seam between the executor and a world: io_uring or the simulation.
 //!
-//! The contract, which both drivers keep and `tests/contract` checks:
+//! The contract, which both drivers keep and `tests/it/contract` checks:
 //!
 //! 1. [`Driver::submit`] takes an operation with everything it needs, owned, and a [`Token`]. It never fails and
 //!    never completes inside the call: failures come back as completions too.

@@ -1,4 +1,4 @@
-//! The hot paths allocate nothing once they are warm.
+//! The hot paths allocate nothing once they are warm. Alone in a program of its own, which has a counting allocator.
 #![allow(unsafe_code)]
 
 use pumice_reactor::sync::Gate;

@@ -1,4 +1,5 @@
 //! Buffers of all sizes, taken and given back in any order and by any thread, never share memory.
+//! Alone in a program of its own: it looks at the memory of the whole process.
 
 #![allow(clippy::disallowed_methods)] // a thread of its own drops buffers
 
@@ -23,7 +24,7 @@ fn some_size(random: &mut Rng) -> usize {
     random.below(limit) as usize + 1
 }
 
-/// One test: the second half looks at the memory of the whole process.
+/// One test: the second half looks at the memory of the whole process, in which nothing else may happen.
 #[test]
 fn buffers_share_no_memory_and_give_it_back() {
     share_no_memory();

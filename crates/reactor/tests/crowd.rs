@@ -1,4 +1,5 @@
 //! Ten thousand connections at once, most of them idle.
+//! Alone in a program of its own: it takes nearly all files that the process may open, and others would find none.
 
 use pumice_reactor::{ListenOptions, Listener, Stream, block_on, metrics, raise_open_files_limit, spawn};
 

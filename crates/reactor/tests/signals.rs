@@ -1,4 +1,5 @@
-//! Signals reach `signal()` instead of ending the process. No test harness: its own thread would take them.
+//! Signals reach `signal()` instead of ending the process.
+//! Alone in a program of its own, without a test harness: its thread would take them.
 
 use pumice_reactor::sync::Event;
 use pumice_reactor::{Config, CoreId, Signal, signal, spawn, spawn_on, start};

@@ -2,7 +2,7 @@
 //! 128-bit ids, batched random reads, a sequential scan, erases.
 //!
 //! `cargo run --release -p pumice-segment --example patches -- [DEVICE] [PATCHES]`: DEVICE is a path or `emu:PRESET[,…]`.
-//! Whatever a file or block device holds is overwritten. `tests/patches.rs` runs it on every backend.
+//! Whatever a file or block device holds is overwritten. `tests/it/patches.rs` runs it on every backend.
 
 use std::time::Duration;
 

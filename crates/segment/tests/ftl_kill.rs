@@ -2,6 +2,7 @@
 //!
 //! The drive is a file, or the zoned block device that `PUMICE_ZONED` names, of which all is lost: `tests/zoned/run` runs this
 //! test on one in a virtual machine.
+//! Alone in a program of its own, which it starts anew in each round as the process that is killed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,102 @@
+//! Which expired keys are found, and that none is forgotten.
+
+use crate::common::{device, format, no_progress, write};
+use bytes::Bytes;
+use pumice_kv::{Batch, SliceId, Store, StoreOptions};
+use pumice_reactor::{spawn, yield_now};
+
+const SLICE: SliceId = SliceId(0);
+const NOW: u64 = 1000;
+const LIMIT: usize = 50;
+
+/// A store in which nothing happens by itself.
+async fn still() -> Store {
+    let device = device("emu:tiny,channels=2,blocks=64,pages=64").await;
+    Store::format(&device, &format()).await.expect("format");
+    Store::open(device, StoreOptions::default(), &no_progress).await.expect("open").store
+}
+
+async fn put(store: &Store, key: &str, expire_ms: u64) {
+    let mut batch = Batch::new();
+    batch.put(SLICE, key.as_bytes(), 0, expire_ms, b"value");
+    write(store, &batch).await;
+}
+
+async fn delete(store: &Store, keys: &[Bytes]) {
+    let mut batch = Batch::new();
+    keys.iter().for_each(|key| batch.delete(SLICE, key));
+    write(store, &batch).await;
+}
+
+async fn expired(store: &Store) -> Vec<Bytes> {
+    let found = store.expired(NOW, LIMIT).await.expect("expired");
+    found.into_iter().map(|(_, key)| key).collect()
+}
+
+#[test]
+fn keys_under_a_retired_prefix_do_not_stand_before_others() {
+    pumice_reactor::block_on(async {
+        for is_in_tables in [false, true] {
+            let store = still().await;
+            for n in 0..4 * LIMIT {
+                put(&store, &format!("a{n:04}"), 1).await;
+            }
+            put(&store, "b", 2).await;
+            if is_in_tables {
+                store.checkpoint().await.expect("checkpoint");
+            }
+            let mut batch = Batch::new();
+            batch.retire(SLICE, b"a");
+            write(&store, &batch).await;
+            assert_eq!(expired(&store).await, ["b"], "in tables: {is_in_tables}");
+        }
+    });
+}
+
+#[test]
+fn keys_whose_delete_was_refused_are_found_again_until_they_are_gone() {
+    pumice_reactor::block_on(async {
+        let store = still().await;
+        for n in 0..10 {
+            put(&store, &format!("key{n}"), 1 + n).await;
+        }
+        put(&store, "later", NOW + 1).await;
+        for is_in_tables in [false, true] {
+            if is_in_tables {
+                store.checkpoint().await.expect("checkpoint");
+            }
+            for _ in 0..3 {
+                assert_eq!(expired(&store).await.len(), 10, "in tables: {is_in_tables}");
+            }
+        }
+        let found = expired(&store).await;
+        delete(&store, &found[..4]).await;
+        assert_eq!(expired(&store).await.len(), 6);
+        delete(&store, &found).await;
+        assert!(expired(&store).await.is_empty());
+        let later = store.expired(NOW + 1, LIMIT).await.expect("expired");
+        assert_eq!(later, [(SLICE, Bytes::from_static(b"later"))]);
+    });
+}
+
+/// The memtable is looked through piece by piece: a key behind the place that was reached is given a time meanwhile.
+#[test]
+fn a_key_that_gets_its_time_while_others_are_looked_for_is_found_later() {
+    pumice_reactor::block_on(async {
+        let store = still().await;
+        for n in 0..20_000 {
+            put(&store, &format!("key{n:05}"), 0).await;
+        }
+        put(&store, "old", 1).await;
+        delete(&store, &[Bytes::from_static(b"old")]).await;
+        let looking = spawn({
+            let store = store.clone();
+            async move { expired(&store).await }
+        });
+        yield_now().await;
+        put(&store, "key00000", NOW).await;
+        assert!(!looking.is_finished(), "it has not come to its end");
+        assert!(looking.await.expect("task").is_empty());
+        assert_eq!(expired(&store).await, ["key00000"]);
+    });
+}

@@ -1,0 +1,23 @@
+//! All tests of this crate but those beside this folder, whose heads say why: as one program, the engine's code is generated
+//! and linked once for all of them. One file: `cargo test -p pumice-kv --test it opening::`.
+
+mod common;
+mod expiring;
+mod failed_drive;
+mod formats;
+mod gaps;
+mod large;
+mod long_reads;
+mod long_scans;
+mod memory;
+mod merge_room;
+mod merging;
+mod model;
+mod opening;
+mod read_errors;
+mod retiring;
+mod set_aside;
+mod short_scans;
+mod space;
+mod unnamed_tables;
+mod unreadable;

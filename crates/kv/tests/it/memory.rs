@@ -1,0 +1,68 @@
+//! Who has the memory: key tables as much as they need up to their share, rows the rest.
+
+use crate::common::*;
+use pumice_flash::{Device, DeviceSpec};
+use pumice_kv::{Batch, SliceId, StoreOptions};
+use pumice_reactor::sim::{HostOptions, World};
+
+const MEMORY: u64 = 64 << 20;
+const MEMTABLE: u64 = 6 << 20;
+const TAIL: u64 = 4 << 20;
+const UNDURABLE: u64 = 4 << 20;
+const WORKING: u64 = 12 << 20;
+/// What tables and rows share.
+const SHARED: u64 = MEMORY - 2 * MEMTABLE - TAIL - UNDURABLE - WORKING;
+const KEYS: u64 = 5_000;
+const VALUE_BYTES: usize = 4_000;
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key:{n:08}").into_bytes()
+}
+
+#[test]
+fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
+    let world = World::new(5);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let counters = world.clone();
+    let test = async move {
+        let spec: DeviceSpec = "/drive".parse().expect("spec");
+        let device = Device::create(&spec, 512 << 20).await.expect("file");
+        drop(formatted(&device).await);
+        let options =
+            StoreOptions { memory_bytes: MEMORY, memtable_bytes: Some(MEMTABLE), ..StoreOptions::default() };
+        let store = open_with(&device, options.clone()).await.store;
+        let mut batch = Batch::new();
+        for n in 0..KEYS {
+            batch.clear();
+            batch.put(SliceId((n % 3) as u16), &key(n), 0, 0, &[n as u8; VALUE_BYTES]);
+            write(&store, &batch).await;
+        }
+        store.close().await.expect("close");
+        let store = open_with(&device, options).await.store;
+        let read_all = async || {
+            for n in 0..KEYS {
+                let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
+                assert_eq!(entry.value[..], [n as u8; VALUE_BYTES]);
+            }
+        };
+        // 20 MB of rows: more than half of what is shared.
+        read_all().await;
+        let rows = store.stats().row_bytes;
+        assert!(rows > SHARED / 2 && rows >= KEYS * VALUE_BYTES as u64, "{rows} B of rows");
+        let reads = counters.counters(host).reads;
+        read_all().await;
+        assert_eq!(counters.counters(host).reads, reads, "all of it is in memory");
+        // Small values lie in key tables: these come to more than their share.
+        for n in 0..500_000u64 {
+            batch.clear();
+            batch.put(SliceId((n % 3) as u16), format!("small:{n:08}").as_bytes(), 0, 0, &[1; 40]);
+            write(&store, &batch).await;
+        }
+        store.wait_durable(store.last_seq()).await.expect("durable");
+        read_all().await;
+        let stats = store.stats();
+        assert!(stats.table_bytes > SHARED / 2, "{} B of tables", stats.table_bytes);
+        assert!(stats.row_bytes <= SHARED / 2 + SHARED / 32, "{} B of rows", stats.row_bytes);
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}

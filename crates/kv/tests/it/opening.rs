@@ -1,0 +1,112 @@
+//! What opening a store reads, counted by a simulated host (`docs/format/meta-log.md` states the bounds): after a clean
+//! close the metadata and nothing else, after a crash the log since the checkpoint as well.
+
+use crate::common::*;
+use pumice_base::rng::Rng;
+use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_kv::{Batch, SliceId, Store};
+use pumice_reactor::sim::{HostId, HostOptions, World};
+
+const PAGE: u64 = 4096;
+const SEGMENT: u64 = 256 << 10;
+const WINDOW: u64 = 256 << 10;
+const KEY_BYTES: u64 = 12;
+
+fn spec() -> DeviceSpec {
+    "/drive".parse().expect("spec")
+}
+
+/// Most bytes of the metadata log: its snapshot has 40 B a segment and at most 100 B and two keys a table; its edits come
+/// to twice the snapshot or a sixteenth of the half, and one record more.
+fn log_bytes_max(segments: u64, tables: u64) -> u64 {
+    let snapshot = PAGE + 40 * segments + tables * (100 + 2 * KEY_BYTES);
+    // 1/4096 of the drive, and room for four snapshots of the segment table, in whole segments.
+    let half = (160 * segments + WINDOW).max(segments * SEGMENT / 4096).next_multiple_of(SEGMENT);
+    snapshot + (2 * snapshot).max(half / 16) + snapshot
+}
+
+struct Cost {
+    reads: u64,
+    bytes: u64,
+    tables: u64,
+}
+
+/// Puts keys `from..to` of 8,000 B each, durable on return.
+async fn put_all(store: &Store, from: u64, to: u64) {
+    let mut newest = 0;
+    let (mut batch, mut value) = (Batch::new(), vec![0; 8000]);
+    Rng::from_seed(3).fill(&mut value);
+    for n in from..to {
+        batch.clear();
+        batch.put(SliceId((n % 3) as u16), format!("key:{n:08}").as_bytes(), 0, 0, &value);
+        newest = write(store, &batch).await;
+    }
+    store.wait_durable(newest).await.expect("durable");
+}
+
+/// Fills `percent` of a drive and closes it; then puts `logged` keys and crashes, if there are any. Counts what the next
+/// open reads.
+fn open_again(segments: u64, percent: u64, logged: u64) -> Cost {
+    let world = World::new(7);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    run(&world, host, async move {
+        let device = Device::create(&spec(), segments * SEGMENT).await.expect("file");
+        let store = formatted(&device).await;
+        let keys = segments * SEGMENT * percent / 100 / 8064;
+        put_all(&store, 0, keys).await;
+        store.close().await.expect("close");
+        drop(store);
+        if logged > 0 {
+            let opened = Store::open(device, options(), &no_progress).await.expect("open");
+            // Without its background work the store makes no checkpoint.
+            put_all(&opened.store, keys, keys + logged).await;
+        }
+    });
+    if logged > 0 {
+        world.crash(host);
+        world.restart(host);
+    }
+    let before = world.counters(host);
+    let tables = run(&world, host, async move {
+        let device = Device::open(&spec(), Access::ReadWrite).await.expect("device");
+        let opened = Store::open(device, options(), &no_progress).await.expect("open");
+        assert!(opened.damage.is_empty(), "{:?}", opened.damage);
+        assert_eq!((opened.clean, opened.replayed), (logged == 0, logged));
+        opened.store.stats().tables
+    });
+    let after = world.counters(host);
+    Cost { reads: after.reads - before.reads, bytes: after.read_bytes - before.read_bytes, tables }
+}
+
+fn run<T: 'static>(world: &World, host: HostId, work: impl Future<Output = T> + 'static) -> T {
+    world.block_on(host, work).unwrap_or_else(|halt| panic!("{halt}"))
+}
+
+#[test]
+fn a_clean_open_reads_the_newest_metadata_and_nothing_else_however_full_the_drive() {
+    for (segments, percent) in [(256, 5), (256, 70), (1024, 5), (1024, 70)] {
+        let Cost { reads, bytes, tables } = open_again(segments, percent, 0);
+        println!("{segments} segments, {percent}% full: {reads} reads, {bytes} B, {tables} tables");
+        let log = log_bytes_max(segments, tables);
+        // Three pages for the superblocks, one of each half of the log, then the log a window at a time.
+        assert!(reads <= 5 + 2 * log.div_ceil(WINDOW), "{segments} segments, {percent}% full: {reads} reads");
+        assert!(
+            bytes <= 5 * PAGE + log + WINDOW,
+            "{segments} segments, {percent}% full: {bytes} B were read, the log has at most {log} B"
+        );
+    }
+}
+
+#[test]
+fn a_crash_costs_the_log_since_the_checkpoint_however_full_the_drive() {
+    for percent in [5, 60] {
+        let (segments, logged) = (1024, 500);
+        let Cost { bytes, tables, .. } = open_again(segments, percent, logged);
+        let clean = 5 * PAGE + log_bytes_max(segments, tables) + WINDOW;
+        // A frame has its padding; the segment where the log begins, the one that is open and those opened ahead.
+        let log = (logged * (8064 + PAGE)).next_multiple_of(SEGMENT) + 4 * SEGMENT;
+        let first_pages = 2 * PAGE * (64 + log / SEGMENT);
+        println!("{percent}% full: {bytes} B, {tables} tables; at most {}", clean + log + first_pages);
+        assert!(bytes <= clean + log + first_pages, "{percent}% full: {bytes} B were read");
+    }
+}

@@ -1,0 +1,78 @@
+//! The driver contract on the kernel, with default settings and with each of the rarer ways the driver can go.
+
+use crate::contract::{Check, Place};
+use pumice_reactor::sync::Event;
+use pumice_reactor::{Addr, Config, Without, start};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// All of 127.0.0.0/8 is this machine: an address for each process and check.
+fn own_address() -> Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (process, check) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let (high, low) = (1 + process / 256 % 250, process % 256);
+    format!("127.{high}.{low}.{}:0", 1 + check % 250).parse().unwrap()
+}
+
+fn run_with(config: &Config, many: usize, check: Check) {
+    let dir = tempfile::tempdir().unwrap();
+    let any_port = "127.0.0.1:0".parse().unwrap();
+    let place = Place { dir: dir.path().to_owned(), any_port, own_address: own_address(), many };
+    let config = Config { cores: 2, ..config.clone() };
+    let done = Arc::new(Event::new());
+    let running = start(
+        &config,
+        Arc::new(move |core| {
+            let (place, done) = (place.clone(), Arc::clone(&done));
+            Box::pin(async move {
+                if core.0 == 0 {
+                    check(place).await;
+                    done.set();
+                } else {
+                    done.wait().await;
+                }
+            })
+        }),
+    );
+    running.unwrap().join().unwrap();
+}
+
+mod by_default {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        run_with(&Config::default(), 1000, check);
+    }
+
+    contract_tests!(run);
+}
+
+/// As on the oldest kernel, with no memory to lock.
+mod without_features {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        let without = Without { deferred_work: true, shared_receive_buffers: true, multishot_accept: true };
+        run_with(&Config { registered_buffer_bytes: 0, without, ..Config::default() }, 300, check);
+    }
+
+    contract_tests!(run);
+}
+
+/// Queues that overflow and receive buffers that run out all the time.
+mod with_tiny_queues {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        let config = Config {
+            queue_depth: 2,
+            registered_buffer_bytes: 64 << 10,
+            receive_buffers: 2,
+            receive_buffer_bytes: 700,
+            ..Config::default()
+        };
+        run_with(&config, 300, check);
+    }
+
+    contract_tests!(run);
+}

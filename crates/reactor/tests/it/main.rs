@@ -1,0 +1,14 @@
+//! All tests of this crate but those beside this folder, whose heads say why: as one program, the engine's code is generated
+//! and linked once for all of them. One file: `cargo test -p pumice-reactor --test it sim_files::`.
+
+#[macro_use]
+mod contract;
+mod contract_real;
+mod contract_sim;
+mod cores;
+mod file_lock;
+mod sim_files;
+mod sim_net;
+mod sim_world;
+mod smoke;
+mod zone_report;

@@ -1,0 +1,171 @@
+//! Answers that redis-server cannot be asked for beside Pumice (`collections`, `differential`): because it differs, because
+//! they need a mode of its own, or because only test tools ask. Redis's own test suite found most of them.
+
+use crate::common::{Setup, TestServer, check, check_on};
+use pumice_redis::options::{DebugAccess, Options};
+
+/// Nothing else is written, so a reply that waited for the next write would never come.
+#[test]
+fn no_reply_waits_for_the_next_write_of_somebody_else() {
+    for durability in ["always", "everysec", "none"] {
+        let server = TestServer::with(Setup { durability, ..Setup::default() });
+        let mut client = server.client();
+        // What writes, and then what takes numbers or only looks.
+        for command in [
+            "ZADD z XX 1 a",
+            "SINTERSTORE to a b",
+            "ZADD z 1 a",
+            "ZADD z XX 2 b",
+            "SINTERSTORE z a b",
+            "EXISTS z",
+            "RPUSH l a",
+            "LREM l 0 a",
+            "EXISTS l",
+            "SUNIONSTORE z none",
+            "GET none",
+            "COPY none z",
+            "FLUSHALL",
+            "DBSIZE",
+        ] {
+            client.send(format!("{command}\r\n").as_bytes());
+            let reply = client.try_read();
+            assert!(reply.is_ok(), "{command} with {durability}: {reply:?}");
+        }
+    }
+}
+
+#[test]
+fn commands_are_listed_with_their_subcommands() {
+    check(
+        r#"
+        > COMMAND LIST FILTERBY PATTERN config*
+        ["config", "config|get", "config|set", "config|resetstat", "config|rewrite", "config|help"]
+        > COMMAND LIST FILTERBY PATTERN xyz*
+        []
+        > COMMAND LIST FILTERBY MODULE any
+        []
+        > COMMAND LIST FILTERBY ACLCAT connection PATTERN x
+        (error) ERR syntax error
+        > COMMAND LIST FILTERBY PATTERN memory|u*
+        ["memory|usage"]
+        "#,
+    );
+}
+
+#[test]
+fn parameters_are_refused_as_redis_refuses_them() {
+    let refused = |name: &str, why: &str| {
+        format!("(error) ERR CONFIG SET failed (possibly related to argument '{name}') - {why}")
+    };
+    for (line, why) in [
+        ("appendonly perhaps", "argument must be 'yes' or 'no'"),
+        (
+            "appendonly no",
+            "every write is kept without such a file; how soon it is safe is chosen at start (--durability)",
+        ),
+        (
+            "maxmemory 1gb",
+            "memory is chosen at start (--memory, 268435456 bytes now); data may exceed it, and nothing is evicted",
+        ),
+        (
+            "maxmemory 0",
+            "memory is chosen at start (--memory, 268435456 bytes now); data may exceed it, and nothing is evicted",
+        ),
+        ("enable-debug-command yes", "can't set immutable config"),
+        ("protected-mode 1", "argument must be 'yes' or 'no'"),
+        ("maxmemory -1", "argument must be a memory value"),
+        ("maxmemory x", "argument must be a memory value"),
+        ("maxclients 0", "argument must be between 1 and 4294967295 inclusive"),
+        ("daemonize yes", "can't set immutable config"),
+        ("slaveof x", "can't set immutable config"),
+    ] {
+        let name = line.split(' ').next().unwrap_or_default();
+        check(&format!("> CONFIG SET {line}\n{}", refused(name, why)));
+    }
+    check("> CONFIG SET appendonly YES protected-mode YES maxmemory 256mb\nOK");
+    let twice = refused("maxmemory", "duplicate parameter");
+    check(&format!("> CONFIG SET maxmemory 10000001 maxmemory 10000002\n{twice}"));
+    check("> CONFIG GET maxmemory appendonly\n[\"appendonly\", \"yes\", \"maxmemory\", \"268435456\"]");
+}
+
+#[test]
+fn debug_is_for_those_who_were_let_in_at_start() {
+    let refused = "(error) ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run \
+                   it from a local connection, otherwise you need to set this option in the configuration file, and then \
+                   restart the server.";
+    for (debug, name) in [(DebugAccess::No, "no"), (DebugAccess::Local, "local"), (DebugAccess::Yes, "yes")] {
+        let options = Options { debug, port: 0, ..Options::default() };
+        let server = TestServer::with(Setup { options, ..Setup::default() });
+        // Over a Unix socket: local.
+        let mut client = server.client();
+        let reply = if debug == DebugAccess::No { refused } else { "OK" };
+        for line in ["DEBUG SLEEP 0", "DEBUG POPULATE 1"] {
+            assert_eq!(client.line(line).to_string(), reply, "{name}");
+        }
+        client.line("MULTI");
+        client.line("DEBUG SLEEP 0");
+        let aborted = client.line("EXEC").to_string().starts_with("(error) EXECABORT");
+        assert_eq!(aborted, debug == DebugAccess::No, "{name}");
+        let told = client.line("CONFIG GET enable-debug-command").to_string();
+        assert_eq!(told, format!("[\"enable-debug-command\", \"{name}\"]"));
+    }
+}
+
+#[test]
+fn debug_serves_test_tools_and_nothing_that_it_takes_is_without_a_bound() {
+    check(
+        r#"
+        > DEBUG STRINGMATCH-LEN 128000 a*
+        0
+        > DEBUG STRINGMATCH-LEN 10 A*A
+        1
+        > DEBUG STRINGMATCH-LEN 0 A
+        0
+        > DEBUG STRINGMATCH-LEN -1 A
+        (error) ERR value is out of range, must be positive
+        > DEBUG STRINGMATCH-LEN 9223372036854775807 A
+        (error) ERR value is out of range, must be positive
+        > DEBUG POPULATE 2 k 9223372036854775807
+        (error) ERR value is out of range, must be positive
+        > DEBUG POPULATE 1 {k*65536}
+        (error) ERR the prefix is too long
+        > DEBUG POPULATE 2 k 3
+        OK
+        > MGET k:0 k:1 k:2
+        ["val", "val", nil]
+        > DEBUG RELOAD
+        OK
+        > DEBUG PROTOCOL push
+        (error) ERR RESP2 is not supported by this command
+        > DEBUG PROTOCOL bignum
+        "1234567999999999999999999999999999999"
+        > DEBUG PROTOCOL attrib
+        "Some real reply following the attribute"
+        > DEBUG OBJECT none
+        (error) ERR no such key
+        "#,
+    );
+}
+
+/// Redis 7.0 negates the rank, overflows, and answers as for −1.
+#[test]
+fn the_rank_that_has_no_opposite_is_refused() {
+    let server = TestServer::start();
+    let refused =
+        "(error) ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
+    check_on(
+        &mut server.client(),
+        &format!(
+            "> RPUSH l a b a
+             3
+             > LPOS l a RANK -9223372036854775808
+             {refused}
+             > LPOS none a RANK -9223372036854775808
+             {refused}
+             > LPOS l a RANK -9223372036854775807
+             nil
+             > LPOS l a RANK -1
+             2"
+        ),
+    );
+}

@@ -1,0 +1,165 @@
+//! Expired keys go without being touched: from the count, from the drive, and after a restart too.
+
+use crate::common::client::encode;
+use crate::common::{Client, PATIENCE, Reply, Setup, TestServer, eventually, info_number};
+
+const VALUE_BYTES: usize = 32 << 10;
+
+/// Keys of every type that expire in `ttl_ms`, among others that stay; answers how many of each.
+fn fill(client: &mut Client, ttl_ms: u64) -> (i64, i64) {
+    let value = vec![b'v'; VALUE_BYTES];
+    for n in 0..300 {
+        let ttl = ttl_ms.to_string();
+        client.call(&[b"SET", format!("goes:{n}").as_bytes(), &value, b"PX", ttl.as_bytes()]);
+        client.call(&["SET", &format!("stays:{n}"), "v"]);
+    }
+    client.call(&[b"SET", &b"goes:pieces"[..], &vec![b'p'; 3 << 20]]);
+    let mut pipeline = Vec::new();
+    for n in 0..400 {
+        let (field, score) = (format!("f{n}"), n.to_string());
+        for (name, key, words) in [
+            ("HSET", "goes:hash", vec![&field[..], "value"]),
+            ("SADD", "goes:set", vec![&field]),
+            ("ZADD", "goes:zset", vec![&score, &field]),
+            ("RPUSH", "goes:list", vec![&field]),
+        ] {
+            let mut command = vec![name, key];
+            command.extend(words);
+            pipeline.extend(encode(&command));
+        }
+    }
+    client.send(&pipeline);
+    for _ in 0..4 * 400 {
+        client.read();
+    }
+    for key in ["goes:pieces", "goes:hash", "goes:set", "goes:zset", "goes:list"] {
+        assert_eq!(client.line(&format!("PEXPIRE {key} {ttl_ms}")), Reply::Int(1));
+    }
+    (305, 300)
+}
+
+/// Does what must be done while a key lives: with a longer life, where the machine was too slow for this one.
+fn in_time(mut ttl_ms: u64, mut is_done: impl FnMut(u64) -> bool) {
+    while !is_done(ttl_ms) {
+        ttl_ms *= 2;
+        assert!(u128::from(ttl_ms) < PATIENCE.as_millis(), "two commands take longer than {ttl_ms} ms");
+    }
+}
+
+fn live_bytes(client: &mut Client) -> u64 {
+    info_number(client, "pumice", "space_live_bytes")
+}
+
+#[test]
+fn expired_keys_leave_the_count_and_the_drive_without_being_touched() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    let (going, staying) = fill(&mut client, 1);
+    // Counted while they lie there, though nobody can see them any more.
+    eventually("their time is over", || client.line("KEYS goes:*") == Reply::Array(vec![]));
+    assert_eq!(client.line("DBSIZE"), Reply::Int(going + staying));
+    let before = live_bytes(&mut client);
+    assert!(before > 300 * VALUE_BYTES as u64, "{before}");
+    client.line("DEBUG SET-ACTIVE-EXPIRE 1");
+    eventually("DBSIZE forgets expired keys", || client.line("DBSIZE") == Reply::Int(staying));
+    assert_eq!(info_number(&mut client, "stats", "expired_keys"), going as u64);
+    eventually("the drive's live bytes fall", || live_bytes(&mut client) < before / 10);
+    assert_eq!(client.line("GET stays:7").to_string(), "\"v\"");
+}
+
+#[test]
+fn keys_that_expire_while_the_server_is_down_go_after_its_start() {
+    let setup = Setup { drives: 2, memory_bytes: 128 << 20, ..Setup::default() };
+    let server = TestServer::with(setup.clone());
+    let mut client = server.client();
+    client.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    let (_, staying) = fill(&mut client, 1);
+    let before = live_bytes(&mut client);
+    drop(client);
+    let server = server.restart(setup);
+    let mut client = server.client();
+    eventually("DBSIZE forgets expired keys", || client.line("DBSIZE") == Reply::Int(staying));
+    eventually("the drive's live bytes fall", || live_bytes(&mut client) < before / 10);
+    assert_eq!(client.line("EXISTS goes:0 goes:hash stays:0"), Reply::Int(1));
+}
+
+#[test]
+fn a_key_written_anew_or_persisted_is_not_taken_by_its_former_expiry() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for n in 0..100 {
+        let change = match n % 4 {
+            0 => format!("SET k{n} new XX"),
+            1 => format!("PERSIST k{n}"),
+            2 => format!("PEXPIRE k{n} 1000000"),
+            _ => format!("SET k{n} new XX KEEPTTL"),
+        };
+        in_time(40, |ttl_ms| {
+            client.line(&format!("SET k{n} old PX {ttl_ms}"));
+            !matches!(client.line(&change), Reply::Null | Reply::Int(0))
+        });
+    }
+    eventually("a quarter expires", || client.line("DBSIZE") == Reply::Int(75));
+    // A new key under the name of one that expired, while the old one's removal may still be under way.
+    for n in (3..100).step_by(4) {
+        client.line(&format!("SET k{n} again"));
+    }
+    client.line("SET last 1 PX 20");
+    eventually("the last one expires", || client.line("DBSIZE") == Reply::Int(100));
+    for n in 0..100 {
+        let expected = ["\"new\"", "\"old\"", "\"old\"", "\"again\""][n % 4];
+        assert_eq!(client.line(&format!("GET k{n}")).to_string(), expected, "k{n}");
+    }
+}
+
+#[test]
+fn many_keys_that_expire_at_once_go_in_time_that_grows_with_their_number_alone() {
+    const KEYS: usize = 60_000;
+    // A budget so small that they are in key tables on flash by then.
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    for chunk in 0..KEYS / 1000 {
+        let mut pipeline = Vec::new();
+        for n in 0..1000 {
+            let key = format!("session:{}:{}", chunk * 1000 + n, "x".repeat(80));
+            pipeline.extend(encode(&["SET", &key, "v", "PX", "1"]));
+        }
+        client.send(&pipeline);
+        (0..1000).for_each(|_| drop(client.read()));
+    }
+    client.line("SET stays v");
+    assert_eq!(client.line("DBSIZE"), Reply::Int(KEYS as i64 + 1));
+    client.line("DEBUG SET-ACTIVE-EXPIRE 1");
+    eventually("all of them go", || client.line("DBSIZE") == Reply::Int(1));
+}
+
+#[test]
+fn the_removal_of_an_expired_key_is_no_change_to_who_watches_it_and_its_expiry_is() {
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    other.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.line("SET k v PX 1");
+    eventually("its time is over", || client.line("GET k") == Reply::Null);
+    client.line("WATCH k");
+    other.line("DEBUG SET-ACTIVE-EXPIRE 1");
+    eventually("it is removed", || other.line("DBSIZE") == Reply::Int(0));
+    client.line("MULTI");
+    client.line("PING");
+    assert_eq!(client.line("EXEC").to_string(), "[PONG]");
+    // There at WATCH, gone at EXEC.
+    in_time(300, |ttl_ms| {
+        client.line(&format!("SET k v PX {ttl_ms}"));
+        client.line("WATCH k");
+        let is_there = client.line("EXISTS k") == Reply::Int(1);
+        if !is_there {
+            client.line("UNWATCH");
+        }
+        is_there
+    });
+    eventually("it is removed", || other.line("DBSIZE") == Reply::Int(0));
+    client.line("MULTI");
+    client.line("PING");
+    assert_eq!(client.line("EXEC").to_string(), "nil[]");
+}

@@ -1,0 +1,320 @@
+//! Clients that mean harm, or are broken: they are answered or closed, memory stays bounded, others unharmed.
+
+use crate::common::client::encode;
+use crate::common::{self, Reply, Setup, TestServer};
+use pumice_base::rng::Rng;
+use pumice_redis::options::Options;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The server still serves a decent client.
+fn still_serves(server: &TestServer) {
+    let mut client = server.client();
+    assert_eq!(client.line("SET decent client").to_string(), "OK");
+    assert_eq!(client.line("GET decent").to_string(), "\"client\"");
+}
+
+#[test]
+fn random_bytes_harm_nobody() {
+    let server = TestServer::start();
+    for seed in 0..60 {
+        let mut rng = Rng::from_seed(seed);
+        let mut bytes = vec![0; 1 + rng.below(3000) as usize];
+        rng.fill(&mut bytes);
+        if rng.chance(0.5) {
+            bytes[0] = b'*';
+        }
+        let mut client = server.client();
+        let _ = client.try_send(&bytes);
+        let _ = client.try_send(b"\r\nQUIT\r\n");
+        client.set_timeout(Duration::from_millis(200));
+        client.read_to_end();
+    }
+    still_serves(&server);
+}
+
+/// What looks at all earlier commands, or at all earlier keys, in each takes longer for this than a client waits.
+#[test]
+fn a_long_transaction_costs_what_its_commands_cost() {
+    const MANY: usize = 100_000;
+    let server = TestServer::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let mut commands = encode(&["MULTI"]);
+    (0..MANY).for_each(|n| commands.extend(encode(&["SET", &format!("k{n}"), "v"])));
+    commands.extend(encode(&["EXEC"]));
+    client.send(&commands);
+    (0..=MANY).for_each(|_| drop(client.read()));
+    let Reply::Array(done) = client.read() else { panic!("the transaction runs") };
+    assert_eq!(done.len(), MANY);
+    // One command of as many keys, while somebody watches one of them.
+    other.line(&format!("WATCH k{}", MANY - 1));
+    let delete: Vec<String> =
+        std::iter::once("DEL".into()).chain((0..MANY).map(|n| format!("k{n}"))).collect();
+    assert_eq!(client.call(&delete), Reply::Int(MANY as i64));
+    other.line("MULTI");
+    other.line("GET k0");
+    assert_eq!(other.line("EXEC"), Reply::NullArray);
+}
+
+#[test]
+fn huge_counts_and_lengths_cost_nothing_until_bytes_arrive() {
+    let server = TestServer::start();
+    let mut clients: Vec<_> = (0..100).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send(b"*2000000000\r\n$536870912\r\nabc");
+    }
+    still_serves(&server);
+    let waiting = server.server().stats.input_waiting_bytes.load(Ordering::Relaxed);
+    assert!(waiting < 1 << 20, "{waiting} bytes are held for what was only announced");
+}
+
+#[test]
+fn half_open_clients_and_half_commands_are_forgotten_with_their_connection() {
+    let server = TestServer::start();
+    for _ in 0..50 {
+        let mut client = server.client();
+        client.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nxxxxx");
+        client.close_writing();
+        assert_eq!(client.read_to_end(), b"");
+    }
+    still_serves(&server);
+    no_input_waits(&server);
+}
+
+/// What waited for the rest of a command is let go of, at the latest when its connection has ended.
+fn no_input_waits(server: &TestServer) {
+    let waiting = || server.server().stats.input_waiting_bytes.load(Ordering::Relaxed);
+    common::eventually("no bytes of commands are held", || waiting() == 0);
+}
+
+/// Every command that writes, `K` being its key and `F` a field, a member, or another key.
+const WRITES: &str = "SET K v|SETNX K v|SETEX K 9 v|PSETEX K 9 v|GETSET K v|APPEND K v|SETRANGE K 1 v|INCR K|DECR K|INCRBY K 2|\
+    DECRBY K 2|INCRBYFLOAT K 2|MSET a 1 K v|MSETNX K v b 1|GETDEL K|GETEX K PERSIST|DEL a K|UNLINK K|EXPIRE K 9|\
+    PEXPIREAT K 99|PERSIST K|RENAME a K|RENAME K a|RENAMENX a K|COPY a K|COPY K a|LPUSH K v|RPUSH K v|LPUSHX K v|\
+    LINSERT K BEFORE a b|LSET K 0 v|LTRIM K 0 1|LREM K 0 v|LPOP K|RPOP K 2|LMOVE list K LEFT LEFT|RPOPLPUSH list K|\
+    LMPOP 2 a K LEFT|HSET K f v|HSETNX K f v|HMSET K f v|HDEL K f|HINCRBY K f 1|HINCRBYFLOAT K f 1|SADD K m|SREM K m|\
+    SPOP K|SMOVE set K m|SINTERSTORE K set|SUNIONSTORE K set set|SDIFFSTORE K set|ZADD K 1 m|ZINCRBY K 1 m|ZREM K m|\
+    ZPOPMIN K|ZMPOP 1 K MIN|ZRANGESTORE K zset 0 -1|ZUNIONSTORE K 1 zset|ZINTERSTORE K 2 zset zset|ZDIFFSTORE K 1 zset|\
+    ZREMRANGEBYRANK K 0 1|ZREMRANGEBYSCORE K 0 1|ZREMRANGEBYLEX K - +|HSET hash F v|HSETNX hash F v|HMSET hash f v F v|\
+    HINCRBY hash F 1|HINCRBYFLOAT hash F 1|SADD set m F|ZADD zset 1 m 2 F|ZADD zset INCR 1 F|ZINCRBY zset 1 F";
+
+#[test]
+fn keys_and_members_that_are_too_long_are_refused_by_every_command_and_break_nothing() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for line in ["SET a 1", "RPUSH list 1 2 3", "SADD set m n", "ZADD zset 1 m 2 n", "HSET hash f v"] {
+        client.line(line);
+    }
+    let command = |line: &str, long: &[u8]| -> Vec<Vec<u8>> {
+        let words = line.split_whitespace();
+        words.map(|word| if ["K", "F"].contains(&word) { long.to_vec() } else { word.into() }).collect()
+    };
+    for bytes in [65_537, 66_000, 1 << 20] {
+        let long = vec![b'x'; bytes];
+        for line in WRITES.split('|') {
+            let reply = client.call(&command(line, &long)).to_string();
+            assert!(reply.contains("too long: 65536 is the most"), "{line} with {bytes} bytes: {reply}");
+        }
+        // In a run of commands, and in a transaction.
+        let set = encode(&[&b"SET"[..], &long, b"v"]);
+        client.send(&[encode(&["SET", "c", "1"]), set.clone(), encode(&["GET", "c"])].concat());
+        assert_eq!(client.read().to_string(), "OK");
+        assert!(client.read().to_string().contains("too long"));
+        assert_eq!(client.read().to_string(), "\"1\"");
+        client.line("MULTI");
+        client.send(&set);
+        assert!(client.read().to_string().contains("too long"));
+        assert!(client.line("EXEC").to_string().contains("EXECABORT"));
+        // They can be asked for.
+        assert_eq!(client.call(&[&b"GET"[..], &long]).to_string(), "nil");
+        assert_eq!(client.call(&[&b"EXISTS"[..], &long, b"a"]).to_string(), "1");
+        assert_eq!(client.call(&[&b"WATCH"[..], &long]).to_string(), "OK");
+        assert_eq!(client.line("UNWATCH").to_string(), "OK");
+    }
+    let longest = vec![b'x'; 65_536];
+    for line in ["SET K v", "DEL K", "RPUSH K v", "LPOP K", "HSET hash F v", "SADD set F", "ZADD zset 1 F"] {
+        let reply = client.call(&command(line, &longest)).to_string();
+        assert!(!reply.contains("error"), "{line}: {reply}");
+    }
+    assert_eq!(client.call(&[&b"ZSCORE"[..], b"zset", &longest]).to_string(), "\"1\"");
+    still_serves(&server);
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_closed_at_the_limit() {
+    let options = Options { output_bytes_max: 32 << 20, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let mut greedy = server.client();
+    let big = vec![b'x'; 100_000];
+    assert_eq!(greedy.call(&[&b"SET"[..], b"big", &big]).to_string(), "OK");
+    let get = encode(&["GET", "big"]);
+    let mut sent = 0;
+    for _ in 0..200_000 {
+        if greedy.try_send(&get).is_err() {
+            break;
+        }
+        sent += 1;
+        if server.server().stats.output_limit_closes.load(Ordering::Relaxed) > 0 {
+            break;
+        }
+    }
+    let closes = || server.server().stats.output_limit_closes.load(Ordering::Relaxed);
+    common::eventually(&format!("the client is closed after {sent} GETs"), || closes() > 0);
+    let closed =
+        common::info_number(&mut server.client(), "stats", "client_output_buffer_limit_disconnections");
+    assert_eq!(closed, 1);
+    still_serves(&server);
+}
+
+#[test]
+fn a_long_pipeline_written_before_anything_is_read_is_answered() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let value = vec![b'v'; 8192];
+    client.call(&[&b"SET"[..], b"k", &value]);
+    let mut pipeline = Vec::new();
+    for _ in 0..5000 {
+        pipeline.extend(encode(&["GET", "k"]));
+    }
+    client.send(&pipeline);
+    for _ in 0..5000 {
+        assert!(matches!(client.read(), Reply::Bulk(bytes) if bytes == value));
+    }
+}
+
+#[test]
+fn too_many_clients_are_turned_away() {
+    let options = Options { clients_max: 3, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let mut kept: Vec<_> = (0..3).map(|_| server.client()).collect();
+    for client in &mut kept {
+        assert_eq!(client.line("PING").to_string(), "PONG");
+    }
+    let mut late = server.client();
+    assert_eq!(late.read_to_end(), b"-ERR max number of clients reached\r\n");
+    assert_eq!(kept[0].line("PING").to_string(), "PONG");
+}
+
+#[test]
+fn strangers_before_auth_may_send_little() {
+    let options = Options { password: "secret".to_string(), port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let mut client = server.client();
+    assert_eq!(client.line("GET k").to_string(), "(error) NOAUTH Authentication required.");
+    assert_eq!(
+        client.line("AUTH wrong").to_string(),
+        "(error) WRONGPASS invalid username-password pair or user is disabled."
+    );
+    let mut greedy = server.client();
+    greedy.send(b"*2\r\n$3\r\nGET\r\n$1000000\r\n");
+    assert_eq!(greedy.read_to_end(), b"-ERR Protocol error: unauthenticated bulk length\r\n");
+    assert_eq!(client.line("AUTH secret").to_string(), "OK");
+    assert_eq!(client.line("GET k").to_string(), "nil");
+}
+
+#[test]
+fn values_of_many_megabytes_pass_in_pieces() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let mut value = vec![0; 20 << 20];
+    Rng::from_seed(7).fill(&mut value);
+    assert_eq!(client.call(&[&b"SET"[..], b"large", &value]).to_string(), "OK");
+    assert_eq!(client.line("STRLEN large").to_string(), (20 << 20).to_string());
+    assert!(matches!(client.line("GET large"), Reply::Bulk(bytes) if bytes == value));
+    assert_eq!(client.line("RENAME large other").to_string(), "OK");
+    assert_eq!(client.line("APPEND other tail").to_string(), ((20 << 20) + 4).to_string());
+    value.extend_from_slice(b"tail");
+    assert!(matches!(client.line("GET other"), Reply::Bulk(bytes) if bytes == value));
+}
+
+/// What no client could send in one command here: the budget of all of them is a mebibyte.
+fn small_input() -> TestServer {
+    let options = Options { input_bytes_max: 1 << 20, port: 0, ..Options::default() };
+    TestServer::with(Setup { options, ..Setup::default() })
+}
+
+#[test]
+fn a_command_too_long_to_be_kept_is_refused_by_name_and_the_connection_goes_on() {
+    let server = small_input();
+    let mut rng = Rng::from_seed(17);
+    let long = vec![b'\r'; 3 << 20];
+    let parts: Vec<Vec<u8>> = (0..30).map(|_| vec![b'$'; 100_000]).collect();
+    let many: Vec<&[u8]> = [&b"RPUSH"[..], b"list"].into_iter().chain(parts.iter().map(|p| &p[..])).collect();
+    let tiny: Vec<&[u8]> =
+        [&b"SADD"[..], b"set"].into_iter().chain((0..400_000).map(|_| &b"x"[..])).collect();
+    let too_long = [
+        encode(&[b"HSET", &b"hash"[..], b"field", &long]),
+        encode(&[b"HSET", &b"hash"[..], b"field", &long, b"other", b"v"]),
+        encode(&[b"RPUSH", &b"list"[..], b"before", &long, &long]),
+        encode(&[b"GET", &long[..]]),
+        encode(&many),
+        encode(&tiny),
+    ];
+    let mut most = 0;
+    for (number, command) in too_long.iter().enumerate() {
+        let mut client = server.client();
+        assert_eq!(client.line("SET k before").to_string(), "OK");
+        // In pieces as the network likes them, first and last commands of a run among them.
+        let all = [encode(&["GET", "k"]), command.clone(), encode(&["SET", "k", "after"])].concat();
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            let piece = if rng.chance(0.1) { 1 + rng.below(40) } else { 1 + rng.below(400_000) } as usize;
+            let piece = piece.min(rest.len());
+            client.send(&rest[..piece]);
+            rest = &rest[piece..];
+            most = most.max(server.server().stats.input_waiting_bytes.load(Ordering::Relaxed));
+        }
+        assert_eq!(client.read().to_string(), "\"before\"", "command {number}");
+        let refused = client.read().to_string();
+        let named = refused.contains("exceeds maximum allowed size: 1048576 bytes");
+        assert!(named, "command {number}: {refused}");
+        assert_eq!(client.read().to_string(), "OK", "command {number}");
+        assert_eq!(client.line("GET k").to_string(), "\"after\"");
+        // A transaction with such a command does not run.
+        assert_eq!(client.line("MULTI").to_string(), "OK");
+        client.send(command);
+        assert_eq!(client.read().to_string(), refused);
+        assert!(client.line("EXEC").to_string().contains("EXECABORT"));
+        // A client that wants no replies gets none.
+        client.send(&encode(&["CLIENT", "REPLY", "OFF"]));
+        client.send(command);
+        assert_eq!(client.line("CLIENT REPLY ON").to_string(), "OK");
+    }
+    assert!(most <= 1 << 20, "{most} bytes waited");
+    assert_eq!(server.client().line("EXISTS hash list set").to_string(), "0");
+    // What fits is taken.
+    let fits = vec![b'v'; 900_000];
+    assert_eq!(server.client().call(&[b"HSET", &b"hash"[..], b"f", &fits]).to_string(), "1");
+    assert_eq!(server.server().stats.input_limit_closes.load(Ordering::Relaxed), 0);
+    no_input_waits(&server);
+}
+
+#[test]
+fn who_finds_no_room_for_a_command_that_would_fit_alone_hears_that_others_have_it() {
+    let server = small_input();
+    let half = encode(&[b"HSET", &b"hash"[..], b"field", &vec![b'v'; 700_000]]);
+    let (mut first, mut second) = (server.client(), server.client());
+    first.send(&half[..600_000]);
+    let waiting = || server.server().stats.input_waiting_bytes.load(Ordering::Relaxed);
+    common::eventually("the first command waits for its rest", || waiting() >= 600_000);
+    second.send(&half);
+    assert!(second.read().to_string().starts_with("(error) OOM commands of "));
+    assert_eq!(second.line("PING").to_string(), "PONG");
+    first.send(&half[600_000..]);
+    assert_eq!(first.read().to_string(), "1");
+    second.send(&half);
+    assert_eq!(second.read().to_string(), "0");
+}
+
+#[test]
+fn a_client_over_its_own_query_buffer_limit_is_closed_as_redis_does() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    assert_eq!(client.line("CONFIG SET client-query-buffer-limit 1mb").to_string(), "OK");
+    let _ = client.try_send(&encode(&[b"HSET", &b"hash"[..], b"field", &vec![b'v'; 3 << 20]]));
+    client.read_to_end();
+    assert_eq!(
+        common::info_number(&mut server.client(), "stats", "client_query_buffer_limit_disconnections"),
+        1
+    );
+}

@@ -1,0 +1,109 @@
+//! Many clients with large values on their way, none of which goes on: memory stays within what all clients may have, others
+//! are served, and every byte comes through in the end.
+
+#![allow(clippy::disallowed_methods, reason = "the clients are threads of another process in spirit")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::client::encode;
+use crate::common::{Client, Reply, Setup, TestServer};
+use pumice_base::rng::Rng;
+use pumice_redis::options::Options;
+
+const CLIENTS: usize = 40;
+const VALUE_BYTES: usize = 4 << 20;
+
+fn noise(seed: u64) -> Vec<u8> {
+    let mut value = vec![0; VALUE_BYTES];
+    Rng::from_seed(seed).fill(&mut value);
+    value
+}
+
+/// The most that `waiting` shows until it has been still for a while.
+fn most(waiting: &AtomicU64) -> u64 {
+    let (mut most, mut last, mut since) = (0, 0, Instant::now());
+    while since.elapsed() < Duration::from_millis(500) {
+        let now = waiting.load(Ordering::Relaxed);
+        most = most.max(now);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    most
+}
+
+fn is_value(reply: &Reply, value: &[u8]) -> bool {
+    matches!(reply, Reply::Bulk(bytes) if bytes == value)
+}
+
+#[test]
+fn clients_that_do_not_read_a_large_value_hold_a_share_each_and_no_pieces() {
+    const OUTPUT_BYTES_MAX: u64 = 8 << 20;
+    const SHARE_BYTES: u64 = 256 << 10;
+    let options = Options { output_bytes_max: OUTPUT_BYTES_MAX, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let value = noise(1);
+    assert_eq!(server.client().call(&[&b"SET"[..], b"large", &value]).to_string(), "OK");
+    let mut silent: Vec<Client> = (0..CLIENTS).map(|_| server.client()).collect();
+    for client in &mut silent {
+        client.send(&encode(&["GET", "large"]));
+    }
+    // A share may be reached by one that is a byte short of it; a piece by those that found room at the same time.
+    let bound = OUTPUT_BYTES_MAX + CLIENTS as u64 * 2 * SHARE_BYTES + (4 << 20);
+    let held = most(&server.server().stats.output_waiting_bytes);
+    assert!(held > OUTPUT_BYTES_MAX, "{held} B waited: the limit was not reached");
+    assert!(held <= bound, "{held} B of replies waited, {bound} were to");
+    let mut other = server.client();
+    assert_eq!(other.line("PING").to_string(), "PONG");
+    assert!(is_value(&other.line("GET large"), &value), "who reads is served beside them");
+    // All at once: each is given more as it takes what it has.
+    let readers: Vec<_> = silent.into_iter().map(|mut client| thread::spawn(move || client.read())).collect();
+    for reader in readers {
+        assert!(is_value(&reader.join().expect("a reply"), &value));
+    }
+    assert_eq!(server.server().stats.output_waiting_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn clients_that_stop_in_the_middle_of_a_large_value_hold_little_and_their_values_are_whole_at_the_end() {
+    const INPUT_BYTES_MAX: u64 = 1 << 20;
+    let options = Options { input_bytes_max: INPUT_BYTES_MAX, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let mut stopped: Vec<(Client, Vec<u8>, Vec<u8>)> = (0..CLIENTS)
+        .map(|n| {
+            let value = noise(n as u64);
+            let command = encode(&[b"SET", format!("key{n}").as_bytes(), &value]);
+            (server.client(), value, command)
+        })
+        .collect();
+    let mut rng = Rng::from_seed(5);
+    for (client, _, command) in &mut stopped {
+        let now: Vec<u8> = command.drain(..100 + rng.below(900_000) as usize).collect();
+        client.send(&now);
+    }
+    let held = most(&server.server().stats.input_waiting_bytes);
+    // The limit is looked at when something has been put in: a client's first buffer or its piece may be over it.
+    let bound = 2 * INPUT_BYTES_MAX + (2 << 20);
+    assert!(held > INPUT_BYTES_MAX / 2, "{held} B of values wait: they are not counted");
+    assert!(held <= bound, "{held} B of values wait, {bound} were to");
+    let (mut other, value) = (server.client(), noise(99));
+    assert_eq!(other.call(&[&b"SET"[..], b"other", &value]).to_string(), "OK");
+    assert!(is_value(&other.line("GET other"), &value), "others write beside them");
+    for (client, _, command) in &mut stopped {
+        client.send(command);
+        assert_eq!(client.read().to_string(), "OK");
+    }
+    for (n, (client, value, _)) in stopped.iter_mut().enumerate() {
+        assert!(is_value(&client.line(&format!("GET key{n}")), value), "key{n}");
+    }
+    drop((stopped, other));
+    let waiting = &server.server().stats.input_waiting_bytes;
+    let until = Instant::now() + Duration::from_secs(20);
+    while waiting.load(Ordering::Relaxed) > 0 {
+        assert!(Instant::now() < until, "memory of clients that are gone is still counted");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,21 @@
+//! All tests of this crate but those beside this folder, whose heads say why: as one program, the engine's code is generated
+//! and linked once for all of them. One file: `cargo test -p pumice-redis --test it strings::`.
+
+mod answers;
+mod collections;
+mod command_docs;
+mod common;
+mod differential;
+mod expiry;
+mod formats;
+mod hostile;
+mod interrupted_lists;
+mod introspection;
+mod large_memory;
+mod parser;
+mod scans;
+mod slow_readers;
+mod strings;
+mod tls;
+mod transaction_memory;
+mod transactions;

@@ -1,0 +1,69 @@
+//! Clients that take large replies slowly are waited for, in bounded memory, and never closed.
+
+#![allow(clippy::disallowed_methods, reason = "the clients are threads of another process in spirit")]
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::client::encode;
+use crate::common::{PATIENCE, Setup, TestServer};
+use pumice_base::rng::Rng;
+use pumice_redis::options::Options;
+
+const VALUE_BYTES: usize = 8 << 20;
+const DEPTH: usize = 10;
+const OUTPUT_BYTES_MAX: u64 = 16 << 20;
+
+#[test]
+fn slow_readers_of_many_large_values_get_every_byte_in_bounded_memory() {
+    let options = Options { output_bytes_max: OUTPUT_BYTES_MAX, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let mut value = vec![0; VALUE_BYTES];
+    Rng::from_seed(11).fill(&mut value);
+    assert_eq!(server.client().call(&[&b"SET"[..], b"large", &value]).to_string(), "OK");
+    let value = Arc::new(value);
+    let readers: Vec<_> = (0..4)
+        .map(|index| {
+            let (socket, value) = (server.socket().to_path_buf(), value.clone());
+            thread::spawn(move || read_slowly(&socket, &value, index))
+        })
+        .collect();
+    let mut most = 0;
+    while readers.iter().any(|reader| !reader.is_finished()) {
+        most = most.max(server.server().stats.output_waiting_bytes.load(Ordering::Relaxed));
+        thread::sleep(Duration::from_millis(1));
+    }
+    for reader in readers {
+        reader.join().expect("every byte came");
+    }
+    assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 0);
+    // Each of the four may be a piece of a value (1 MiB) and its share beyond the limit.
+    assert!(most <= OUTPUT_BYTES_MAX + (8 << 20), "{most} bytes of replies waited");
+}
+
+fn read_slowly(socket: &std::path::Path, value: &[u8], index: u64) {
+    let mut stream = UnixStream::connect(socket).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    std::io::Write::write_all(&mut stream, &encode(&["GET", "large"]).repeat(DEPTH)).expect("sent");
+    let header = format!("${VALUE_BYTES}\r\n").into_bytes();
+    let mut piece = vec![0; 1 << 20];
+    for get in 0..DEPTH {
+        let mut start = vec![0; header.len()];
+        stream.read_exact(&mut start).expect("a header");
+        assert_eq!(start, header, "reader {index}, GET {get}");
+        for expected in value.chunks(piece.len()) {
+            // Longer, now and then, than the server waits before it lets output pile up.
+            let pause_ms = if get % 4 == 3 && expected.as_ptr() == value.as_ptr() { 300 } else { 3 };
+            thread::sleep(Duration::from_millis(pause_ms));
+            stream.read_exact(&mut piece[..expected.len()]).expect("the value");
+            assert!(piece[..expected.len()] == *expected, "reader {index}, GET {get}");
+        }
+        let mut end = [0; 2];
+        stream.read_exact(&mut end).expect("the end");
+        assert_eq!(&end, b"\r\n");
+    }
+}

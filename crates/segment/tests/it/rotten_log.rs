@@ -1,0 +1,315 @@
+//! A frame of the log in one segment after the other rots, and the drive was not closed: what is behind it is kept, and the
+//! damage reported, unless nothing tells it from the torn end of the log. On a file, in virtual time, where two commits are on
+//! their way at once.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::{self, append, format_options, no_progress};
+use bytes::Bytes;
+use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_reactor::sim::{DiskImage, FaultOp, FileFault, HostId, HostOptions, World};
+use pumice_reactor::{IoBuf, sleep};
+use pumice_segment::layout::frame::FrameHeader;
+use pumice_segment::layout::header::{Decoded, SegmentHeader};
+use pumice_segment::{
+    Addr, Durability, FormatOptions, Heap, HeapError, HeapOptions, MetaEdit, SegmentId, Stream,
+};
+
+const PATH: &str = "/drive";
+const SEGMENT_BYTES: u32 = 64 << 10;
+const PAGE_BYTES: u32 = 4096;
+const SEGMENTS: u32 = 64;
+
+fn options(durability: Durability) -> HeapOptions {
+    HeapOptions { durability, commit_max_bytes: 16 << 10, ..common::options() }
+}
+
+fn up<T: 'static>(world: &World, host: HostId, future: impl Future<Output = T> + 'static) -> T {
+    world.block_on(host, future).unwrap_or_else(|halt| panic!("{halt}"))
+}
+
+/// A commit frame on the drive.
+#[derive(Clone, Debug)]
+struct OnFlash {
+    at: Addr,
+    header: FrameHeader,
+}
+
+impl OnFlash {
+    fn offset(&self) -> u64 {
+        u64::from(self.at.segment().0) * u64::from(SEGMENT_BYTES) + u64::from(self.at.offset())
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.header.seq..self.header.seq + u64::from(self.header.count)
+    }
+}
+
+async fn frames(device: &Device) -> Vec<OnFlash> {
+    let mut found = Vec::new();
+    for segment in 0..SEGMENTS {
+        let block = device.geometry().block(segment);
+        let pages = device.write_pointer(block).unwrap_or(SEGMENT_BYTES / PAGE_BYTES);
+        let (result, bytes) = device.read(block, 0, IoBuf::for_read((pages * PAGE_BYTES) as usize)).await;
+        result.expect("read");
+        let Decoded::Header(header) = SegmentHeader::decode(&bytes) else { continue };
+        for offset in (PAGE_BYTES..bytes.len() as u32).step_by(PAGE_BYTES as usize) {
+            let at = Addr::new(SegmentId(segment), offset);
+            if let Some(header) = FrameHeader::decode(&bytes[offset as usize..], header.life, at)
+                && header.stream == Stream::Commit
+            {
+                found.push(OnFlash { at, header });
+            }
+        }
+    }
+    found.sort_by_key(|frame| frame.header.number);
+    found
+}
+
+/// A drive whose log was acknowledged and not checkpointed, as it lies there when the power has failed, and its frames.
+fn written(durability: Durability) -> (World, HostId, DiskImage, Vec<OnFlash>) {
+    let world = World::new(5);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let all = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let device =
+            Device::create(&spec, u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS)).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let mut opened = Heap::open(device, options(durability), &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let heap = opened.heap;
+        for round in 0..13u8 {
+            let mut last = 0;
+            // The last one is alone, and says that all before it are durable.
+            let sizes = if round < 12 { &[9000, 500, 9000, 4000][..] } else { &[300] };
+            for &size in sizes {
+                last = append(&heap, 1, &vec![round; size]).expect("append").first_seq;
+            }
+            heap.wait_durable(last).await.expect("durable");
+            if durability != Durability::Always {
+                // All of it is written, and synced.
+                sleep(Duration::from_secs(2)).await;
+            }
+        }
+        frames(heap.device()).await
+    });
+    world.crash(host);
+    let image = world.disk(host);
+    (world, host, image, all)
+}
+
+/// The sequence numbers that an opener finds when this byte has rotted, and the places that it calls damaged.
+fn found_without(
+    world: &World,
+    host: HostId,
+    durability: Durability,
+    at: u64,
+) -> (BTreeSet<u64>, Vec<String>) {
+    world.flip(host, Path::new(PATH), at, 0x20);
+    world.restart(host);
+    let found = up(world, host, async move {
+        let device = Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+        let mut opened = Heap::open(device, options(durability), &no_progress).await.expect("open");
+        let (mut found, mut damage) = (BTreeSet::new(), Vec::new());
+        let mut newest = 0;
+        while let Some(batch) = opened.replay.next().await.expect("replay") {
+            damage.extend(batch.damage.iter().map(ToString::to_string));
+            for record in batch.records {
+                assert!(record.seq > newest, "{} follows {newest}", record.seq);
+                newest = record.seq;
+                found.insert(record.seq);
+            }
+        }
+        let next = append(&opened.heap, 1, b"it goes on").expect("append");
+        assert!(next.first_seq > newest);
+        opened.heap.wait_durable(next.first_seq).await.expect("durable");
+        (found, damage)
+    });
+    world.crash(host);
+    found
+}
+
+fn rot_everywhere(durability: Durability) {
+    let (world, host, image, all) = written(durability);
+    let every: BTreeSet<u64> = all.iter().flat_map(OnFlash::numbers).collect();
+    assert!(all.len() > 15 && every.len() == 49, "{} frames, {} records", all.len(), every.len());
+    let segments: BTreeSet<u32> = all.iter().map(|frame| frame.at.segment().0).collect();
+    assert!(segments.len() > 3, "{segments:?}");
+    for in_header in [true, false] {
+        let mut unproven = 0;
+        for rotten in &all {
+            world.set_disk(host, &image);
+            // A byte of the header's, or of the first record's payload.
+            let at = rotten.offset() + if in_header { 20 } else { 120 };
+            let (found, damage) = found_without(&world, host, durability, at);
+            let number = rotten.header.number;
+            let proof = |frame: &&OnFlash| !in_header || frame.header.number != number;
+            let proven = all.iter().filter(proof).map(|f| f.header.number - u64::from(f.header.lag)).max();
+            let gone: BTreeSet<u64> = rotten.numbers().collect();
+            let said = format!(
+                "{durability}, frame {number} of {} to {}, in its header {in_header}: {found:?}, {damage:?}",
+                all[0].header.number,
+                all[all.len() - 1].header.number
+            );
+            if Some(number) < proven {
+                assert!(!damage.is_empty(), "nobody is told: {said}");
+                assert!(
+                    every.difference(&found).all(|seq| gone.contains(seq)),
+                    "more is lost than rotted: {said}"
+                );
+            } else {
+                unproven += 1;
+                assert!(damage.is_empty(), "no damage that could be told from the torn end: {said}");
+                let before = all.iter().filter(|frame| frame.header.number < number);
+                assert_eq!(found, before.flat_map(OnFlash::numbers).collect(), "{said}");
+            }
+        }
+        assert_eq!(unproven, 1, "frames that may go in silence");
+    }
+}
+
+#[test]
+fn a_rotten_frame_is_no_torn_end_though_two_commits_were_on_their_way() {
+    rot_everywhere(Durability::Always);
+}
+
+/// Of several commits between two syncs the later ones prove nothing about the earlier, what comes after the sync does.
+#[test]
+fn a_rotten_frame_is_no_torn_end_though_only_later_syncs_prove_it() {
+    rot_everywhere(Durability::EverySecond);
+}
+
+/// A drive whose log a checkpoint covers up to somewhere inside of a segment, its frames, and the sequence number covered.
+fn checkpointed() -> (World, HostId, DiskImage, Vec<OnFlash>, u64) {
+    let world = World::new(6);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let (all, covered) = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let device =
+            Device::create(&spec, u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS)).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let (heap, mut covered) = (opened.heap, 0);
+        for round in 0..9u8 {
+            let last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
+            heap.wait_durable(last).await.expect("durable");
+            if round == 4 {
+                let state = MetaEdit::Snapshot(Bytes::from_static(b"all of them"));
+                heap.commit_meta(state, last).await.expect("checkpoint");
+                covered = last;
+            }
+        }
+        (frames(heap.device()).await, covered)
+    });
+    world.crash(host);
+    let image = world.disk(host);
+    (world, host, image, all, covered)
+}
+
+#[test]
+fn of_several_pages_that_the_drive_does_not_answer_each_is_asked_about() {
+    let (world, host, image, all, covered) = checkpointed();
+    let segments: BTreeSet<u32> = all.iter().map(|frame| frame.at.segment().0).collect();
+    assert!(all.len() == 9 && segments.len() == 1, "{all:?}");
+    let silent = |frame: &OnFlash| FileFault {
+        path: None,
+        op: FaultOp::Read,
+        range: Some(frame.offset()..frame.offset() + 1),
+        skip: 0,
+        times: u64::MAX,
+        errno: 5,
+    };
+    for first in all.iter().filter(|frame| frame.header.seq <= covered) {
+        for second in all.iter().filter(|frame| frame.header.seq > covered) {
+            world.set_disk(host, &image);
+            world.restart(host);
+            // Alone, the first is of a frame that nobody needs; the second is not.
+            [first, second].into_iter().for_each(|frame| world.add_fault(host, silent(frame)));
+            let said = format!("frames {} and {}", first.header.number, second.header.number);
+            let opened = up(&world, host, async move {
+                let device =
+                    Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+                let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await?;
+                while opened.replay.next().await?.is_some() {}
+                Ok::<_, HeapError>(())
+            });
+            assert!(matches!(opened, Err(HeapError::Flash(_))), "{said}: {opened:?}");
+            world.clear_faults(host);
+            world.crash(host);
+            world.restart(host);
+            let found = up(&world, host, async move {
+                let device =
+                    Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+                let mut opened =
+                    Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+                let mut found = Vec::new();
+                while let Some(batch) = opened.replay.next().await.expect("replay") {
+                    assert!(batch.damage.is_empty(), "{:?}", batch.damage);
+                    found.extend(batch.records.iter().map(|record| record.seq));
+                }
+                found
+            });
+            world.crash(host);
+            let wanted: Vec<u64> =
+                all.iter().flat_map(OnFlash::numbers).filter(|seq| *seq > covered).collect();
+            assert_eq!(found, wanted, "{said}");
+        }
+    }
+}
+
+/// What rots at the end of a segment that is still open is looked for by nobody but cleaning, which must know that it was there.
+#[test]
+fn a_rotten_frame_that_a_checkpoint_covers_is_reported_and_not_forgotten() {
+    let world = World::new(7);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let all = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
+        let device = Device::create(&spec, bytes).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels: 4, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let (heap, mut last) = (opened.heap, 0);
+        for round in 0..2u8 {
+            for _ in 0..8 {
+                last = append(&heap, 1, &[round; 12_000]).expect("append").first_seq;
+            }
+            heap.wait_durable(last).await.expect("durable");
+        }
+        heap.commit_meta(MetaEdit::Snapshot(Bytes::from_static(b"all of them")), last)
+            .await
+            .expect("checkpoint");
+        frames(heap.device()).await
+    });
+    world.crash(host);
+    let image = world.disk(host);
+    let segments: BTreeSet<u32> = all.iter().map(|frame| frame.at.segment().0).collect();
+    assert!(segments.len() > 1, "one lane: {segments:?}");
+    for rotten in &all {
+        world.set_disk(host, &image);
+        world.flip(host, Path::new(PATH), rotten.offset() + 20, 0x20);
+        world.restart(host);
+        let (at, number) = (rotten.at, rotten.header.number);
+        let (said, met) = up(&world, host, async move {
+            let device = Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+            let mut opened =
+                Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+            let mut said = Vec::new();
+            while let Some(batch) = opened.replay.next().await.expect("replay") {
+                said.extend(batch.damage.iter().map(ToString::to_string));
+            }
+            (said, opened.heap.contents(at.segment()).await.expect("contents").damage)
+        });
+        assert!(met.iter().any(|damage| damage.offset == at.offset()), "frame {number} at {at}: {met:?}");
+        let is_last = !all.iter().any(|next| next.at.segment() == at.segment() && next.at > at);
+        assert!(!is_last || !said.is_empty(), "nobody is told of frame {number} at {at}");
+        world.crash(host);
+    }
+}

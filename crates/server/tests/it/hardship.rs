@@ -1,0 +1,400 @@
+//! The real process where things are not as they should be: slow media, full and read-only file systems, strangers,
+//! and clients who chose to lose what a crash takes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use crate::common::{self, PATIENCE, Server, check_exit, eventually, pumice, run, stdout};
+use redis::Commands;
+
+/// An address of this machine that is not the loopback's, where there is one. Nothing is sent.
+fn outer_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+/// What a server says first to a client that asks nothing but PING.
+fn first_line(ip: IpAddr, port: u16) -> String {
+    let mut stream = TcpStream::connect((ip, port)).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _ = stream.write_all(b"PING\r\n");
+    let mut line = String::new();
+    let _ = BufReader::new(stream).read_line(&mut line);
+    line
+}
+
+#[test]
+fn strangers_are_turned_away_until_there_is_a_password_or_somebody_lets_them_in() {
+    let Some(ip) = outer_address() else {
+        println!("skipped: this machine has the loopback interface only");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--redis", "0.0.0.0:0", "--enable-debug-command", "local"]);
+    let line = server.faces.iter().find_map(|face| face.strip_prefix("redis on 0.0.0.0:")).unwrap();
+    let port: u16 = line.split(' ').next().unwrap().parse().unwrap();
+    let refused = first_line(ip, port);
+    assert!(refused.starts_with("-DENIED") && refused.contains("password"), "{refused}");
+    // The same door is open to this machine's own clients.
+    assert_eq!(first_line("127.0.0.1".parse().unwrap(), port), "+PONG\r\n");
+    let mut client = server.client();
+    let set = |client: &mut redis::Connection, name: &str, value: &str| {
+        redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query::<String>(client).unwrap();
+    };
+    set(&mut client, "protected-mode", "no");
+    assert_eq!(first_line(ip, port), "+PONG\r\n");
+    set(&mut client, "protected-mode", "yes");
+    assert!(first_line(ip, port).starts_with("-DENIED"));
+    set(&mut client, "requirepass", "secret");
+    assert!(first_line(ip, port).starts_with("-NOAUTH"));
+    let url = format!("redis://:secret@{ip}:{port}/");
+    let mut stranger = redis::Client::open(url).unwrap().get_connection().expect("the password lets it in");
+    let _: () = stranger.set("k", "v").unwrap();
+    let debug =
+        |client: &mut redis::Connection| redis::cmd("DEBUG").arg("SLEEP").arg("0").query::<String>(client);
+    let refused = debug(&mut stranger).unwrap_err().to_string();
+    assert!(refused.contains("DEBUG command not allowed"), "{refused}");
+    assert_eq!(debug(&mut client).unwrap(), "OK");
+    server.stop();
+}
+
+/// A server that is still opening its drives: its child process, its sockets.
+struct Loading {
+    child: std::process::Child,
+    socket: std::path::PathBuf,
+    /// For `common::http_get`.
+    http: String,
+    _sockets: tempfile::TempDir,
+}
+
+impl Loading {
+    fn start(data: &Path, device: &str) -> Self {
+        // Of its own: the kernel closes those of a server that was killed a little later than it ends the process.
+        let sockets = tempfile::tempdir().unwrap();
+        let socket = sockets.path().join("redis");
+        let http = format!("unix:{}", sockets.path().join("http").display());
+        let child = pumice()
+            .args([
+                "serve", "--memory", "128MiB", "--cores", "1", "--device", device, "--http", &http, "--data",
+            ])
+            .arg(data)
+            .args(["--redis", &format!("unix:{}", socket.display())])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, socket, http, _sockets: sockets }
+    }
+
+    /// Connects as soon as the server listens; it binds `--http` before.
+    fn connect(&self) -> BufReader<UnixStream> {
+        let mut stream = None;
+        eventually("the server listens", || {
+            stream = UnixStream::connect(&self.socket).ok();
+            stream.is_some()
+        });
+        let stream = stream.unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        BufReader::new(stream)
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ask(stream: &mut BufReader<UnixStream>, command: &str) -> String {
+    stream.get_mut().write_all(format!("{command}\r\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    if let Some(len) = line.strip_prefix('$').and_then(|len| len.trim().parse::<usize>().ok()) {
+        let mut value = vec![0; len + 2];
+        stream.read_exact(&mut value).unwrap();
+        return String::from_utf8_lossy(&value[..len]).into_owned();
+    }
+    line.trim_end().to_string()
+}
+
+#[test]
+fn during_a_long_recovery_clients_hear_loading_and_health_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let media = dir.path().join("media");
+    let fast = format!("emu:small,path={}", media.display());
+    let server = Server::start(dir.path(), &["--device", &fast]);
+    let mut client = server.client();
+    for n in 0..2000 {
+        let _: () = client.set(format!("k{n}"), vec![b'a' + (n % 26) as u8; 4000]).unwrap();
+    }
+    server.kill();
+    // The same media on a device that takes half a second for a read, some 15 of them before the server listens, and 700
+    // after that: six minutes for a handful of questions.
+    let loading = Loading::start(dir.path(), &format!("{fast},timing=on,read_us=500000"));
+    let mut client = loading.connect();
+    assert_eq!(ask(&mut client, "GET k1"), "-LOADING Pumice is opening its drives");
+    assert_eq!(ask(&mut client, "SET k1 x"), "-LOADING Pumice is opening its drives");
+    assert_eq!(ask(&mut client, "PING"), "-LOADING Pumice is opening its drives");
+    assert!(ask(&mut client, "INFO persistence").contains("loading:1\r\n"));
+    let (status, body) = common::http_get(&loading.http, "/health");
+    assert!(status == 503 && body.contains("loading"), "{status} {body}");
+    let info = run(&["info", "--data", dir.path().to_str().unwrap()]);
+    assert!(stdout(&info).contains("loading"), "{}", stdout(&info));
+    drop(loading);
+    // One whose recovery takes a while: in the end it serves what was there, to who came before that, too.
+    let loading = Loading::start(dir.path(), &format!("{fast},timing=on,read_us=4000"));
+    let mut client = loading.connect();
+    eventually("the drives are open", || !ask(&mut client, "GET k1").starts_with("-LOADING"));
+    eventually("health says so", || {
+        let (status, body) = common::http_get(&loading.http, "/health");
+        assert!(if status == 200 { body.contains("ready") } else { body.contains("loading") }, "{body}");
+        status == 200
+    });
+    for n in 0..2000 {
+        let expected = char::from(b'a' + (n % 26) as u8).to_string().repeat(4000);
+        assert_eq!(ask(&mut client, &format!("GET k{n}")), expected);
+    }
+}
+
+/// A small file system for the time of a test.
+struct SmallMount(tempfile::TempDir);
+
+impl SmallMount {
+    /// `None`, with a message, where this user may not mount.
+    fn new(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "pumice-test"], dir.path());
+        if !mounted {
+            println!("skipped: mounting a small file system is not allowed here");
+            return None;
+        }
+        Some(Self(dir))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallMount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+fn mount(args: &[&str], at: &Path) -> bool {
+    let mut command = std::process::Command::new("mount");
+    let status = command.args(args).arg(at).stderr(std::process::Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A client that writes values one after the other; one that meets a full file system waits there.
+struct Filler {
+    acknowledged: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Filler {
+    fn value(n: usize) -> Vec<u8> {
+        vec![b'a' + (n % 26) as u8; 64 << 10]
+    }
+
+    #[allow(clippy::disallowed_methods)] // clients are threads of their own
+    fn start(server: &Server) -> Self {
+        let (acknowledged, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, told, mut client) = (acknowledged.clone(), stop.clone(), server.client());
+        client.set_read_timeout(None).unwrap();
+        let thread = std::thread::spawn(move || {
+            for n in 0.. {
+                if told.load(Ordering::SeqCst)
+                    || client.set::<_, _, String>(format!("k{n}"), Self::value(n)).is_err()
+                {
+                    return;
+                }
+                count.store(n + 1, Ordering::SeqCst);
+            }
+        });
+        Self { acknowledged, stop, thread }
+    }
+
+    /// No write after the one that waits; how many were acknowledged in the end.
+    fn end(self, free_space: impl FnOnce()) -> usize {
+        self.stop.store(true, Ordering::SeqCst);
+        free_space();
+        self.thread.join().unwrap();
+        self.acknowledged.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_full_file_system_refuses_writes_with_the_reason_and_they_go_on_once_it_has_space_again() {
+    let Some(mount) = SmallMount::new("96m") else { return };
+    let data = tempfile::tempdir().unwrap();
+    let drive = mount.path().join("drive");
+    let drive = drive.to_str().unwrap();
+    check_exit(&run(&["format", drive, "--size", "1GiB", "--segment", "1MiB"]), 0, "");
+    let ballast = mount.path().join("ballast");
+    std::fs::write(&ballast, vec![1; 40 << 20]).unwrap();
+    let mut server = Server::start(data.path(), &["--device", drive, "--http", "127.0.0.1:0"]);
+    let filler = Filler::start(&server);
+    // The write that meets the full file system waits for space; those after it are told.
+    eventually("a full file system is noticed", || server.http("/health").1.contains("degraded"));
+    let mut client = server.client();
+    let refusal = client.set::<_, _, String>("late", "x").unwrap_err().to_string();
+    assert!(refusal.contains("space"), "{refusal}");
+    assert_eq!(client.get::<_, Vec<u8>>("k0").unwrap(), Filler::value(0));
+    let shown = run(&["info", "--data", data.path().to_str().unwrap()]);
+    assert!(stdout(&shown).contains("degraded"), "{}", stdout(&shown));
+    let acknowledged = filler.end(|| std::fs::remove_file(&ballast).unwrap());
+    assert!((100..1024).contains(&acknowledged), "{acknowledged} values of 64 KiB in 56 MiB");
+    eventually("writes go on once there is space", || client.set::<_, _, String>("late", "x").is_ok());
+    for n in acknowledged..acknowledged + 100 {
+        let _: String = client.set(format!("k{n}"), Filler::value(n)).unwrap();
+    }
+    assert!(server.is_alive());
+    let shown = run(&["info", "--data", data.path().to_str().unwrap()]);
+    assert!(stdout(&shown).contains("ready"), "{}", stdout(&shown));
+    server.kill();
+    let server = Server::start(data.path(), &["--device", drive]);
+    let mut client = server.client();
+    for n in 0..acknowledged + 100 {
+        assert_eq!(client.get::<_, Vec<u8>>(format!("k{n}")).unwrap(), Filler::value(n), "k{n}");
+    }
+    assert_eq!(client.get::<_, String>("late").unwrap(), "x");
+    server.stop();
+}
+
+#[test]
+fn a_drive_that_cannot_be_written_is_not_served_and_can_still_be_read() {
+    let Some(small) = SmallMount::new("32m") else { return };
+    let data = tempfile::tempdir().unwrap();
+    let drive = small.path().join("drive");
+    let drive = drive.to_str().unwrap();
+    check_exit(&run(&["format", drive, "--size", "256MiB", "--segment", "1MiB"]), 0, "");
+    let server = Server::start(data.path(), &["--device", drive]);
+    let _: () = server.client().set("k", "v").unwrap();
+    server.stop();
+    assert!(mount(&["-o", "remount,ro"], small.path()));
+    let refused = Server::try_start(data.path(), &["--device", drive]).err().expect("it is not served");
+    assert!(refused.contains("exit status: 2") && refused.contains(drive), "{refused}");
+    assert!(refused.contains("read-only") && !refused.contains("panicked"), "{refused}");
+    for command in ["check", "info"] {
+        check_exit(&run(&[command, drive]), 0, "");
+    }
+    check_exit(&run(&["format", drive, "--force"]), 2, "read-only");
+}
+
+/// Bytes of writes that were acknowledged and have not reached the drive.
+fn undurable_bytes(data: &Path) -> u64 {
+    let shown = run(&["info", "--data", data.to_str().unwrap(), "--json"]);
+    let info: serde_json::Value = serde_json::from_str(&stdout(&shown)).expect("JSON");
+    info["drives"][0]["undurable_bytes"].as_u64().unwrap_or_else(|| panic!("no undurable_bytes in {info}"))
+}
+
+/// How many of `k0`, `k1`, … are there; there must be no gap.
+fn survivors(server: &Server, written: usize) -> usize {
+    let mut client = server.client();
+    let keys: Vec<String> = (0..written).map(|n| format!("k{n}")).collect();
+    let found: Vec<Option<usize>> = client.mget(keys).unwrap();
+    let survived = found.iter().take_while(|value| value.is_some()).count();
+    assert!(found[survived..].iter().all(Option::is_none), "a later write survived an earlier one");
+    assert!(found[..survived].iter().enumerate().all(|(n, value)| *value == Some(n)));
+    survived
+}
+
+#[test]
+fn relaxed_durability_loses_the_newest_writes_at_most_and_nothing_on_a_clean_stop() {
+    const FIRST: usize = 4000;
+    const WRITTEN: usize = 8000;
+    for mode in ["everysec", "none"] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(dir.path(), &["--durability", mode]);
+        let mut client = server.client();
+        let mut write = |range: std::ops::Range<usize>| {
+            range.for_each(|n| client.set::<_, _, ()>(format!("k{n}"), n).unwrap());
+        };
+        write(0..FIRST);
+        // The second that is promised is measured in virtual time, by the tests of the segment layer and the simulator.
+        if mode == "everysec" {
+            eventually("what was acknowledged reaches the drive", || undurable_bytes(dir.path()) == 0);
+        }
+        write(FIRST..WRITTEN);
+        server.kill();
+        let server = Server::start(dir.path(), &["--durability", mode]);
+        let survived = survivors(&server, WRITTEN);
+        println!("{mode}: {WRITTEN} acknowledged, {} lost", WRITTEN - survived);
+        assert!(mode == "none" || survived >= FIRST, "{survived} survived, {FIRST} were on the drive");
+        // What SAVE answered is safe in every mode, and a clean stop loses nothing.
+        let mut client = server.client();
+        let _: () = client.set("saved", "1").unwrap();
+        assert_eq!(redis::cmd("SAVE").query::<String>(&mut client).unwrap(), "OK");
+        server.kill();
+        let server = Server::start(dir.path(), &["--durability", mode]);
+        assert_eq!(server.client().get::<_, String>("saved").unwrap(), "1");
+        let _: () = server.client().set("stopped", "1").unwrap();
+        server.stop();
+        let server = Server::start(dir.path(), &["--durability", mode]);
+        assert_eq!(server.client().get::<_, String>("stopped").unwrap(), "1");
+        server.stop();
+        check_exit(&run(&["check", dir.path().join("drive0").to_str().unwrap()]), 0, "");
+    }
+}
+
+#[test]
+fn several_drives_lose_nothing_that_was_acknowledged_when_the_process_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let drives: Vec<String> =
+        (0..3).map(|n| dir.path().join(format!("d{n}")).display().to_string()).collect();
+    let mut args = Vec::new();
+    for drive in &drives {
+        check_exit(&run(&["format", drive, "--size", "512MiB"]), 0, "");
+        args.extend(["--device", drive]);
+    }
+    let mut expected = 0;
+    for round in 0..3 {
+        let server = Server::start(dir.path(), &args);
+        let mut client = server.client();
+        assert_eq!(redis::cmd("DBSIZE").query::<usize>(&mut client).unwrap(), expected, "round {round}");
+        for n in 0..300 {
+            let _: () = client.set(format!("{round}:{n}"), vec![b'x'; 1 + n * 37]).unwrap();
+            let _: () = client.hset(format!("h{round}:{{{n}}}"), "f", n).unwrap();
+        }
+        let found: Vec<String> = client.keys(format!("{round}:*")).unwrap();
+        assert_eq!(found.len(), 300);
+        assert!(found.is_sorted(), "KEYS answers the drives' keys in one order");
+        // Across drives in one transaction.
+        let done: (i64, i64, i64) =
+            redis::pipe().atomic().incr("a", 1).incr("b", 1).incr("c", 1).query(&mut client).unwrap();
+        assert_eq!(done, (round + 1, round + 1, round + 1));
+        expected += 600 + if round == 0 { 3 } else { 0 };
+        server.kill();
+    }
+    let server = Server::start(dir.path(), &args);
+    let mut client = server.client();
+    for round in 0..3 {
+        for n in 0..300 {
+            assert_eq!(client.get::<_, Vec<u8>>(format!("{round}:{n}")).unwrap().len(), 1 + n * 37);
+            assert_eq!(client.hget::<_, _, usize>(format!("h{round}:{{{n}}}"), "f").unwrap(), n);
+        }
+    }
+    redis::cmd("FLUSHDB").query::<String>(&mut client).unwrap();
+    server.kill();
+    let server = Server::start(dir.path(), &args);
+    assert_eq!(redis::cmd("DBSIZE").query::<usize>(&mut server.client()).unwrap(), 0);
+    assert!(server.client().keys::<_, Vec<String>>("*").unwrap().is_empty());
+    server.stop();
+    // One drive alone is no longer a whole store: it says which company is missing.
+    let refused = Server::try_start(dir.path(), &args[..2]).err().expect("one of three is not served");
+    assert!(refused.contains("exit status: 2") && refused.contains('3'), "{refused}");
+    for drive in &drives {
+        check_exit(&run(&["check", drive]), 0, "");
+    }
+}

@@ -1,0 +1,11 @@
+//! All tests of this crate but those beside this folder, whose heads say why: as one program, the engine's code is generated
+//! and linked once for all of them. One file: `cargo test -p pumice-server --test it process::`.
+
+mod cli;
+mod common;
+mod emulated;
+mod hardship;
+mod one_drive;
+mod process;
+mod raw;
+mod rust_client;

@@ -1,0 +1,237 @@
+//! The real process on the real kernel: killed, stopped, crowded, its drive taken from under it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::common::{Server, check_exit, eventually, pause_ms, run};
+use redis::{Commands, RedisResult};
+use rustix::process::Signal;
+
+const WRITERS: usize = 4;
+const KEYS_PER_WRITER: usize = 40;
+
+/// What one writer knows of one of its keys.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// The last write (0: none or deleted) that was acknowledged.
+    acknowledged: u64,
+    /// A later write that was sent; `None` when there was none.
+    sent: Option<u64>,
+}
+
+fn key(writer: usize, n: usize) -> String {
+    format!("w{writer}:k{n}")
+}
+
+/// Values of all sizes; each begins with its number and can be checked as a whole.
+fn value(number: u64) -> Vec<u8> {
+    let len = 20 + (number * 7919 % 9000) as usize;
+    let mut value = format!("{number}:").into_bytes();
+    value.resize(len.max(value.len()), b'a' + (number % 26) as u8);
+    value
+}
+
+fn number_of(value: &[u8]) -> u64 {
+    let digits = value.split(|b| *b == b':').next().unwrap();
+    std::str::from_utf8(digits).unwrap().parse().unwrap()
+}
+
+/// What the writers of a test tell it, and it them.
+#[derive(Default)]
+struct Shared {
+    acknowledged: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    /// Lets the writers write for `ms`, and on until so many writes are acknowledged, however slow the machine.
+    fn let_write(&self, ms: u64, writes: u64) {
+        pause_ms(ms);
+        eventually("writes are acknowledged", || self.acknowledged.load(Ordering::Relaxed) >= writes);
+    }
+}
+
+/// Writes and deletes until the connection breaks; numbers start above `from`.
+fn write_until_cut(port: u16, writer: usize, known: &mut [Known], from: u64, shared: &Shared) -> u64 {
+    let mut next = from;
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap();
+    let Ok(mut connection) = client.get_connection() else { return next };
+    while !shared.stop.load(Ordering::Relaxed) {
+        next += 1;
+        let at = (next * 31 % KEYS_PER_WRITER as u64) as usize;
+        let is_delete = next.is_multiple_of(11);
+        let target = if is_delete { 0 } else { next };
+        known[at].sent = Some(target);
+        let done: RedisResult<()> = if is_delete {
+            connection.del(key(writer, at))
+        } else {
+            connection.set(key(writer, at), value(next))
+        };
+        if done.is_err() {
+            return next;
+        }
+        known[at] = Known { acknowledged: target, sent: None };
+        shared.acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+    next
+}
+
+fn verify(server: &Server, writer: usize, known: &mut [Known]) {
+    let mut client = server.client();
+    for (n, state) in known.iter_mut().enumerate() {
+        let found: Option<Vec<u8>> = client.get(key(writer, n)).unwrap();
+        let number = found.as_deref().map_or(0, number_of);
+        if let Some(bytes) = &found {
+            assert_eq!(*bytes, value(number), "{}: a torn or mixed value", key(writer, n));
+        }
+        assert!(
+            number == state.acknowledged || Some(number) == state.sent,
+            "{}: {} was acknowledged, {:?} sent after it, {number} is there",
+            key(writer, n),
+            state.acknowledged,
+            state.sent
+        );
+        *state = Known { acknowledged: number, sent: None };
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // clients are threads of their own
+fn kill_9_under_load_again_and_again_loses_nothing_that_was_acknowledged() {
+    let rounds: u64 = std::env::var("PUMICE_KILL_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
+    let dir = tempfile::tempdir().unwrap();
+    let mut known = vec![vec![Known::default(); KEYS_PER_WRITER]; WRITERS];
+    let mut last = 0;
+    for round in 0..rounds {
+        let server = Server::start(dir.path(), &[]);
+        known.iter_mut().enumerate().for_each(|(writer, known)| verify(&server, writer, known));
+        let shared = Arc::new(Shared::default());
+        let port = server.port;
+        let writers: Vec<_> = (known.drain(..).enumerate())
+            .map(|(writer, mut mine)| {
+                let shared = shared.clone();
+                std::thread::spawn(move || {
+                    let last = write_until_cut(port, writer, &mut mine, last, &shared);
+                    (mine, last)
+                })
+            })
+            .collect();
+        shared.let_write(150 + round * 97 % 400, 50);
+        server.kill();
+        shared.stop.store(true, Ordering::Relaxed);
+        for writer in writers {
+            let (mine, reached) = writer.join().unwrap();
+            known.push(mine);
+            last = last.max(reached);
+        }
+    }
+    let server = Server::start(dir.path(), &[]);
+    known.iter_mut().enumerate().for_each(|(writer, known)| verify(&server, writer, known));
+    server.stop();
+    check_exit(&run(&["check", dir.path().join("drive0").to_str().unwrap()]), 0, "");
+}
+
+#[test]
+fn a_stopped_and_continued_process_goes_on_and_time_has_passed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
+    let mut client = server.client();
+    let _: () = client.set("lasting", 1).unwrap();
+    let _: () = client.pset_ex("fleeting", 1, 300).unwrap();
+    server.signal(Signal::STOP);
+    pause_ms(600);
+    server.signal(Signal::CONT);
+    assert_eq!(client.get::<_, Option<i64>>("fleeting").unwrap(), None);
+    assert_eq!(client.incr::<_, _, i64>("lasting", 1).unwrap(), 2);
+    server.stop();
+}
+
+#[test]
+fn a_drive_is_served_once_only_and_the_second_server_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
+    let other = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive0");
+    let refused = Server::try_start(other.path(), &["--device", drive.to_str().unwrap()]).err().unwrap();
+    assert!(refused.contains("exit status: 2") && refused.contains("in use by another process"), "{refused}");
+    for command in ["check", "info"] {
+        check_exit(&run(&[command, drive.to_str().unwrap()]), 2, "in use by another process");
+    }
+    assert_eq!(server.client().set::<_, _, String>("still", "served").unwrap(), "OK");
+    server.stop();
+}
+
+#[test]
+fn a_taken_port_is_refused_and_not_shared() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(one.path(), &[]);
+    let addr = format!("127.0.0.1:{}", server.port);
+    let refused = Server::try_start(two.path(), &["--redis", &addr]).err().unwrap();
+    assert!(refused.contains("exit status: 2") && refused.contains("another server"), "{refused}");
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // clients are threads of their own
+fn sigterm_under_load_stops_cleanly_and_the_next_start_replays_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
+    let port = server.port;
+    let shared = Arc::new(Shared::default());
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let shared = shared.clone();
+            std::thread::spawn(move || {
+                let mut known = vec![Known::default(); KEYS_PER_WRITER];
+                write_until_cut(port, writer, &mut known, 0, &shared);
+                known
+            })
+        })
+        .collect();
+    shared.let_write(400, 50);
+    server.stop();
+    let mut known: Vec<Vec<Known>> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+    let server = Server::start(dir.path(), &[]);
+    assert!(server.said().contains("closed cleanly before"), "{}", server.said());
+    known.iter_mut().enumerate().for_each(|(writer, known)| verify(&server, writer, known));
+    server.stop();
+}
+
+#[test]
+fn a_drive_truncated_while_it_is_served_gives_errors_and_never_wrong_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), &[]);
+    let mut client = server.client();
+    for n in 0..200u64 {
+        let _: () = client.set(format!("k{n}"), value(n)).unwrap();
+    }
+    std::fs::File::options().write(true).open(dir.path().join("drive0")).unwrap().set_len(1 << 20).unwrap();
+    for n in 0..200u64 {
+        if let Ok(Some(found)) = client.get::<_, Option<Vec<u8>>>(format!("k{n}")) {
+            assert_eq!(found, value(n));
+        }
+    }
+    let mut fresh = server.client();
+    assert_eq!(redis::cmd("PING").query::<String>(&mut fresh).unwrap(), "PONG");
+    assert!(server.is_alive(), "{}", server.said());
+    server.kill();
+    let again = Server::try_start(dir.path(), &[]);
+    if let Err(said) = again {
+        assert!(
+            said.contains("exit status: 2") && said.contains("drive0") && !said.contains("panicked"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn shutdown_by_a_client_ends_the_process_cleanly() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path(), &[]);
+    let mut client = server.client();
+    let _: () = client.set("k", "v").unwrap();
+    let _: RedisResult<String> = redis::cmd("SHUTDOWN").query(&mut client);
+    assert!(server.wait().success());
+    let server = Server::start(dir.path(), &[]);
+    assert_eq!(server.client().get::<_, String>("k").unwrap(), "v");
+    server.stop();
+}
