@@ -383,19 +383,26 @@ pub(crate) struct ReadHalf {
     pub snapshot_bytes: u64,
     /// Something follows the last record that verifies: a torn record, or damage.
     pub uncertain_end: bool,
+    /// What the other half holds is neither older nor nothing: a snapshot that was not written to its end, or one that was and
+    /// does not read any more.
+    pub may_be_old: bool,
 }
 
 /// Reads the half that holds, and says which it is: that of the higher generation, or the other one when its snapshot
-/// does not verify. One page of the half that does not hold is read, no more.
+/// does not verify. One page of the half that does not hold is read, no more, unless it may be the newer one.
+///
+/// # Errors
+/// [`HeapError::Damaged`] when it is: records follow a snapshot that does not read.
 pub(crate) async fn read_newest(
     device: &pumice_flash::Device,
     superblock: &Superblock,
 ) -> Result<Option<(usize, ReadHalf)>, HeapError> {
-    let mut generations = [None, None];
+    let (mut generations, mut is_blank) = ([None, None], [false, false]);
     for half in [0, 1] {
         let first = SegmentId(superblock.meta_segment(half, 0));
         let head = crate::scan::read_patiently(device, first, 0, superblock.page_bytes as usize).await?;
         generations[half] = MetaRecord::peek_generation(&head.bytes);
+        is_blank[half] = head.lost.is_empty() && head.bytes.iter().all(|&byte| byte == 0);
         if let Some((_, error)) = head.failed.into_iter().next() {
             // The other half may be the older one.
             return Err(error.into());
@@ -403,11 +410,52 @@ pub(crate) async fn read_newest(
     }
     let newer = usize::from(generations[1] > generations[0]);
     for half in [newer, 1 - newer] {
-        if let Some(read) = read_half(device, superblock, half).await? {
+        if let Some(mut read) = read_half(device, superblock, half).await? {
+            // Each snapshot goes to the other half than the one before.
+            let generation = read.records.first().map_or(0, |snapshot| snapshot.generation);
+            let is_before = generations[1 - half].is_some_and(|other| other + 1 == generation);
+            read.may_be_old = !is_before && !is_blank[1 - half];
+            if read.may_be_old && has_edits_beyond(device, superblock, 1 - half, generation).await? {
+                return Err(HeapError::Damaged(format!(
+                    "the newest snapshot of metadata, in {}, does not read, and what follows it is of no use without: \
+                     restore the drive from a copy",
+                    SegmentId(superblock.meta_segment(1 - half, 0))
+                )));
+            }
             return Ok(Some((half, read)));
         }
     }
     Ok(None)
+}
+
+/// Whether a half holds records that were added to a later snapshot than that of `generation`: so it was once there.
+async fn has_edits_beyond(
+    device: &pumice_flash::Device,
+    superblock: &Superblock,
+    half: usize,
+    generation: u64,
+) -> Result<bool, HeapError> {
+    use crate::layout::meta::Decoded;
+    let reader = HalfReader { device, superblock, half, bytes: half_bytes(superblock) };
+    let page = superblock.page_bytes as usize;
+    let mut window = Window::default();
+    for offset in (0..reader.bytes).step_by(page) {
+        let head = window.get(&reader, offset, page).await?;
+        let Some(len) = MetaRecord::peek_bytes(&head).filter(|&len| len as u64 <= reader.bytes - offset)
+        else {
+            continue;
+        };
+        if MetaRecord::peek_generation(&head).is_none_or(|found| found <= generation) {
+            continue;
+        }
+        let bytes = window.get(&reader, offset, len.next_multiple_of(page)).await?;
+        if let Decoded::Record(record) = MetaRecord::decode(&bytes, &superblock.drive_id, offset)
+            && record.kind == MetaKind::Edit
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Reads a half of the log; nothing when it holds no complete snapshot.
@@ -474,7 +522,7 @@ async fn read_half(
     }
     // Nothing was ever programmed behind the end of a log that was closed: what does not read there is a torn record.
     uncertain_end |= window.lost.is_some_and(|lost| lost >= offset);
-    Ok(Some(ReadHalf { records, offset, snapshot_bytes, uncertain_end }))
+    Ok(Some(ReadHalf { records, offset, snapshot_bytes, uncertain_end, may_be_old: false }))
 }
 
 struct HalfReader<'a> {

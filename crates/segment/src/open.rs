@@ -525,7 +525,8 @@ pub(crate) async fn open(
         moved_from: last.moved_from,
         replay_frame: last.replay_frame,
     };
-    let clean = last.clean && !log.uncertain_end;
+    // If it is old, whatever was written since says so to a recovery.
+    let clean = last.clean && !log.uncertain_end && !log.may_be_old;
     let mut lanes = lanes_of(&device, superblock.segment_count, options.commit_lanes);
     if clean && lanes > 1 && state.replay_frame.is_none() {
         let is_beyond = |(_, entry): (SegmentId, &crate::table::Entry)| {
