@@ -62,6 +62,8 @@ const BARREN_MAX: u32 = 96;
 const SPARED_MAX: u32 = 2 * BARREN_MAX;
 /// Free segments, the reserve included, with which a flush has some that cleaning does not need.
 const FLUSH_SEGMENTS: u64 = 2;
+/// Of a victim so much must be dead, as a part, while nobody waits for what it wins.
+const WORTH_MORE: u32 = 4;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 2;
 /// Times that a victim is read before what does not read is given up: some errors pass.
@@ -85,6 +87,8 @@ pub enum Cleaned {
     Released,
     /// It looked at one that cannot be released yet.
     Kept,
+    /// What is not cleaned yet is not worth it while so much is free.
+    Enough,
     /// A merge wins more: cleaning waits for it.
     MergeFirst,
     /// Nothing is to be won.
@@ -124,19 +128,17 @@ pub async fn clean_task(store: Arc<Inner>) {
         let free = store.heap.free_segments();
         let target = store.free_target();
         if free >= target && !victims.are_under_way() {
-            store.heap.pace(false);
-            if store.rescue(&mut released, &mut victims).await {
-                continue;
-            }
-            victims.offer_again(&store.heap);
-            store.merge_eagerly.store(false, Ordering::Relaxed);
-            let _ = timeout(TICK, store.clean_wanted.notified()).await;
+            store.rest(&mut released, &mut victims).await;
             continue;
         }
         let started = now();
         match store.clean_one(&mut victims).await {
             Ok(Cleaned::Released) => released += 1,
             Ok(Cleaned::Kept) => {}
+            Ok(Cleaned::Enough) => {
+                store.rest(&mut released, &mut victims).await;
+                continue;
+            }
             Ok(Cleaned::MergeFirst) => {
                 if released > 0 {
                     store.free_released(&mut released).await;
@@ -163,6 +165,9 @@ pub async fn clean_task(store: Arc<Inner>) {
         let merged = store.counters.merges.get();
         if free > most_free || now_accepted != accepted {
             (barren, spared, most_free, accepted) = (0, 0, free, now_accepted);
+        } else if store.heap.free_segments() >= store.needed_target() {
+            // Nobody waits for this.
+            barren = 0;
         } else if merged != merges && spared < SPARED_MAX {
             // What a merge finds dead is still to come.
             spared += 1;
@@ -198,13 +203,28 @@ pub async fn clean_task(store: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Free segments below which cleaning starts: enough to take what is written while one is cleaned, or while a merge wins
-    /// as much, no more, because every segment kept free is dead data cleaned too early.
+    /// Nothing is to be cleaned: looks after what decays, or waits a little.
+    async fn rest(self: &Arc<Self>, released: &mut u32, victims: &mut Victims) {
+        self.heap.pace(false);
+        if self.rescue(released, victims).await {
+            return;
+        }
+        victims.offer_again(&self.heap);
+        self.merge_eagerly.store(false, Ordering::Relaxed);
+        let _ = timeout(TICK, self.clean_wanted.notified()).await;
+    }
+
+    /// Free segments below which cleaning takes what there is: enough for what is written while one is cleaned, or while a merge
+    /// wins as much, no more, because every segment kept free is dead data cleaned too early.
+    fn needed_target(&self) -> u32 {
+        (self.segments / 128).clamp(4, 24) + self.merge_room.load(Ordering::Relaxed)
+    }
+
+    /// Free segments below which cleaning starts: on a drive of several channels with victims that are worth it, up to what the
+    /// log opens at once, and what is won at once; on small drives that would be much.
     pub fn free_target(&self) -> u32 {
-        // What the log opens at once, and what is won at once; on small drives it would be cleaned too early.
         let beside = (self.heap.lanes() - 1 + self.victims_at_once() - 1) as u32;
-        let beside = beside.min(self.segments / 32);
-        (self.segments / 128).clamp(4, 24) + beside + self.merge_room.load(Ordering::Relaxed)
+        self.needed_target() + beside.min(self.segments / 16)
     }
 
     /// Free segments from which on users are held to what cleaning wins. Above, cleaning itself goes at half its speed.
@@ -227,9 +247,16 @@ impl Inner {
         let at_once = self.victims_at_once();
         if at_once > 1 {
             let short_of = self.free_target().saturating_sub(self.heap.free_segments());
+            // Those that are under way end, whatever became of the need for them.
+            let wanted = if self.heap.is_futile() { 0 } else { at_once.min(short_of as usize) };
             self.heap.pace(self.is_pacing_due());
-            if let Some((victim, outcome)) = victims.empty(self, at_once.min(short_of as usize)).await {
+            let is_needed = self.heap.free_segments() < self.needed_target();
+            let least = if is_needed { 0 } else { self.heap.segment_bytes() / WORTH_MORE };
+            if let Some((victim, outcome)) = victims.empty(self, wanted, least).await {
                 return self.cleaned(victim, outcome, victims).await;
+            }
+            if !is_needed {
+                return Ok(Cleaned::Enough);
             }
         }
         let least = self.least_dead();

@@ -44,8 +44,12 @@ struct UnderWay {
 impl Victims {
     /// The victim to clean now, if there is one that is worth it.
     pub fn choose(&self, heap: &Heap, least: &LeastDead) -> Option<SegmentId> {
+        self.choose_of(heap, least, 0)
+    }
+
+    fn choose_of(&self, heap: &Heap, least: &LeastDead, least_bytes: u32) -> Option<SegmentId> {
         let next = self.next.as_ref().map(Sweep::segment);
-        next.or_else(|| heap.victim(|stream: Stream| least.of(stream)))
+        next.or_else(|| heap.victim(|stream: Stream| least.of(stream).max(least_bytes)))
     }
 
     /// Starts reading the victim, or goes on with it.
@@ -66,14 +70,15 @@ impl Victims {
         !self.under_way.is_empty()
     }
 
-    /// Begins to empty as many victims as are wanted. Answers which has been under way for longest, and what came of it.
+    /// Begins to empty as many victims as are wanted, each with so many dead bytes at least. Answers which has been under way for longest, and what came of it.
     pub async fn empty(
         &mut self,
         store: &Arc<Inner>,
         wanted: usize,
+        least_bytes: u32,
     ) -> Option<(SegmentId, Result<Outcome, StoreError>)> {
         while self.under_way.len() < wanted
-            && let Some(victim) = self.choose(&store.heap, &store.least_dead())
+            && let Some(victim) = self.choose_of(&store.heap, &store.least_dead(), least_bytes)
         {
             let mut room = None;
             if self.are_under_way() {
@@ -101,7 +106,7 @@ impl Victims {
 
     /// Waits for those that are being emptied.
     pub async fn settle(&mut self, store: &Arc<Inner>) {
-        while self.empty(store, 0).await.is_some() {}
+        while self.empty(store, 0, 0).await.is_some() {}
     }
 
     /// Keeps a victim claimed that cannot be cleaned now.

@@ -717,6 +717,10 @@ impl Table {
 
     /// True when cleaning would not leave room for `class`: the drive is packed, or nothing is worth cleaning.
     fn is_full(&self, class: AppendClass) -> bool {
+        if self.kept_for_cleaning() > 0 {
+            // It is kept for what is about to be won.
+            return false;
+        }
         if self.is_futile() {
             return true;
         }

@@ -55,13 +55,12 @@ impl Table {
     }
 
     /// Keeps so much free for cleaning beside the reserve, which is enough for one victim. Answers false, and changes nothing,
-    /// when more is asked for than is free of what upkeep may take.
+    /// when users could not have as much, and a segment more that is left to them.
     pub(crate) fn keep_for_cleaning(&mut self, bytes: u64) -> bool {
-        let segments =
-            (self.kept_for_cleaning_bytes + bytes).div_ceil(u64::from(self.geometry.block_bytes()));
-        let can_be = u64::from(self.free_count()) >= u64::from(1 + self.kept_for_rescue) + segments;
-        if can_be {
-            self.kept_for_cleaning_bytes += bytes;
+        self.kept_for_cleaning_bytes += bytes;
+        let can_be = self.free_count() > self.user_floor();
+        if !can_be {
+            self.kept_for_cleaning_bytes -= bytes;
         }
         can_be
     }

@@ -208,7 +208,7 @@ async fn fresh(seed: u64, points: Vec<u16>, ms: u64, by_channel: bool) -> Result
 pub(super) fn section(run: &mut Run) -> Result<Section, Broken> {
     let (seed, mut rows) = (run.seed, Vec::new());
     let (points, blocks) =
-        if run.scale < 1.0 { (vec![1, 16], BLOCKS / 2) } else { (SLICES.to_vec(), BLOCKS) };
+        if run.scale < 1.0 { (vec![1, 16], BLOCKS / 8) } else { (SLICES.to_vec(), BLOCKS) };
     let ms = u64::from(run.times(4000, 2000));
     let (mut whole, mut shares) = (Vec::new(), Vec::new());
     for &slices in &points {

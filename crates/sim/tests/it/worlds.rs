@@ -45,6 +45,7 @@ fn failed_programs_erases_and_syncs_lose_nothing_that_was_acknowledged() {
         "drives that stopped",
         "commits beside others on other channels",
         "programs that failed beside others",
+        "victims emptied beside others",
     ] {
         assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
     }
@@ -67,6 +68,7 @@ fn raw_nand_is_written_to_death_and_loses_nothing_that_was_acknowledged() {
         ("bad from the start", 1),
         ("segments rescued", 1),
         ("commits beside others on other channels", 100),
+        ("victims emptied beside others", 50),
     ] {
         assert!(report.counters[what] >= least, "{what}: {report}");
     }
