@@ -126,6 +126,10 @@ pub(crate) struct Commit {
     /// Write everything up to here without waiting for more.
     pub force_seq: u64,
     pub last_sync: Nanos,
+    /// A pump waits for the next sync to be due, and for nothing else.
+    pub awaits_sync: bool,
+    /// A sync is under way, begun by a pump.
+    pub is_syncing: bool,
 }
 
 impl Commit {
@@ -149,6 +153,8 @@ impl Commit {
             frame_bytes_lately: FRAME_BUFFER_MIN_BYTES,
             force_seq: 0,
             last_sync: Nanos(0),
+            awaits_sync: false,
+            is_syncing: false,
         }
     }
 
@@ -637,7 +643,9 @@ pub(crate) fn append(
         }
         last_seq = commit.next_seq - 1;
         start_pump = !records.is_empty() && commit.starts_pump(inner);
-        wake_pump = !start_pump && (commit.sealed.len() > queued || commit.is_gathered());
+        // What forms now is due long before the next sync.
+        let is_first = std::mem::take(&mut commit.awaits_sync);
+        wake_pump = !start_pump && (is_first || commit.sealed.len() > queued || commit.is_gathered());
     }
     inner.counters.records.fetch_add(records.len() as u64, Ordering::Relaxed);
     inner.counters.appends.fetch_add(1, Ordering::Relaxed);

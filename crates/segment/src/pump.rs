@@ -37,16 +37,19 @@ fn after(start: Nanos, wait: Duration, at: Nanos) -> Duration {
 impl Commit {
     fn next_step(&mut self, inner: &Inner) -> Step {
         let mode = inner.options.durability;
+        self.awaits_sync = false;
         if !self.may_write(inner) {
             // Whoever writes goes on with the rest.
             self.pumps -= 1;
             return Step::Idle;
         }
         let at = now();
-        let unsynced = mode == Durability::EverySecond && self.written_frames > self.durable_frames;
+        let unsynced =
+            mode == Durability::EverySecond && !self.is_syncing && self.written_frames > self.durable_frames;
         let sync_in = unsynced.then(|| after(self.last_sync, SYNC_EVERY, at));
         // Before the next frame: under load there always is one.
         if sync_in.is_some_and(|rest| rest.is_zero()) {
+            self.is_syncing = true;
             return Step::Sync;
         }
         if let Some(frame) = self.take_ready() {
@@ -68,6 +71,7 @@ impl Commit {
             return Step::Wait(sync_in.map_or(rest, |sync| sync.min(rest)));
         }
         if let Some(rest) = sync_in {
+            self.awaits_sync = true;
             return Step::Wait(rest);
         }
         self.pumps -= 1;
@@ -107,15 +111,30 @@ pub(crate) async fn pump(inner: Arc<Inner>) {
                 }
             }
             Step::Sync => {
-                if sync(&inner).await.is_err() {
-                    return;
-                }
+                // Frames go on being written: what is with the host outlives the process, however long the drive takes.
+                let inner = inner.clone();
+                drop(spawn(async move { sync_beside(&inner).await }));
             }
             Step::Wait(rest) => {
                 let _ = timeout(rest, inner.pump_wake.notified()).await;
             }
             Step::Idle => return,
         }
+    }
+}
+
+/// A sync beside the pump's writes; sees to it that another one follows for what was written meanwhile.
+async fn sync_beside(inner: &Arc<Inner>) {
+    let synced = sync(inner).await;
+    let starts_pump = {
+        let mut commit = inner.commit();
+        commit.is_syncing = false;
+        synced.is_ok() && commit.starts_pump(inner)
+    };
+    if starts_pump {
+        drop(spawn(pump(inner.clone())));
+    } else {
+        inner.pump_wake.notify_one();
     }
 }
 

@@ -1,8 +1,11 @@
 //! The heap end to end on emulated and file devices.
 
+use std::time::Duration;
+
 use crate::common::*;
 use bytes::Bytes;
-use pumice_flash::{Device, DeviceSpec};
+use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_reactor::sleep;
 use pumice_segment::{
     Durability, FormatOptions, Group, Heap, HeapOptions, MetaEdit, MovedRecord, PrewriteProgress,
 };
@@ -322,6 +325,36 @@ fn what_cleaning_moves_does_not_call_for_more_cleaning() {
         ptrs.iter().for_each(|ptr| heap.mark_dead(*ptr));
         assert!(!heap.is_futile(), "much has died");
     });
+}
+
+/// What is acknowledged before it is synced goes to the host soon, also while a sync is awaited: there it outlives the process.
+#[test]
+fn a_kill_between_two_syncs_loses_a_moment() {
+    use pumice_reactor::sim::{HostOptions, World};
+    let world = World::new(7);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let spec: DeviceSpec = "/drive".parse().expect("spec");
+    let path = spec.clone();
+    drop(world.run(host, 0, async move {
+        let device = Device::create(&path, 16 << 20).await.expect("file");
+        Heap::format(&device, &format_options()).await.expect("format");
+        let options = HeapOptions { durability: Durability::EverySecond, ..options() };
+        let heap = Heap::open(device, options, &no_progress).await.expect("open").heap;
+        for pause_ms in [0, 200, 200] {
+            sleep(Duration::from_millis(pause_ms)).await;
+            append(&heap, 1, &[7; 500]).expect("append");
+        }
+        sleep(Duration::from_secs(9)).await;
+    }));
+    // Before the first sync is due.
+    world.run_for(Duration::from_millis(600));
+    world.kill(host);
+    world.restart(host);
+    let found = world.block_on(host, async move {
+        let device = Device::open(&spec, Access::ReadWrite).await.expect("file");
+        reopen(&device).await.1.len()
+    });
+    assert_eq!(found.expect("up"), 3);
 }
 
 /// Replies wait for the newest number that they may have seen: where writes are acknowledged at once, that is also one

@@ -136,3 +136,9 @@ fn an_unknown_world_is_refused_with_those_there_are() {
     let error = run("nowhere", &RunOptions::default()).expect_err("there is no such world").to_string();
     assert!(list().iter().all(|world| error.contains(world.name)), "{error}");
 }
+
+/// Relaxed durability: what was written half a second ago outlives the process.
+#[test]
+fn a_killed_process_loses_what_is_younger_than_it_may_lose() {
+    passes("kv", &RunOptions { seed: 147, ..RunOptions::default() });
+}
