@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -50,6 +51,25 @@ pub struct Server {
     /// Its Redis port.
     pub port: u16,
     log: PathBuf,
+    _watched: Arc<()>,
+}
+
+/// Kills a server that has run for longer than any test takes: whoever waits for its answer learns that there is none.
+#[expect(clippy::disallowed_methods, reason = "a real process is watched, in real time")]
+fn watch(child: &Child) -> Arc<()> {
+    let (watched, pid) = (Arc::new(()), Pid::from_child(child));
+    let is_there = Arc::downgrade(&watched);
+    std::thread::spawn(move || {
+        let started = Instant::now();
+        while let Some(_there) = is_there.upgrade() {
+            if started.elapsed() > 5 * PATIENCE {
+                let _ = kill_process(pid, Signal::KILL);
+                return;
+            }
+            pause_ms(500);
+        }
+    });
+    watched
 }
 
 impl Server {
@@ -90,7 +110,7 @@ impl Server {
         }
         let redis = faces.iter().find_map(|face| face.strip_prefix("redis on 127.0.0.1:"));
         let port = redis.and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0);
-        Ok(Self { child, faces, port, log })
+        Ok(Self { _watched: watch(&child), child, faces, port, log })
     }
 
     /// Sends a signal.
@@ -138,12 +158,11 @@ impl Server {
         self.child.id()
     }
 
-    /// A connected client.
+    /// A connected client. Without a time-out of its own: a read with one ends with EINTR where others are just restarted (a machine
+    /// that is frozen for a moment is enough), and this client does not try again.
     pub fn client(&self) -> redis::Connection {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port)).unwrap();
-        let connection = client.get_connection().expect("the server takes connections");
-        connection.set_read_timeout(Some(PATIENCE)).unwrap();
-        connection
+        client.get_connection().expect("the server takes connections")
     }
 
     /// One HTTP GET of `path` from `--http`; status code and body.
