@@ -70,7 +70,8 @@ impl Victims {
         !self.under_way.is_empty()
     }
 
-    /// Begins to empty as many victims as are wanted, each with so many dead bytes at least. Answers which has been under way for longest, and what came of it.
+    /// Begins to empty as many victims as are wanted, each with so many dead bytes at least. Answers which has been under way for
+    /// longest, and what came of it.
     pub async fn empty(
         &mut self,
         store: &Arc<Inner>,
