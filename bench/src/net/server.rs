@@ -102,6 +102,16 @@ impl Server {
         let _ = self.child.wait();
     }
 
+    /// Stops it where it is: it takes no part until [`Server::resume`].
+    pub fn pause(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
     fn signal(&self, number: i32) {
         // SAFETY: the child has not been waited for, so its id is still its own.
         unsafe { libc::kill(self.child.id() as i32, number) };

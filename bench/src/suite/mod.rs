@@ -1,8 +1,10 @@
 //! The suites: each measures one of the promises, and returns its tables.
 
+mod contender;
 mod five;
 mod index;
 mod network;
+mod network_cold;
 mod network_large;
 mod overwrite;
 mod redis_benchmark;

@@ -1,130 +1,170 @@
 //! Over the network: hot GETs, durable SETs and cold GETs by our own load generator, Zipfian keys.
 
-use super::{Context, UNTIL_TIME, limit, remove, run_limit};
+use super::contender::{Contender, Rounds, Turn, paired};
+use super::{Context, UNTIL_TIME, limit, network_cold, remove, run_limit};
+use crate::Result;
 use crate::fio::{self, Limit, Pattern};
-use crate::keys::{Distribution, KEY_BYTES};
+use crate::keys::Distribution;
 use crate::net::load::{self, LoadOp, LoadSpec};
-use crate::net::server::{PumiceOptions, Server, ServerKind};
+use crate::net::server::{PumiceOptions, ServerKind};
 use crate::phase::{PhaseResult, ratio};
 use crate::report::{self, Report, Table, count, micros, percent, size, times};
-use crate::{Result, usage};
 
 const VALUE_BYTES: [usize; 3] = [100, 1 << 10, 8 << 10];
 const CONNECTIONS: [usize; 2] = [50, 500];
 const DEPTHS: [usize; 2] = [1, 16];
+const PEERS: [ServerKind; 3] = [ServerKind::RedisMemory, ServerKind::RedisEverysec, ServerKind::RedisAlways];
 
 /// Reads per key before hot GETs are measured: e^-6 of the keys are not among them.
 const WARM_UP_READS: u64 = 6;
 
-type Raw = serde_json::Map<String, serde_json::Value>;
+pub(super) type Raw = serde_json::Map<String, serde_json::Value>;
 
-/// One measured load and what it was.
-struct Run {
-    server: ServerKind,
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
     op: LoadOp,
     value_bytes: usize,
     connections: usize,
     depth: usize,
-    result: PhaseResult,
+}
+
+/// One server under one load.
+struct Run {
+    server: Contender,
+    shape: Shape,
+    rounds: Rounds,
 }
 
 pub fn run(context: &Context, report: &mut Report) -> Result<()> {
-    report.about.push("Client (one thread) and server share the machine; figures per CPU second are the server's alone. `pumice serve --cores 1`, acknowledged when durable; redis-server 7.0 with one thread. Zipfian keys (theta 0.99). A connection sends its commands together and waits for all replies, as redis-benchmark -P does.".into());
+    let rounds = context.pick(3, 1);
+    report.about.push(format!(
+        "Client (one thread) and server share the machine; figures per CPU second are the server's alone. `pumice serve`, \
+         acknowledged when durable, on one core and on all; redis-server 7.0 with one thread. Zipfian keys (theta 0.99). A \
+         connection sends its commands together and waits for all replies, as redis-benchmark -P does. Medians of {rounds} \
+         rounds, the servers in turns; who is not being measured is stopped (SIGSTOP)."
+    ));
     let mut runs = Vec::new();
     let mut notes = Vec::new();
-    let kinds =
-        [ServerKind::Pumice, ServerKind::RedisMemory, ServerKind::RedisEverysec, ServerKind::RedisAlways];
-    for kind in kinds {
-        if kind == ServerKind::Pumice && context.pumice.is_none() {
-            notes.push("**Pumice was not measured**: no `pumice` binary".to_string());
-            continue;
-        }
-        if let Err(error) = one_server(context, kind, &mut runs) {
-            notes.push(format!("**{kind} stopped early**: {error}"));
-        }
+    let mut contenders = Contender::pumices(context);
+    if contenders.is_empty() {
+        notes.push("**Pumice was not measured**: no `pumice` binary".to_string());
+    }
+    contenders.extend(PEERS.map(|kind| Contender { kind, cores: 1 }));
+    let mut sizes = context.pick(VALUE_BYTES.to_vec(), vec![100, 8 << 10]);
+    sizes.retain(|s| context.values.is_empty() || context.values.contains(s));
+    for value_bytes in sizes {
+        eprintln!("  values of {}", size(value_bytes as u64));
+        one_size(context, &contenders, value_bytes, rounds, &mut runs, &mut notes)?;
     }
     for (title, op) in [("Hot GETs", LoadOp::Get), ("SETs", LoadOp::Set)] {
         let mut table = table(title, &runs, op);
         table.notes.extend(notes.iter().cloned());
         println!("{}", table.markdown());
         report.tables.push(table);
-        report.tables.push(ratios(title, &runs, op));
+        for ours in contenders.iter().filter(|c| c.kind == ServerKind::Pumice) {
+            report.tables.push(ratios(title, ours, &runs, op));
+        }
     }
     let mut raw = Raw::new();
     report.tables.push(durable_limit(context, &runs, &mut raw)?);
     if context.pumice.is_some() {
-        report.tables.push(cold(context, &mut raw)?);
+        report.tables.push(network_cold::run(context, rounds, &mut raw)?);
     }
-    for run in &runs {
-        let name =
-            format!("{} {:?} {} {}x{}", run.server, run.op, run.value_bytes, run.connections, run.depth);
-        raw.insert(name, serde_json::to_value(&run.result)?);
+    for Run { server, shape, rounds } in &runs {
+        let Shape { op, value_bytes, connections, depth } = shape;
+        let name = format!("{server} {op:?} {value_bytes} {connections}x{depth}");
+        raw.insert(name, serde_json::to_value(rounds)?);
     }
     report.raw = raw.into();
     Ok(())
 }
 
-/// How `pumice serve` is started here.
+/// How `pumice serve` is started by the suites that measure it on one core.
 pub(super) fn options(context: &Context, memory_bytes: u64) -> PumiceOptions {
     let binary = context.pumice.clone().unwrap_or_default();
     PumiceOptions { binary, memory_bytes, cores: 1, more: Vec::new() }
 }
 
-fn one_server(context: &Context, kind: ServerKind, runs: &mut Vec<Run>) -> Result<()> {
-    for value_bytes in context.pick(VALUE_BYTES.to_vec(), vec![100, 8 << 10]) {
-        let dir = context.fresh_dir("network")?;
-        let server = Server::start(kind, &dir, &options(context, 512 << 20))?;
-        eprintln!("  {kind}, values of {}", size(value_bytes as u64));
-        // 160 MiB at most: hot in every server.
-        let keys = context.pick(20_000, 1_000);
-        let spec = |op, connections, depth, seconds| LoadSpec {
-            addr: server.addr,
-            op,
-            connections,
-            depth,
-            threads: 1,
-            keys,
-            value_bytes,
-            distribution: Distribution::Zipfian,
-            seconds,
-            ops: UNTIL_TIME,
-        };
-        load::run(&spec(LoadOp::Fill, 50, 16, 120.0), None, &dir)?;
-        // Hot is what was read before: nearly every key, so that no GET that is measured is a key's first.
-        let warm_up = LoadSpec {
-            distribution: Distribution::Uniform,
-            ops: keys * WARM_UP_READS,
-            ..spec(LoadOp::Get, 50, 16, 120.0)
-        };
-        load::run(&warm_up, None, &dir)?;
-        for op in [LoadOp::Get, LoadOp::Set] {
-            for connections in context.pick(CONNECTIONS.to_vec(), vec![50]) {
-                for depth in DEPTHS {
-                    load::run(&spec(op, connections, depth, context.seconds(0.5, 0.05)), None, &dir)?;
-                    let measured = spec(op, connections, depth, context.seconds(4.0, 0.2));
-                    let result = load::run(&measured, Some(server.pid()), &dir)?;
-                    if let Some(error) = &result.error {
-                        return Err(format!("{op:?} {connections}x{depth}: {error}").into());
+/// All servers at all loads of values of one size. A server that fails is left out from then on, and the notes say why.
+fn one_size(
+    context: &Context,
+    contenders: &[Contender],
+    value_bytes: usize,
+    rounds: usize,
+    runs: &mut Vec<Run>,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    // 160 MiB at most: hot in every server.
+    let keys = context.pick(20_000, 1_000);
+    let spec = |turn: &Turn, op, connections, depth, seconds| LoadSpec {
+        addr: turn.server.addr,
+        op,
+        connections,
+        depth,
+        threads: 1,
+        keys,
+        value_bytes,
+        distribution: Distribution::Zipfian,
+        seconds,
+        ops: UNTIL_TIME,
+    };
+    let mut turns = Vec::new();
+    for (number, contender) in contenders.iter().enumerate() {
+        let turn = Turn::start(context, *contender, number, 512 << 20)?;
+        turn.take(|turn| {
+            load::run(&spec(turn, LoadOp::Fill, 50, 16, 120.0), None, &turn.dir)?;
+            // Hot is what was read before: nearly every key, so that no GET that is measured is a key's first.
+            let warm_up = LoadSpec {
+                distribution: Distribution::Uniform,
+                ops: keys * WARM_UP_READS,
+                ..spec(turn, LoadOp::Get, 50, 16, 120.0)
+            };
+            load::run(&warm_up, None, &turn.dir)
+        })?;
+        turns.push(turn);
+    }
+    for op in [LoadOp::Get, LoadOp::Set] {
+        for connections in context.pick(CONNECTIONS.to_vec(), vec![50]) {
+            for depth in DEPTHS {
+                let shape = Shape { op, value_bytes, connections, depth };
+                let mut measured: Vec<_> = turns.iter().map(|_| Rounds::default()).collect();
+                for _ in 0..rounds {
+                    for (turn, rounds) in turns.iter().zip(&mut measured) {
+                        rounds.0.push(turn.take(|turn| {
+                            let seconds = context.seconds(0.3, 0.05);
+                            load::run(&spec(turn, op, connections, depth, seconds), None, &turn.dir)?;
+                            let seconds = context.seconds(2.0, 0.2);
+                            let load = spec(turn, op, connections, depth, seconds);
+                            load::run(&load, Some(turn.server.pid()), &turn.dir)
+                        })?);
                     }
-                    runs.push(Run { server: kind, op, value_bytes, connections, depth, result });
                 }
+                let mut went_on = Vec::new();
+                for (turn, rounds) in turns.into_iter().zip(measured) {
+                    let server = turn.contender;
+                    if let Some(error) = rounds.0.iter().find_map(|r| r.error.as_ref()) {
+                        notes.push(format!("**{server} stopped early**: {shape:?}: {error}"));
+                        continue;
+                    }
+                    runs.push(Run { server, shape, rounds });
+                    went_on.push(turn);
+                }
+                turns = went_on;
             }
         }
-        server.stop()?;
-        remove(&dir);
     }
-    Ok(())
+    turns.into_iter().try_for_each(Turn::end)
 }
 
 fn table(title: &str, runs: &[Run], op: LoadOp) -> Table {
     let mut table = Table::new(
         title,
         &[
+            "value, connections × deep",
             "server",
-            "value",
-            "connections",
-            "deep",
             "ops/s",
+            "low–high",
             "per CPU s",
             "p50",
             "p99",
@@ -133,50 +173,52 @@ fn table(title: &str, runs: &[Run], op: LoadOp) -> Table {
             "memory",
         ],
     );
-    for run in runs.iter().filter(|r| r.op == op) {
-        let r = &run.result;
+    for Run { server, shape, rounds } in runs.iter().filter(|r| r.shape.op == op) {
+        let r = rounds.median();
         table.row(vec![
-            run.server.to_string(),
-            size(run.value_bytes as u64),
-            run.connections.to_string(),
-            run.depth.to_string(),
+            shape.to_string(),
+            server.to_string(),
             count(r.ops_per_second()),
-            count(ratio(r.ops as f64, r.cpu_seconds)),
+            rounds.spread(),
+            count(per_cpu(&r)),
             micros(r.p50_us),
             micros(r.p99_us),
             micros(r.p999_us),
             micros(r.max_us),
             report::bytes(r.memory_peak_bytes as f64),
         ]);
-        if r.wrong > 0 || r.misses > 0 {
-            table.note(format!("**{}: {} wrong, {} missing**", run.server, r.wrong, r.misses));
+        let (wrong, missing) = rounds.0.iter().fold((0, 0), |(w, m), r| (w + r.wrong, m + r.misses));
+        if wrong > 0 || missing > 0 {
+            table.note(format!("**{server}, {shape}: {wrong} wrong, {missing} missing**"));
         }
     }
     table
 }
 
-/// Pumice over each redis.
-fn ratios(title: &str, runs: &[Run], op: LoadOp) -> Table {
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {} × {}", size(self.value_bytes as u64), self.connections, self.depth)
+    }
+}
+
+fn per_cpu(r: &PhaseResult) -> f64 {
+    ratio(r.ops as f64, r.cpu_seconds)
+}
+
+/// Pumice over each redis, round by round.
+fn ratios(title: &str, ours: &Contender, runs: &[Run], op: LoadOp) -> Table {
     let mut table = Table::new(
-        &format!("{title}: Pumice over redis-server, throughput (per server CPU second)"),
+        &format!("{title}: {ours}, over redis-server: throughput, low–high (per server CPU second)"),
         &["value, connections × deep", "in memory", "AOF everysec", "AOF always"],
     );
-    for ours in runs.iter().filter(|r| r.server == ServerKind::Pumice && r.op == op) {
-        let mut row =
-            vec![format!("{}, {} × {}", size(ours.value_bytes as u64), ours.connections, ours.depth)];
-        for kind in [ServerKind::RedisMemory, ServerKind::RedisEverysec, ServerKind::RedisAlways] {
-            let theirs = runs.iter().find(|r| {
-                (r.server, r.op, r.value_bytes, r.connections, r.depth)
-                    == (kind, op, ours.value_bytes, ours.connections, ours.depth)
-            });
-            let per_cpu = |r: &PhaseResult| ratio(r.ops as f64, r.cpu_seconds);
-            row.push(theirs.map_or("–".into(), |theirs| {
-                let (a, b) = (&ours.result, &theirs.result);
-                format!(
-                    "{} ({})",
-                    times(ratio(a.ops_per_second(), b.ops_per_second())),
-                    times(ratio(per_cpu(a), per_cpu(b)))
-                )
+    for our in runs.iter().filter(|r| r.server == *ours && r.shape.op == op) {
+        let mut row = vec![our.shape.to_string()];
+        for kind in PEERS {
+            let their = runs.iter().find(|r| (r.server.kind, r.shape) == (kind, our.shape));
+            row.push(their.map_or("–".into(), |their| {
+                let (median, spread) = paired(&our.rounds, &their.rounds, PhaseResult::ops_per_second);
+                let (for_cpu, _) = paired(&our.rounds, &their.rounds, per_cpu);
+                format!("{}, {spread} ({})", times(median), times(for_cpu))
             }));
         }
         table.row(row);
@@ -203,89 +245,15 @@ fn durable_limit(context: &Context, runs: &[Run], raw: &mut Raw) -> Result<Table
         raw.insert(name, serde_json::to_value(&fio)?);
     }
     remove(&dir);
-    let durable = |r: &&Run| matches!(r.server, ServerKind::Pumice | ServerKind::RedisAlways);
-    for run in runs.iter().filter(|r| r.op == LoadOp::Set && r.value_bytes == 8 << 10).filter(durable) {
-        let bytes = run.result.ops_per_second() * run.value_bytes as f64;
-        rows.push((format!("{}, {} × {}", run.server, run.connections, run.depth), bytes));
+    let durable = |r: &&Run| matches!(r.server.kind, ServerKind::Pumice | ServerKind::RedisAlways);
+    let large = |r: &&Run| r.shape.op == LoadOp::Set && r.shape.value_bytes == 8 << 10;
+    for Run { server, shape, rounds } in runs.iter().filter(large).filter(durable) {
+        let bytes = rounds.median().ops_per_second() * shape.value_bytes as f64;
+        rows.push((format!("{server}, {} × {}", shape.connections, shape.depth), bytes));
     }
     for (name, bytes) in rows {
         table.row(vec![name, report::bytes(bytes), percent(ratio(bytes, best))]);
     }
     table.note("Nobody acknowledges faster than the disk writes: where AOF always itself comes to more than a quarter of it, four times that is out of reach.");
-    Ok(table)
-}
-
-/// GETs of a set four times the memory budget, uniform, beside fio at that size and depth on the drive's file.
-fn cold(context: &Context, raw: &mut Raw) -> Result<Table> {
-    let mut table = Table::new(
-        "Cold GETs: uniform over four times the memory budget, page cache emptied",
-        &[
-            "value",
-            "connections",
-            "deep",
-            "ops/s",
-            "per CPU s",
-            "CPU s/M",
-            "p50",
-            "p99",
-            "p99.9",
-            "max",
-            "fio ops/s",
-            "share",
-        ],
-    );
-    let memory_bytes = context.pick(256 << 20, 64 << 20);
-    for value_bytes in [1 << 10, 8 << 10] {
-        let dir = context.fresh_dir("cold")?;
-        let keys = 4 * memory_bytes / (KEY_BYTES + value_bytes) as u64;
-        let options = options(context, memory_bytes);
-        let spec = |addr, op, connections, depth, seconds| LoadSpec {
-            addr,
-            op,
-            connections,
-            depth,
-            threads: 1,
-            keys,
-            value_bytes,
-            distribution: Distribution::Uniform,
-            seconds,
-            ops: UNTIL_TIME,
-        };
-        let server = Server::start(ServerKind::Pumice, &dir, &options)?;
-        load::run(&spec(server.addr, LoadOp::Fill, 50, 16, 600.0), None, &dir)?;
-        server.stop()?;
-        usage::drop_caches();
-        let server = Server::start(ServerKind::Pumice, &dir, &options)?;
-        for (connections, depth) in [(50, 1), (50, 16), (500, 1)] {
-            let seconds = context.pick(6.0, 0.3);
-            load::run(&spec(server.addr, LoadOp::Get, connections, depth, seconds / 3.0), None, &dir)?;
-            let ours = spec(server.addr, LoadOp::Get, connections, depth, seconds);
-            let ours = load::run(&ours, Some(server.pid()), &dir)?;
-            let job_depth = ((connections * depth) as u32).min(256);
-            // Only the part of the file that holds the data: the rest is a hole.
-            let mut job = limit(Pattern::RandomRead, value_bytes as u64, job_depth, seconds / 2.0);
-            job.span_bytes = keys * (KEY_BYTES + value_bytes) as u64 / (1 << 20) * (1 << 20);
-            let fio = run_limit("random reads", &job, &dir.join("drive0"))?;
-            table.row(vec![
-                size(value_bytes as u64),
-                connections.to_string(),
-                depth.to_string(),
-                count(ours.ops_per_second()),
-                count(ratio(ours.ops as f64, ours.cpu_seconds)),
-                format!("{:.1}", ours.cpu_per_million()),
-                micros(ours.p50_us),
-                micros(ours.p99_us),
-                micros(ours.p999_us),
-                micros(ours.max_us),
-                count(fio.ops_per_second()),
-                percent(ratio(ours.ops_per_second(), fio.ops_per_second())),
-            ]);
-            let name = format!("cold {value_bytes} {connections}x{depth}");
-            raw.insert(name, serde_json::json!({ "pumice": ours, "fio": fio }));
-        }
-        server.stop()?;
-        remove(&dir);
-    }
-    table.note("fio: random reads of the same size on the same blocks, as many in flight (256 at most). A RocksDB-backed Redis server measured 33k/s at 1 KiB and 28k/s at 8 KiB on such a machine, at 45 and 53 CPU seconds per million.");
     Ok(table)
 }

@@ -1,0 +1,113 @@
+//! Servers measured in turns: all of them run, and all but the one whose turn it is are stopped (SIGSTOP), so that a moment
+//! in which the machine is slow meets them alike, and nobody's background work is in another's figures.
+
+use std::path::{Path, PathBuf};
+
+use super::{Context, remove};
+use crate::Result;
+use crate::net::server::{PumiceOptions, Server, ServerKind};
+use crate::phase::PhaseResult;
+use crate::report::{count, times};
+
+/// A server as it is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contender {
+    pub kind: ServerKind,
+    /// `pumice serve --cores`; redis-server has one thread for commands.
+    pub cores: usize,
+}
+
+impl std::fmt::Display for Contender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.kind, self.cores) {
+            (ServerKind::Pumice, 1) => f.write_str("Pumice, 1 core"),
+            (ServerKind::Pumice, cores) => write!(f, "Pumice, {cores} cores"),
+            (kind, _) => kind.fmt(f),
+        }
+    }
+}
+
+impl Contender {
+    /// Pumice on one core, as the peer's one thread, and on all of them, as `pumice serve` starts; nobody without a binary.
+    pub fn pumices(context: &Context) -> Vec<Contender> {
+        if context.pumice.is_none() {
+            return Vec::new();
+        }
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut cores = vec![1, all];
+        cores.dedup();
+        cores.into_iter().map(|cores| Contender { kind: ServerKind::Pumice, cores }).collect()
+    }
+
+    /// Starts it with its data in `dir`.
+    pub fn start(&self, context: &Context, dir: &Path, memory_bytes: u64) -> Result<Server> {
+        let binary = context.pumice.clone().unwrap_or_default();
+        let options = PumiceOptions { binary, memory_bytes, cores: self.cores, more: Vec::new() };
+        Server::start(self.kind, dir, &options)
+    }
+}
+
+/// A contender's server.
+pub struct Turn {
+    pub contender: Contender,
+    pub server: Server,
+    pub dir: PathBuf,
+}
+
+impl Turn {
+    /// Starts it in an emptied folder of its own.
+    pub fn start(context: &Context, contender: Contender, number: usize, memory_bytes: u64) -> Result<Turn> {
+        let dir = context.fresh_dir(&format!("contender{number}"))?;
+        let server = contender.start(context, &dir, memory_bytes)?;
+        Ok(Turn { contender, server, dir })
+    }
+
+    /// Runs `work` while the server runs; it is stopped before and after.
+    pub fn take<T>(&self, work: impl FnOnce(&Turn) -> Result<T>) -> Result<T> {
+        self.server.resume();
+        let done = work(self);
+        self.server.pause();
+        done
+    }
+
+    /// Ends the server and removes its data.
+    pub fn end(self) -> Result<()> {
+        self.server.resume();
+        self.server.stop()?;
+        remove(&self.dir);
+        Ok(())
+    }
+}
+
+/// The runs of one server at one load, one a round.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Rounds(pub Vec<PhaseResult>);
+
+impl Rounds {
+    /// The round of median throughput.
+    pub fn median(&self) -> PhaseResult {
+        let mut rounds = self.0.clone();
+        rounds.sort_by(|a, b| a.ops_per_second().total_cmp(&b.ops_per_second()));
+        let middle = rounds.len() / 2;
+        rounds.into_iter().nth(middle).unwrap_or_default()
+    }
+
+    /// The slowest and the fastest round's operations a second.
+    pub fn spread(&self) -> String {
+        let (low, high) = ends(self.0.iter().map(PhaseResult::ops_per_second));
+        format!("{}–{}", count(low), count(high))
+    }
+}
+
+/// `figure` of ours over theirs, round by round: the median, and the ends when there are several.
+pub fn paired(ours: &Rounds, theirs: &Rounds, figure: impl Fn(&PhaseResult) -> f64) -> (f64, String) {
+    let pairs = ours.0.iter().zip(&theirs.0);
+    let mut ratios: Vec<f64> = pairs.map(|(a, b)| crate::phase::ratio(figure(a), figure(b))).collect();
+    ratios.sort_by(f64::total_cmp);
+    let (low, high) = ends(ratios.iter().copied());
+    (ratios.get(ratios.len() / 2).copied().unwrap_or(0.0), format!("{}–{}", times(low), times(high)))
+}
+
+fn ends(figures: impl Iterator<Item = f64>) -> (f64, f64) {
+    figures.fold((f64::INFINITY, 0.0), |(low, high), figure| (low.min(figure), high.max(figure)))
+}
