@@ -1,10 +1,17 @@
 //! CRC-32C (Castagnoli), the one checksum of Pumice's on-flash and on-wire formats.
+//!
+//! Two libraries compute it, as their code suits different processors (`docs/decisions/0029`): crc-fast where vectors of
+//! 64 bytes multiply without carry, and on ARM; crc32c, three streams of the CRC instruction, on other x86.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    if folds_vectors() {
+        crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    } else {
+        crc32c::crc32c(bytes)
+    }
 }
 
 /// CRC-32C of `seed` (8 bytes, little-endian) followed by every part in order.
@@ -12,12 +19,27 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 /// The seed carries what the bytes themselves do not: where they lie and which life of the segment they
 /// belong to, so that stale or misplaced bytes never verify.
 pub fn crc32c_seeded(seed: u64, parts: &[&[u8]]) -> u32 {
+    let seed = seed.to_le_bytes();
+    if !folds_vectors() {
+        return parts.iter().fold(crc32c::crc32c(&seed), |crc, part| crc32c::crc32c_append(crc, part));
+    }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(&seed.to_le_bytes());
+    digest.update(&seed);
     for part in parts {
         digest.update(part);
     }
     digest.finalize() as u32
+}
+
+/// Whether crc-fast has code for this processor that beats the CRC instruction.
+#[cfg(target_arch = "x86_64")]
+fn folds_vectors() -> bool {
+    std::is_x86_feature_detected!("avx512vl") && std::is_x86_feature_detected!("vpclmulqdq")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn folds_vectors() -> bool {
+    true
 }
 
 /// Compares the checksum code with a published vector; a wrong answer means that nothing read or written by

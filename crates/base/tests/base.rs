@@ -10,6 +10,33 @@ fn checksum_matches_the_published_vectors() {
     assert_eq!(checksum::crc32c(&ascending), 0x46DD_794E);
 }
 
+/// CRC-32C bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8)
+            .fold(crc ^ u32::from(byte), |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 })
+    })
+}
+
+/// Whichever of the libraries this processor gets: drives move between machines.
+#[test]
+fn checksums_of_all_lengths_match_the_definition_in_either_library() {
+    let mut random = Rng::from_seed(32);
+    let mut bytes = vec![0; 20_000];
+    random.fill(&mut bytes);
+    for len in (0..700).chain([1024, 4096, 4104, 8192, 19_000]) {
+        let part = &bytes[random.below(64) as usize..][..len];
+        let defined = crc32c(part);
+        assert_eq!(checksum::crc32c(part), defined, "{len}");
+        assert_eq!(::crc32c::crc32c(part), defined, "{len}");
+        assert_eq!(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, part), u64::from(defined), "{len}");
+        let seed = random.next_u64();
+        let (a, b) = part.split_at(random.below(len as u64 + 1) as usize);
+        let whole = [&seed.to_le_bytes()[..], part].concat();
+        assert_eq!(checksum::crc32c_seeded(seed, &[a, b]), crc32c(&whole), "{len}");
+    }
+}
+
 /// CRC-16/XMODEM bit by bit.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| {
