@@ -388,6 +388,7 @@ fn counters(store: &Store) -> BTreeMap<String, f64> {
     let metrics = pumice_reactor::metrics::all_cores();
     let mut out: BTreeMap<String, f64> = [
         ("commits", h.commits),
+        ("lock_waits", pumice_base::sync::lock_waits()),
         ("commit_bytes", h.commit_bytes),
         ("commit_padding_bytes", h.commit_padding_bytes),
         ("moved_bytes", h.moved_bytes),

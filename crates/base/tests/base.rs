@@ -1,6 +1,6 @@
 //! Published vectors and round trips for the base crate.
 
-use pumice_base::{checksum, hash::stable_hash64, rng::Rng, size, slot::slot_of};
+use pumice_base::{checksum, hash::stable_hash64, rng::Rng, size, slot::slot_of, sync};
 
 #[test]
 fn checksum_matches_the_published_vectors() {
@@ -81,4 +81,25 @@ fn random_streams_replay_and_do_not_disturb_each_other() {
     let root = Rng::from_seed(1);
     assert_ne!(root.split("disk").next_u64(), root.split("net").next_u64());
     assert_eq!(stable_hash64(0, b""), 0x2D06_8005_38D3_94C2, "XXH3-64 of the empty string, seed 0");
+}
+
+#[test]
+fn who_waits_for_a_lock_is_counted_and_a_panic_does_not_keep_it() {
+    let mutex = std::sync::Mutex::new(1);
+    drop(sync::lock(&mutex));
+    let before = sync::lock_waits();
+    let held = sync::lock(&mutex);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let mut number = sync::lock(&mutex);
+            *number += 1;
+            panic!("with the lock");
+        });
+        while sync::lock_waits() == before {
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert!(waiting.join().is_err());
+    });
+    assert_eq!(*sync::lock(&mutex), 2);
 }

@@ -23,6 +23,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use pumice_base::rng::Rng;
+use pumice_base::sync::lock;
 use pumice_reactor::Nanos;
 use state::{Block, State};
 pub use state::{Fault, OperationCounts};
@@ -258,10 +259,10 @@ impl Emulated {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.state)
     }
 
     fn calendar(&self) -> MutexGuard<'_, Calendar> {
-        self.calendar.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.calendar)
     }
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_reactor::{File, OpenOptions};
 use pumice_reactor::{IoBuf, WriteSync};
 
@@ -227,11 +228,11 @@ impl FileDevice {
     }
 
     fn pointers(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
-        self.write_pointers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.write_pointers)
     }
 
     fn failed(&self) -> MutexGuard<'_, HashMap<(u32, u32), u32>> {
-        self.failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.failed)
     }
 
     fn writable(&self, operation: Operation) -> Result<(), FlashError> {

@@ -16,12 +16,13 @@ mod layout;
 mod limits;
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use layout::{Block, Layout, Place};
 use limits::{Limits, Step};
+use pumice_base::sync::lock;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_reactor::zones::{Zone, ZoneAction, ZonedInfo};
 use pumice_reactor::{File, IoBuf, WriteSync, timeout};
@@ -406,11 +407,11 @@ impl ZonedDevice {
 
 impl Drive {
     fn blocks(&self) -> MutexGuard<'_, Vec<Block>> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.blocks)
     }
 
     fn limits(&self) -> MutexGuard<'_, Limits> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.limits)
     }
 
     fn block<R>(&self, zone: u32, f: impl FnOnce(&mut Block) -> R) -> Option<R> {

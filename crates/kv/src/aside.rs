@@ -13,10 +13,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pumice_base::sync::lock;
 use pumice_reactor::{Nanos, now};
 
 use crate::errors::StoreError;
-use crate::slice::lock;
 use crate::store::Inner;
 use crate::version::Table;
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pumice_base::sync::lock;
 use pumice_reactor::{now, sleep, spawn, timeout};
 
 use crate::errors::StoreError;
 use crate::plan::{self, Job};
-use crate::slice::lock;
 use crate::store::{Inner, Store};
 use crate::types::SliceId;
 

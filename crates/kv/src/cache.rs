@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::hash::FixedState;
+use pumice_base::sync::lock;
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 
@@ -16,7 +17,6 @@ use crate::block::Block;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::filter::filter_hash;
-use crate::slice::lock;
 use crate::store::Inner;
 use crate::table::{Head, TableMeta};
 use crate::types::{Peek, SliceId};

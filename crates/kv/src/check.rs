@@ -8,13 +8,13 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_reactor::{sleep, yield_now};
 
 use crate::errors::StoreError;
 use crate::open::Progress;
 use crate::retired::Retired;
 use crate::scan::{Direction, SliceSet, Want};
-use crate::slice::lock;
 use crate::store::{Store, show_key};
 use crate::table;
 use crate::types::SliceId;

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_flash::FlashError;
 use pumice_reactor::{now, sleep, timeout};
 use pumice_segment::{AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream, Sweep};
@@ -41,7 +42,7 @@ use crate::manifest::Change;
 use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::mover::{Candidate, Mover};
 use crate::record;
-use crate::slice::{key_hash, lock};
+use crate::slice::key_hash;
 use crate::store::Inner;
 use crate::table;
 use crate::types::{Seq, SliceId};

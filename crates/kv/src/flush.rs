@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
 use pumice_segment::{AppendError, CommitFailed, Group, Hold, RecordPtr};
 
@@ -24,7 +25,7 @@ use crate::errors::StoreError;
 use crate::manifest::{Change, Manifest};
 use crate::record;
 use crate::retired::Retired;
-use crate::slice::{SharedMemtable, lock};
+use crate::slice::SharedMemtable;
 use crate::store::Inner;
 use crate::table::{Head, TableBuilder, TableMeta};
 use crate::types::{Seq, SliceId};

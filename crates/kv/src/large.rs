@@ -15,10 +15,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_reactor::sync::Semaphore;
 use pumice_segment::{Addr, Pin as HeapPin, RecordPtr};
 
-use crate::slice::lock;
 use crate::store::Inner;
 use crate::types::SliceId;
 

@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_reactor::{JoinHandle, spawn};
 use pumice_segment::{AppendError, Group, Object};
 
 use crate::errors::WriteError;
 use crate::large::{BeingWritten, LargeRef, PIECES_AT_ONCE, Piece};
 use crate::record::{self, PieceName};
-use crate::slice::lock;
 use crate::store::{Inner, Store, write_error};
 use crate::types::SliceId;
 

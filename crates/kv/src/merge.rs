@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_reactor::yield_now;
 
 use crate::entry::{Body, KeyEntry};
@@ -19,7 +20,6 @@ use crate::merge_source::RunReader;
 use crate::plan::{Job, alone, is_to_be_rewritten};
 use crate::queue::SourceQueue;
 use crate::retired::{Retired, may_hold};
-use crate::slice::lock;
 use crate::store::Inner;
 use crate::types::SliceId;
 use crate::version::{Run, RunOrder, Table, Version};

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_reactor::{JoinHandle, spawn};
 use pumice_segment::RecordPtr;
 
@@ -14,7 +15,6 @@ use crate::cache::damaged;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::retired::Retired;
-use crate::slice::lock;
 use crate::store::Inner;
 use crate::table::Head;
 use crate::version::{Run, RunOrder, Table};

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_flash::Device;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed};
@@ -20,7 +21,7 @@ use crate::manifest::{self, Manifest};
 use crate::memtable::{NewBody, NewVersion};
 use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes};
 use crate::record;
-use crate::slice::{Slice, lock};
+use crate::slice::Slice;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::store::{Inner, Store};

@@ -1,10 +1,11 @@
 //! What memory alone knows of a key.
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 
 use crate::entry::{Body, KeyEntry};
 use crate::memtable::{NewBody, NewVersion};
-use crate::slice::{key_hash, lock};
+use crate::slice::key_hash;
 use crate::store::{Inner, Store, entry_of, value_in};
 use crate::types::{Entry, EntryView, Meta, Peek, SliceId, ValueView};
 

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pumice_base::rng::Rng;
+use pumice_base::sync::lock;
 use pumice_reactor::yield_now;
 
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::scan::{Direction, SliceSet, Want};
-use crate::slice::{SharedMemtable, lock};
+use crate::slice::SharedMemtable;
 use crate::snapshot::under;
 use crate::store::Store;
 use crate::types::{Seq, SliceId};

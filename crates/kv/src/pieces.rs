@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_segment::{AppendClass, AppendError, Group, Hold, RecordPtr, Replayed};
 
 use crate::batch::Batch;
@@ -18,7 +19,7 @@ use crate::errors::StoreError;
 use crate::flush::ROOM_TRIES;
 use crate::large::{LargeRef, PIECES_AT_ONCE};
 use crate::record;
-use crate::slice::{key_hash, lock};
+use crate::slice::key_hash;
 use crate::store::{Inner, show_key};
 use crate::types::{Seq, SliceId};
 

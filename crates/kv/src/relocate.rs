@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pumice_base::sync::lock;
 use pumice_segment::RecordPtr;
 
-use crate::slice::lock;
 use crate::store::Inner;
 
 impl Inner {

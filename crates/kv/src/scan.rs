@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_reactor::{LocalBoxFuture, yield_now};
 use pumice_segment::RecordPtr;
 
@@ -25,7 +26,7 @@ use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
 use crate::scan_blocks::{BlocksAhead, Way, number_in};
-use crate::slice::{SharedMemtable, lock};
+use crate::slice::SharedMemtable;
 use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::{Store, entry_of};
 use crate::types::{Entry, SliceId};

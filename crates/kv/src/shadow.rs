@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_reactor::timeout;
 use pumice_segment::RecordPtr;
 
 use crate::entry::KeyEntry;
 use crate::memtable::{NewBody, NewVersion};
-use crate::slice::{Slice, key_hash, lock};
+use crate::slice::{Slice, key_hash};
 use crate::store::Inner;
 use crate::types::{Peek, Seq, SliceId};
 

@@ -3,9 +3,10 @@
 //! A look-up asks, in this order: the row cache (coherent: every write takes its key out), the active memtable,
 //! sealed memtables from the newest on, and then, without the lock, the key tables.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pumice_base::hash::FixedState;
+use pumice_base::sync::lock;
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 use std::hash::BuildHasher;
@@ -15,12 +16,6 @@ use crate::gaps::Gaps;
 use crate::memtable::{Memtable, NewBody, NewVersion, Replaced};
 use crate::types::{Entry, Seq};
 use crate::version::Version;
-
-/// Takes a leaf or slice lock. A panic while it was held leaves state that its own assertions reject, so the
-/// poison adds nothing.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The hash that memtables take of a key.
 pub fn key_hash(key: &[u8]) -> u64 {

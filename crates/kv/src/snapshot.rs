@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use pumice_base::sync::lock;
 use pumice_segment::Pin;
 use smallvec::SmallVec;
 
 use crate::errors::StoreError;
-use crate::slice::{SharedMemtable, Slice, lock};
+use crate::slice::{SharedMemtable, Slice};
 use crate::store::{Inner, Store};
 use crate::types::{Seq, SliceId};
 use crate::version::Version;

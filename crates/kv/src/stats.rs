@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use pumice_base::sync::lock;
 use pumice_segment::{HeapStats, SpaceReport};
 
-use crate::slice::lock;
 use crate::store::Store;
 use crate::types::SliceId;
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport};
 use smallvec::SmallVec;
@@ -28,7 +29,7 @@ use crate::manifest::Manifest;
 use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::options::{Budget, StoreOptions};
 use crate::record;
-use crate::slice::{Slice, key_hash, lock};
+use crate::slice::{Slice, key_hash};
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::types::{Entry, Meta, Seq, SliceId};

@@ -15,13 +15,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pumice_base::sync::lock;
 use pumice_reactor::{Nanos, now, yield_now};
 use pumice_segment::{RecordPtr, SegmentId};
 
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::scan::{Direction, SliceSet, Want};
-use crate::slice::lock;
 use crate::store::{Inner, Store, show_key};
 use crate::types::SliceId;
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 
 use crate::table::{Head, TableMeta};
 
@@ -36,7 +37,7 @@ impl Table {
 
     /// The head, if in memory.
     pub fn head(&self) -> Option<Arc<Head>> {
-        let head = self.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()?;
+        let head = lock(&self.head).clone()?;
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
@@ -127,7 +128,7 @@ impl Version {
         let old = &self.runs[run].tables[at];
         let mut meta = old.meta.clone();
         change(&mut meta);
-        let head = old.head.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let head = lock(&old.head).clone();
         self.runs[run].tables[at] = Arc::new(Table::new(meta, head));
         Some(())
     }

@@ -11,10 +11,10 @@
 
 use std::sync::atomic::Ordering;
 
+use pumice_base::sync::lock;
 use pumice_segment::{Group, Stream, TABLE_GROUPS};
 
 use crate::plan::{Job, Prospect, stretches};
-use crate::slice::lock;
 use crate::store::Inner;
 use crate::table::Footer;
 use crate::types::SliceId;

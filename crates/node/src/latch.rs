@@ -16,10 +16,11 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use pumice_base::hash::stable_hash64;
+use pumice_base::sync::lock;
 use smallvec::SmallVec;
 
 /// Stripes in a [`Latches`]. With 4,096 of them, 50 connections that each hold one meet by chance in 1.2% of
@@ -65,11 +66,6 @@ struct Waiter {
 struct Stripe {
     state: AtomicU32,
     waiters: Mutex<VecDeque<Arc<Waiter>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that can panic runs under these locks; a poisoned one still holds a consistent value.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Stripe {

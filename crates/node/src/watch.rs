@@ -4,10 +4,11 @@
 //! the registry. While nobody watches anything, a write pays one relaxed load.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 
 use crate::latch::KeyHash;
 
@@ -90,7 +91,7 @@ impl Default for Watches {
 impl Watches {
     fn shard(&self, hash: KeyHash) -> MutexGuard<'_, Shard> {
         // Nothing under this lock panics half-way: a poisoned map is still whole.
-        self.inner.shards[hash.0 as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.shards[hash.0 as usize % SHARDS])
     }
 
     /// Starts to watch `key` of `space` for the client that owns `flag`. Watching twice changes nothing.
@@ -155,7 +156,7 @@ impl Watches {
             return;
         }
         for shard in &self.inner.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = lock(shard);
             for entry in shard.values().flatten() {
                 if space.is_none_or(|s| s == entry.space) && existed(entry.space, &entry.key) {
                     entry.flags.iter().for_each(|flag| flag.touch());
@@ -171,7 +172,7 @@ impl Watches {
             return keys;
         }
         for shard in &self.inner.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = lock(shard);
             keys.extend(shard.values().flatten().filter(|e| e.space == space).map(|e| e.key.clone()));
         }
         keys.sort_unstable();

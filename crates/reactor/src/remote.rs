@@ -9,7 +9,9 @@ use crate::metrics::Counters;
 use crate::task::TaskId;
 use crate::{CoreId, LocalBoxFuture};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use pumice_base::sync::lock;
 
 pub(crate) type MakeFuture = Box<dyn FnOnce() -> LocalBoxFuture<'static, ()> + Send>;
 
@@ -46,7 +48,7 @@ impl Remote {
     /// Leaves a message; drops it if the core has stopped.
     pub(crate) fn send(&self, message: Message) {
         let refused = {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = lock(&self.queue);
             if queue.closed {
                 Some(message)
             } else {
@@ -71,7 +73,7 @@ impl Remote {
     /// Moves all messages to `into`, which is empty.
     pub(crate) fn take(&self, into: &mut Vec<Message>) {
         if self.pending.load(Ordering::SeqCst) && self.pending.swap(false, Ordering::SeqCst) {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = lock(&self.queue);
             std::mem::swap(&mut queue.messages, into);
         }
     }
@@ -93,7 +95,7 @@ impl Remote {
     /// Refuses further messages and drops those that wait.
     pub(crate) fn close(&self) {
         let messages = {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = lock(&self.queue);
             queue.closed = true;
             std::mem::take(&mut queue.messages)
         };

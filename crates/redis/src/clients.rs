@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use pumice_base::sync::lock;
 use pumice_reactor::sync::Notify;
 
 /// Lines of MONITOR that wait for one client, in bytes; a monitor that falls further behind is closed.
@@ -86,12 +87,12 @@ impl Client {
 
     /// The name given by CLIENT SETNAME or HELLO.
     pub fn name(&self) -> String {
-        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.name).clone()
     }
 
     /// Names the connection.
     pub fn set_name(&self, name: &str) {
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name.to_string();
+        *lock(&self.name) = name.to_string();
     }
 
     /// Asks the connection to end.
@@ -112,13 +113,13 @@ impl Client {
 
     /// The lines that wait for a monitor.
     pub fn take_monitor_lines(&self) -> VecDeque<Vec<u8>> {
-        let mut queue = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.monitor);
         queue.bytes = 0;
         std::mem::take(&mut queue.lines)
     }
 
     fn push_monitor_line(&self, line: &[u8]) {
-        let mut queue = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.monitor);
         queue.bytes += line.len();
         if queue.bytes > MONITOR_BYTES_MAX {
             queue.lines.clear();
@@ -253,6 +254,6 @@ impl Clients {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.by_id)
     }
 }

@@ -1,8 +1,10 @@
 //! Settings of the Redis face. Those that CONFIG SET may change are in [`Settings`]; the rest is fixed at start.
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use pumice_base::sync::lock;
 
 use crate::keyspace::{Compact, Type};
 
@@ -158,7 +160,7 @@ impl Settings {
 
     /// The eviction policy.
     pub fn policy(&self) -> &'static str {
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.policy)
     }
 
     /// The settings to start with.
@@ -190,18 +192,18 @@ impl Settings {
 
     /// The password; empty: none.
     pub fn password(&self) -> String {
-        self.password.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.password).clone()
     }
 
     /// Changes the password.
     pub fn set_password(&self, password: &str) {
-        *self.password.lock().unwrap_or_else(PoisonError::into_inner) = password.to_string();
+        *lock(&self.password) = password.to_string();
         self.has_password.store(!password.is_empty(), Ordering::Release);
     }
 
     /// Whether `given` is the password. Takes the same time wherever they differ.
     pub fn password_is(&self, given: &[u8]) -> bool {
-        let password = self.password.lock().unwrap_or_else(PoisonError::into_inner);
+        let password = lock(&self.password);
         let expected = password.as_bytes();
         let mut difference = u8::from(expected.len() != given.len());
         for (i, byte) in given.iter().enumerate() {

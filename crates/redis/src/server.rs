@@ -2,9 +2,10 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use pumice_base::rng::Rng;
+use pumice_base::sync::lock;
 use pumice_node::Node;
 use pumice_reactor::sync::Event;
 
@@ -164,7 +165,7 @@ impl Server {
 
     /// A random stream of one's own.
     pub fn rng(&self) -> Rng {
-        Rng::from_seed(self.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64())
+        Rng::from_seed(lock(&self.rng).next_u64())
     }
 
     /// Sets up TLS connections, where TLS is on.

@@ -1,8 +1,10 @@
 //! What INFO and SLOWLOG tell of the commands run.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use pumice_base::sync::lock;
 
 use crate::args::Args;
 use crate::command::Table;
@@ -132,7 +134,7 @@ impl Stats {
 
     /// How many error replies there were, by code.
     pub fn errors(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u64>> {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.errors)
     }
 
     /// Looks at the counters, if the last look was long enough ago.
@@ -144,7 +146,7 @@ impl Stats {
 
     /// How fast commands, bytes received and bytes sent rise.
     pub fn rates(&self) -> std::sync::MutexGuard<'_, Rates> {
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rates)
     }
 
     /// Commands run.
@@ -154,7 +156,7 @@ impl Stats {
 
     /// The slow log.
     pub fn slowlog(&self) -> std::sync::MutexGuard<'_, Slowlog> {
-        self.slowlog.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slowlog)
     }
 }
 

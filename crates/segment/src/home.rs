@@ -9,8 +9,9 @@
 //! Rejected: the heap's reserve instead of spares; it has free segments at all times, but none need be among the first.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use pumice_base::sync::lock;
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::{IoBuf, WriteSync};
 
@@ -35,7 +36,7 @@ impl Home {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The newest superblock.

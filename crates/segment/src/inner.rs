@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_flash::{BlockAddr, Device};
 use pumice_reactor::spawn;
 use pumice_reactor::sync::{Gate, Notify};
@@ -159,23 +160,23 @@ impl Inner {
     }
 
     pub(crate) fn commit(&self) -> MutexGuard<'_, Commit> {
-        self.commit.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.commit)
     }
 
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     pub(crate) fn tail(&self) -> MutexGuard<'_, Tail> {
-        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tail)
     }
 
     pub(crate) fn moves(&self) -> MutexGuard<'_, Moves> {
-        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.moves)
     }
 
     pub(crate) fn patrol_stats(&self) -> MutexGuard<'_, PatrolStats> {
-        self.patrol.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.patrol)
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -219,7 +220,7 @@ impl Inner {
         if !self.blocked.load(Ordering::Acquire) {
             return None;
         }
-        let why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = lock(&self.blocked_why);
         why.failed.clone().or_else(|| why.paused.clone()).or_else(|| why.host_full.clone())
     }
 
@@ -227,13 +228,13 @@ impl Inner {
         if !self.blocked.load(Ordering::Acquire) {
             return None;
         }
-        self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
+        lock(&self.blocked_why).failed.clone()
     }
 
     /// Takes no more writes from here on; what waits for durability learns that it fails.
     pub(crate) fn fail(&self, reason: &str) {
         let reason: Arc<str> = {
-            let mut why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut why = lock(&self.blocked_why);
             let reason = why.failed.get_or_insert_with(|| reason.into()).clone();
             self.blocked.store(true, Ordering::Release);
             reason
@@ -245,24 +246,24 @@ impl Inner {
 
     /// Takes no appends for now.
     pub(crate) fn pause(&self, reason: Option<&str>) {
-        let mut why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut why = lock(&self.blocked_why);
         why.paused = reason.map(Into::into);
         self.blocked.store(why.is_blocked(), Ordering::Release);
     }
 
     /// Why nothing is written now, if that is for want of space under the device.
     pub(crate) fn why_host_full(&self) -> Option<Arc<str>> {
-        self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner).host_full.clone()
+        lock(&self.blocked_why).host_full.clone()
     }
 
     /// Whether it is being opened or closed, or was closed.
     pub(crate) fn is_paused(&self) -> bool {
-        self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner).paused.is_some()
+        lock(&self.blocked_why).paused.is_some()
     }
 
     /// Takes no appends while the host's file system has no space; with `None` it has some again.
     pub(crate) fn host_full(&self, reason: Option<&str>) {
-        let mut why = self.blocked_why.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut why = lock(&self.blocked_why);
         why.host_full = reason.map(Into::into);
         self.blocked.store(why.is_blocked(), Ordering::Release);
     }
@@ -355,7 +356,7 @@ impl Inner {
             segments_released,
             relocations: count(&counters.relocations),
             busy: count(&counters.busy),
-            commit_latency: self.latency.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            commit_latency: lock(&self.latency).clone(),
             commits_beside,
             undurable_bytes,
         }

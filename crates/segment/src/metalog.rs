@@ -7,10 +7,11 @@
 //!    own when a half is full or its end is uncertain after a crash.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_flash::FlashError;
 use pumice_reactor::sync::Semaphore;
 use pumice_reactor::{IoBuf, WriteSync, sleep};
@@ -102,7 +103,7 @@ impl MetaLog {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, MetaState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Names the newest durable record: generation in the high half, index in the low. Frames carry it, so that

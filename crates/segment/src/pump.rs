@@ -2,10 +2,11 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use pumice_base::sync::lock;
 use pumice_flash::FlashError;
 use pumice_reactor::{Nanos, WriteSync, now, sleep, spawn, timeout};
 use smallvec::SmallVec;
@@ -303,7 +304,7 @@ fn written(inner: &Arc<Inner>, frame: Sealed, took: Duration) {
         counters.commits.fetch_add(1, Ordering::Relaxed);
         counters.commit_bytes.fetch_add(frame.data.len() as u64, Ordering::Relaxed);
         counters.commit_padding_bytes.fetch_add(frame.padding as u64, Ordering::Relaxed);
-        inner.latency.lock().unwrap_or_else(PoisonError::into_inner).record(took.as_nanos() as u64);
+        lock(&inner.latency).record(took.as_nanos() as u64);
     }
     if let Some(open_to) = open_to {
         inner.written.open_to(open_to);

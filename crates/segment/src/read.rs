@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_flash::FlashError;
 use pumice_reactor::IoBuf;
 
@@ -18,7 +19,7 @@ fn resolve(inner: &Inner, ptr: RecordPtr) -> RecordPtr {
     if !inner.has_aliases.load(Ordering::Acquire) {
         return ptr;
     }
-    let aliases = inner.aliases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let aliases = lock(&inner.aliases);
     let mut ptr = ptr;
     while let Some(moved) = aliases.get(&ptr.addr) {
         ptr = *moved;

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use pumice_base::sync::lock;
 use pumice_reactor::IoBuf;
 
 use crate::commit::{Commit, Sealed};
@@ -105,7 +106,7 @@ fn move_frames(
         commit.closing.insert(at, (last_number, target.id));
     }
     inner.table().move_live(source, moved_live, source_end);
-    let mut aliases = inner.aliases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut aliases = lock(&inner.aliases);
     aliases.extend(pairs.iter().map(|(old, new)| (old.addr, *new)));
     inner.has_aliases.store(true, Ordering::Release);
     drop(aliases);

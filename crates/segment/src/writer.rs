@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::WriteSync;
 use pumice_reactor::sync::{Permit, Semaphore};
@@ -69,7 +70,7 @@ impl Default for Writer {
 
 impl Writer {
     fn state(&self) -> MutexGuard<'_, WriterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn set_open(&self, open: OpenSegment) {

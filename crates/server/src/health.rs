@@ -1,8 +1,9 @@
 //! What the server tells the outside about itself: loading, ready, degraded or stopping. Shared by all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use pumice_base::sync::lock;
 use pumice_node::Node;
 use pumice_reactor::metrics::CoreMetrics;
 use pumice_redis::server::Server;
@@ -65,7 +66,7 @@ impl Default for Health {
 impl Health {
     /// The condition now. A drive that refuses writes makes a ready server degraded.
     pub fn condition(&self) -> Condition {
-        let condition = self.inner.condition.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let condition = lock(&self.inner.condition).clone();
         match (&condition, self.inner.node.get()) {
             (Condition::Ready, Some(node)) => node.trouble().map_or(condition, Condition::Degraded),
             _ => condition,
@@ -74,7 +75,7 @@ impl Health {
 
     /// Sets the condition.
     pub fn set(&self, condition: Condition) {
-        *self.inner.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
+        *lock(&self.inner.condition) = condition;
     }
 
     /// The drives, once they are open.
@@ -99,12 +100,12 @@ impl Health {
 
     /// The cores' counters as of at most a second ago.
     pub fn core_metrics(&self) -> Vec<CoreMetrics> {
-        self.inner.cores.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.inner.cores).clone()
     }
 
     /// Shows these counters from now on.
     pub fn set_core_metrics(&self, cores: Vec<CoreMetrics>) {
-        *self.inner.cores.lock().unwrap_or_else(PoisonError::into_inner) = cores;
+        *lock(&self.inner.cores) = cores;
     }
 
     /// How far opening has come.

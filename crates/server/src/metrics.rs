@@ -283,7 +283,9 @@ impl Snapshot {
             "Commands that queued for a key",
             true,
             &[(&[], stats.latch_waits as f64)],
-        )
+        )?;
+        let waits = pumice_base::sync::lock_waits() as f64;
+        out.rows("pumice_lock_waits", "Waits of a core for a lock that another held", true, &[(&[], waits)])
     }
 }
 

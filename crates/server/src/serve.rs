@@ -11,10 +11,11 @@ use std::future::poll_fn;
 use std::io::Write;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
+use pumice_base::sync::lock;
 use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::StoreFormat;
 use pumice_node::{Node, NodeOptions};
@@ -125,10 +126,6 @@ pub fn run(args: ServeArgs) -> Outcome {
     }
     joined.map_err(|e| Stop::doing("running", e))?;
     std::mem::replace(&mut *lock(&shared.outcome), Ok(()))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The main thread's part: starts the side thread once the drives are ours, prints when ready.

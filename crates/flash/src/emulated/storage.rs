@@ -5,11 +5,12 @@
 //! A block whose entry does not verify counts as erased. How often a block was read and how old its data is are
 //! forgotten when the device is closed.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_reactor::{File, OpenOptions};
 use pumice_reactor::{IoBuf, WriteSync};
 
@@ -210,8 +211,4 @@ fn decode(number: usize, entry: &[u8]) -> SavedBlock {
         return SavedBlock::default();
     }
     SavedBlock { next_page: word(0), erase_count: word(4), failed: word(8) & 1 == 1 }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -11,7 +11,9 @@ use crate::uring::{HUGE_PAGE_BYTES, Mapping};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use pumice_base::sync::lock;
 
 /// Largest buffer cut from a region, in bytes.
 const CUT_BYTES_MAX: usize = 1 << 20;
@@ -107,7 +109,7 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn take(&self, bytes: usize) -> Piece {

@@ -9,12 +9,13 @@ use super::net::{HostId, Net, NetEvent, Socket};
 use crate::driver::{Completion, Handle, Op, Outcome, SimHandle, Token};
 use pumice_base::hash::{HashMap, stable_hash64};
 use pumice_base::rng::Rng;
+use pumice_base::sync::lock;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// 2026-01-01 00:00 UTC.
 const WALL_START_MS: u64 = 1_767_225_600_000;
@@ -94,7 +95,7 @@ pub(crate) struct Mailbox {
 
 impl Mailbox {
     pub(crate) fn take<T>(list: &Mutex<Vec<T>>) -> Vec<T> {
-        std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(list))
     }
 }
 
@@ -106,7 +107,7 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.mailbox.closed.lock().unwrap_or_else(PoisonError::into_inner).push(self.id);
+        lock(&self.mailbox.closed).push(self.id);
     }
 }
 

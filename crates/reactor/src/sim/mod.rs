@@ -31,11 +31,12 @@ pub use zoned::ZonedModel;
 use crate::driver::{Completion, Kick, Op, Token, Wait};
 use crate::time::Nanos;
 use engine::{CoreAt, Engine, Mailbox};
+use pumice_base::sync::lock;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// One simulated core's driver.
 pub struct SimDriver {
@@ -81,6 +82,6 @@ struct SimKick {
 
 impl Kick for SimKick {
     fn kick(&self) {
-        self.mailbox.kicked.lock().unwrap_or_else(PoisonError::into_inner).push(self.at);
+        lock(&self.mailbox.kicked).push(self.at);
     }
 }

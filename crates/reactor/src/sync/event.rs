@@ -3,8 +3,10 @@
 use super::waiters::{WaiterId, Waiters};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
+
+use pumice_base::sync::lock;
 
 /// A flag that is set once; waiters wait until it is.
 pub struct Event {
@@ -25,7 +27,7 @@ impl Event {
     }
 
     fn waiters(&self) -> MutexGuard<'_, Waiters<()>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiters)
     }
 
     /// Sets it and wakes all waiters.

@@ -5,8 +5,10 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
+
+use pumice_base::sync::lock;
 
 /// A number that only grows, and waiters that each wait until it reaches theirs: "durable up to here".
 pub struct Gate {
@@ -78,7 +80,7 @@ impl Gate {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// How far it is open.

@@ -2,8 +2,10 @@
 
 use super::waiters::{WaiterId, Waiters};
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::Poll;
+
+use pumice_base::sync::lock;
 
 /// Wakes one waiter, or all. A `notify_one` that finds nobody waiting is kept for the next (one only).
 pub struct Notify {
@@ -28,7 +30,7 @@ impl Notify {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Wakes the one who has waited longest, or lets the next waiter pass.

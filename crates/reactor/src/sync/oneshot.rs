@@ -3,8 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+
+use pumice_base::sync::lock;
 
 struct State<T> {
     value: Option<T>,
@@ -41,7 +43,7 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 impl<T> Sender<T> {
     /// Sends; gives the value back if nobody awaits it any more.
     pub fn send(self, value: T) -> Result<(), T> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         if state.receiver_gone {
             return Err(value);
         }
@@ -52,14 +54,14 @@ impl<T> Sender<T> {
 
     /// Whether nobody awaits it any more.
     pub fn is_closed(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).receiver_gone
+        lock(&self.0).receiver_gone
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let waker = {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = lock(&self.0);
             state.sender_gone = true;
             state.waker.take()
         };
@@ -73,7 +75,7 @@ impl<T> Future for Receiver<T> {
     type Output = Result<T, SenderGone>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         if let Some(value) = state.value.take() {
             return Poll::Ready(Ok(value));
         }
@@ -88,7 +90,7 @@ impl<T> Future for Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         let dropped = {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = lock(&self.0);
             state.receiver_gone = true;
             (state.value.take(), state.waker.take())
         };

@@ -2,8 +2,10 @@
 
 use super::waiters::{WaiterId, Waiters};
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
+
+use pumice_base::sync::lock;
 
 /// A bounded number of permits, handed out in order of asking (a large request is not overtaken by small ones).
 pub struct Semaphore {
@@ -22,7 +24,7 @@ impl Semaphore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Permits that nobody holds.

@@ -8,7 +8,9 @@ use crate::zones::{RawZone, SECTOR_BYTES, Zone, ZoneAction, ZonedInfo};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
+
+use pumice_base::sync::lock;
 
 /// Says that a report fills in the capacity.
 const REPORT_CAPACITY: u32 = 1;
@@ -80,7 +82,7 @@ impl ZoneThread {
             Request::Report { .. } => Answer::Zones(Err(error())),
             Request::Manage { .. } => Answer::Done(Err(error())),
         };
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((token, answer));
+        lock(&self.done).push((token, answer));
         kick.kick();
     }
 
@@ -97,7 +99,7 @@ impl ZoneThread {
                     }
                 };
                 drop(file);
-                done.lock().unwrap_or_else(PoisonError::into_inner).push((token, answer));
+                lock(&done).push((token, answer));
                 kick.kick();
             }
         })?;
@@ -109,7 +111,7 @@ impl ZoneThread {
         if !self.is_used {
             return;
         }
-        let done = std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner));
+        let done = std::mem::take(&mut *lock(&self.done));
         out.extend(done.into_iter().map(|(token, answer)| {
             let outcome = match answer {
                 Answer::Zones(result) => Outcome::Zones(result),

@@ -3,8 +3,9 @@
 //! A parameter is live (it changes something here), fixed (told, and not to be changed while serving), or kept
 //! (tools set it and read it back; it stands for something that this server does not have).
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use pumice_base::sync::lock;
 
 use crate::args::Args;
 use crate::command::Row;
@@ -97,7 +98,7 @@ fn live(server: &Server) -> Vec<(&'static str, String)> {
 }
 
 fn all(server: &Server) -> Vec<(String, String)> {
-    let kept = server.settings.kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = lock(&server.settings.kept);
     let mut all: Vec<(String, String)> =
         live(server).into_iter().map(|(name, value)| (name.to_string(), value)).collect();
     for (name, value, _) in KEPT {
@@ -264,7 +265,7 @@ fn apply(server: &Server, name: &str, value: &str) {
         "appendonly" | "maxmemory" => {}
         "maxmemory-policy" => {
             if let Some(policy) = policy(value) {
-                *settings.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+                *lock(&settings.policy) = policy;
             }
         }
         _ if COMPACT_LIMITS.contains(&name) => {
@@ -273,7 +274,7 @@ fn apply(server: &Server, name: &str, value: &str) {
             }
         }
         _ => {
-            let mut kept = settings.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = lock(&settings.kept);
             kept.retain(|(known, _)| known != name);
             kept.push((name.to_string(), value.to_string()));
         }

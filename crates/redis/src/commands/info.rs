@@ -317,6 +317,7 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("commit_p99_us", latency(0.99));
     lines.add("commit_p999_us", latency(0.999));
     lines.add("latch_waits", stats.latch_waits);
+    lines.add("lock_waits", pumice_base::sync::lock_waits());
     lines.add("watched_keys", stats.watched);
     lines.add("trouble", node.trouble().unwrap_or_default());
 }

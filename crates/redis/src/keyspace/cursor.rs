@@ -6,10 +6,11 @@
 //! misses none that was there throughout.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use pumice_base::hash::{HashMap, stable_hash64};
+use pumice_base::sync::lock;
 
 /// Cursors remembered.
 const CURSORS_MAX: usize = 65_536;
@@ -33,7 +34,7 @@ impl Cursors {
     /// The cursor that stands for `resume`: the first key (of whatever is scanned) not yet answered. Give all
     /// that names the place: a cursor of one collection must mean nothing to another.
     pub fn save(&self, resume: &[u8]) -> u64 {
-        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.table);
         // Below 2^53: some clients keep cursors in doubles.
         let mut cursor = (stable_hash64(0x5CA9, resume) >> 12).max(1);
         while let Some(known) = table.by_cursor.get(&cursor) {
@@ -56,7 +57,7 @@ impl Cursors {
 
     /// What `cursor` stands for, if it begins with `prefix` (what is being scanned).
     pub fn load(&self, cursor: u64, prefix: &[u8]) -> Option<Bytes> {
-        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = lock(&self.table);
         table.by_cursor.get(&cursor).filter(|key| key.starts_with(prefix)).cloned()
     }
 }

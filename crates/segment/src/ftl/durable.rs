@@ -5,7 +5,9 @@
 //! nothing else.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use pumice_base::sync::lock;
 
 use super::area::Place;
 use super::blocks::{BlockState, Role};
@@ -39,7 +41,7 @@ pub(super) struct Counters(Mutex<RawStats>);
 
 impl Counters {
     pub(super) fn count(&self, change: impl FnOnce(&mut RawStats)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.0));
     }
 }
 
@@ -78,7 +80,7 @@ impl Drop for UnderWay {
 impl RawFlash {
     /// What was done since the drive was opened.
     pub fn stats(&self) -> RawStats {
-        let mut stats = *self.0.counters.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = *lock(&self.0.counters.0);
         stats.retired = u64::from(self.0.bad_found.load(Ordering::Acquire));
         stats.unsaved_bad = stats.retired.saturating_sub(u64::from(self.0.bad_saved.load(Ordering::Acquire)));
         stats
@@ -109,11 +111,11 @@ impl RawFlash {
 
 impl Inner {
     pub(super) fn newest(&self) -> MutexGuard<'_, Newest> {
-        self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.checkpoint)
     }
 
     pub(super) fn scrub_stats(&self) -> MutexGuard<'_, ScrubStats> {
-        self.scrub.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.scrub)
     }
 
     pub(super) fn next_sequence(&self) -> u64 {

@@ -45,7 +45,7 @@ mod verify;
 mod write;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 pub use blocks::BlockCounts;
@@ -59,6 +59,7 @@ pub use error::{RawDamage, RawError};
 use map::{Claimed, Map};
 use media::Media;
 pub use open::{RawFormat, RawOpened};
+use pumice_base::sync::lock;
 pub use pumice_flash::EccCounts;
 use pumice_flash::{BlockAddr, Device, Geometry};
 use pumice_reactor::sync::{Notify, Semaphore};
@@ -347,11 +348,11 @@ impl Inner {
     }
 
     fn blocks(&self, channel: u16) -> MutexGuard<'_, Blocks> {
-        self.channel(channel).blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.channel(channel).blocks)
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.map)
     }
 
     /// Where a segment lies, and what its pages are verified against.

@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use pumice_base::sync::lock;
 use pumice_reactor::sync::oneshot;
 
 /// Reads under way on a channel: enough to keep every die and the bus busy.
@@ -174,7 +175,7 @@ impl Scheduler {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.state)
     }
 }
 

@@ -9,10 +9,11 @@
 //! memory, as many as fit the budget ([`super::RawOptions::sums_memory_bytes`]). A table that is not there is read beside the
 //! data. Rejected: sums between the data, which would leave no page where its offset says.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pumice_base::checksum::crc32c_seeded;
 use pumice_base::hash::HashMap;
+use pumice_base::sync::lock;
 use pumice_flash::BlockAddr;
 
 /// Bytes of a table in memory beside its sums: its slot and its entry in the index, which grow by doubling, and what the
@@ -84,7 +85,7 @@ impl SumCache {
 
     /// The table of the block in this life, if it is kept.
     pub(crate) fn get(&self, life: &Life) -> Option<Arc<[u32]>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let at = *state.by_block.get(&life.number)?;
         let slot = &mut state.slots[at];
         (slot.erases == life.erases).then(|| {
@@ -95,7 +96,7 @@ impl SumCache {
 
     /// Keeps a table, in the place of one that nobody asked for of late when there is no room.
     pub(crate) fn insert(&self, life: &Life, sums: Arc<[u32]>) {
-        let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.state);
         let state = &mut *guard;
         let slot = Slot { number: life.number, erases: life.erases, is_used: false, sums };
         let at = match state.by_block.get(&life.number) {
@@ -121,7 +122,7 @@ impl SumCache {
 
     /// Bytes that the tables take now.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         state.slots.len() * self.table_bytes
     }
 }

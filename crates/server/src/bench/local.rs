@@ -8,10 +8,11 @@ use std::cell::RefCell;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pumice_base::sync::lock;
 use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::{Direction, Entry, Peek, StoreFormat, Want};
 use pumice_node::{Node, NodeBatch, NodeOptions, Place};
@@ -135,10 +136,6 @@ pub fn run(args: &BenchArgs, chosen: &[Workload], values: &Values, show: &mut dy
 
 fn turn(workload: Workload, ops: u64, seconds: Option<f64>) -> Turn {
     Turn { workload, ops, seconds, start: Event::new(), parts: Mutex::default(), finished: Event::new() }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn root(shared: &Arc<Shared>, core: CoreId) {

@@ -5,10 +5,11 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pumice_base::rng::Rng;
+use pumice_base::sync::lock;
 use pumice_reactor::{Addr, Nanos, Stream, now, spawn};
 
 use super::keys::{Values, key_of};
@@ -64,7 +65,7 @@ pub fn run(plan: &Plan, workload: &Workload) -> Result<(Tally, f64), Stop> {
                 for client in clients {
                     let _ = client.await;
                 }
-                let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sum = lock(&sum);
                 sum.0.merge(&mine.borrow());
                 sum.1 = sum.1.max(now().since(started).as_nanos() as u64);
             })
@@ -72,7 +73,7 @@ pub fn run(plan: &Plan, workload: &Workload) -> Result<(Tally, f64), Stop> {
     )
     .map_err(|e| Stop::doing("starting the load", e))?;
     running.join().map_err(|e| Stop::doing("running the load", e))?;
-    let total = total.lock().unwrap_or_else(PoisonError::into_inner);
+    let total = lock(&total);
     Ok((total.0.clone(), total.1 as f64 / 1e9))
 }
 
