@@ -1,15 +1,15 @@
 //! The suites: each measures one of the promises, and returns its tables.
 
-mod contender;
+pub mod contender;
 mod five;
 mod index;
 mod network;
 mod network_cold;
 mod network_large;
 mod overwrite;
+pub mod own;
 mod redis_benchmark;
 mod scaling;
-mod seam;
 mod segment;
 mod sizes;
 mod startup;
@@ -77,7 +77,12 @@ pub const SUITES: &[Suite] = &[
         about: "opening after a clean close and after a crash, by size",
         run: startup::run,
     },
-    Suite { name: "seam", about: "the reactor's driver seam against a bare ring", run: seam::run },
+    Suite { name: "seam", about: "the reactor's driver seam against a bare ring", run: own::seam },
+    Suite {
+        name: "translation",
+        about: "raw flash on one core: from an id to its place, checksums of pages, BCH",
+        run: own::translation,
+    },
     Suite {
         name: "segment",
         about: "the segment layer on a file against fio: 8 MiB writes and reads, 8 KiB random reads",
