@@ -54,6 +54,24 @@ pub struct LoadSpec {
     pub ops: u64,
 }
 
+impl LoadSpec {
+    /// One client thread, uniform keys, ended by time. How many keys of how many bytes is still to be said.
+    pub fn timed(addr: SocketAddr, op: LoadOp, connections: usize, depth: usize, seconds: f64) -> LoadSpec {
+        LoadSpec {
+            addr,
+            op,
+            connections,
+            depth,
+            threads: 1,
+            keys: 0,
+            value_bytes: 0,
+            distribution: Distribution::Uniform,
+            seconds,
+            ops: u64::MAX,
+        }
+    }
+}
+
 /// What the client threads share.
 pub(super) struct LoadShared<'a> {
     pub spec: &'a LoadSpec,

@@ -1,7 +1,7 @@
 //! Over the network: hot GETs, durable SETs and cold GETs by our own load generator, Zipfian keys.
 
 use super::contender::{Contender, Rounds, Turn, paired};
-use super::{Context, UNTIL_TIME, limit, network_cold, remove, run_limit};
+use super::{Context, limit, network_cold, remove, run_limit};
 use crate::Result;
 use crate::fio::{self, Limit, Pattern};
 use crate::keys::Distribution;
@@ -98,16 +98,10 @@ fn one_size(
     // 160 MiB at most: hot in every server.
     let keys = context.pick(20_000, 1_000);
     let spec = |turn: &Turn, op, connections, depth, seconds| LoadSpec {
-        addr: turn.server.addr,
-        op,
-        connections,
-        depth,
-        threads: 1,
         keys,
         value_bytes,
         distribution: Distribution::Zipfian,
-        seconds,
-        ops: UNTIL_TIME,
+        ..LoadSpec::timed(turn.server.addr, op, connections, depth, seconds)
     };
     let mut turns = Vec::new();
     for (number, contender) in contenders.iter().enumerate() {

@@ -3,9 +3,9 @@
 
 use super::contender::{Contender, Rounds, Turn, paired};
 use super::network::Raw;
-use super::{Context, UNTIL_TIME, limit, run_limit};
+use super::{Context, limit, run_limit};
 use crate::fio::Pattern;
-use crate::keys::{Distribution, KEY_BYTES};
+use crate::keys::KEY_BYTES;
 use crate::net::load::{self, LoadOp, LoadSpec};
 use crate::phase::PhaseResult;
 use crate::report::{Table, count, micros, percent, size};
@@ -34,16 +34,9 @@ pub fn run(context: &Context, rounds: usize, raw: &mut Raw) -> Result<Table> {
         eprintln!("  cold, values of {}", size(value_bytes as u64));
         let keys = 4 * memory_bytes / (KEY_BYTES + value_bytes) as u64;
         let spec = |turn: &Turn, op, connections, depth, seconds| LoadSpec {
-            addr: turn.server.addr,
-            op,
-            connections,
-            depth,
-            threads: 1,
             keys,
             value_bytes,
-            distribution: Distribution::Uniform,
-            seconds,
-            ops: UNTIL_TIME,
+            ..LoadSpec::timed(turn.server.addr, op, connections, depth, seconds)
         };
         let mut turns = Vec::new();
         for (number, contender) in Contender::pumices(context).into_iter().enumerate() {

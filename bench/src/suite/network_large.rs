@@ -2,10 +2,9 @@
 //! and fio.
 
 use super::network::options;
-use super::{Context, UNTIL_TIME, limit, remove, run_limit};
+use super::{Context, limit, remove, run_limit};
 use crate::Result;
 use crate::fio::Pattern;
-use crate::keys::Distribution;
 use crate::net::load::{self, LoadOp, LoadSpec};
 use crate::net::server::{Server, ServerKind};
 use crate::net::stream;
@@ -48,16 +47,9 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
         let dir = context.fresh_dir("network-large")?;
         let server = Server::start(kind, &dir, &options(context, context.pick(256 << 20, 64 << 20)))?;
         let spec = |op, depth, seconds| LoadSpec {
-            addr: server.addr,
-            op,
-            connections: 4,
-            depth,
-            threads: 1,
             keys,
             value_bytes,
-            distribution: Distribution::Uniform,
-            seconds,
-            ops: UNTIL_TIME,
+            ..LoadSpec::timed(server.addr, op, 4, depth, seconds)
         };
         eprintln!("  {kind}");
         load::run(&spec(LoadOp::Fill, 1, 120.0), None, &dir)?;
