@@ -318,14 +318,14 @@ pub enum Op {
         /// To where.
         addr: Addr,
     },
-    /// Receive what comes. → [`Outcome::Received`], several if `many`. The end of the stream is an empty buffer and
-    /// final. `ENOBUFS` (final) says that the driver's shared buffers are all in use: asking again with
-    /// `many == false` always works.
+    /// Receive what comes. → [`Outcome::Received`], several unless it is into [`ReceiveInto::Own`]: until the end, an
+    /// error or cancellation. The end of the stream is an empty buffer and final. `ENOBUFS` (final) says that the
+    /// driver's shared buffers are all in use: asking again for memory of its own always works.
     Receive {
         /// From which stream.
         stream: Handle,
-        /// Go on until the end, an error or cancellation.
-        many: bool,
+        /// Into what.
+        into: ReceiveInto,
     },
     /// Send `data`, without its first `skip` bytes. → [`Outcome::Sent`]
     Send {
@@ -345,6 +345,22 @@ pub enum Op {
     },
     /// Wait for a signal. → [`Outcome::Signal`]
     Signal,
+}
+
+/// Bytes of each of the small buffers that receives share: several short commands, and one with a value of 1 KiB. There
+/// can be many of them, so that many clients at once find one (several hundred durable SETs are answered, and their
+/// next ones sent, at one moment).
+pub const SMALL_RECEIVE_BYTES: usize = 4 << 10;
+
+/// Where a receive puts what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveInto {
+    /// Memory of its own, once.
+    Own,
+    /// One of the shared buffers of [`SMALL_RECEIVE_BYTES`], again and again.
+    Small,
+    /// One of the fewer large ones, again and again.
+    Large,
 }
 
 /// What came of an operation, with its buffer.

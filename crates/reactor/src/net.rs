@@ -2,7 +2,9 @@
 
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::RecvBuf;
-use crate::driver::{Handle, ListenOptions, Op, Outcome, SendData, ShutdownHow};
+use crate::driver::{
+    Handle, ListenOptions, Op, Outcome, ReceiveInto, SMALL_RECEIVE_BYTES, SendData, ShutdownHow,
+};
 use crate::executor::{Core, current};
 use crate::operation::{Many, submit};
 use bytes::Bytes;
@@ -15,6 +17,8 @@ use std::rc::Rc;
 const ACCEPTED_AHEAD_MAX: usize = 64;
 /// Buffers received ahead of the caller, on each stream. A turn may bring a few more before the driver stops.
 const RECEIVED_AHEAD_MAX: usize = 8;
+/// Short receives in a row after which a connection goes back to small buffers.
+const SHORT_RECEIVES_MAX: u8 = 64;
 
 /// Listens on one core.
 pub struct Listener {
@@ -92,6 +96,10 @@ struct Inner {
     /// How often in a row the shared receive buffers ran out. Others will have given some back when it asks again; if
     /// not, the next receive goes into memory of its own.
     exhausted: Cell<u8>,
+    /// Receives into the large shared buffers: the last that filled a small one is not long ago.
+    large: Cell<bool>,
+    /// Receives in a row that a small buffer would have taken.
+    short: Cell<u8>,
     ended: Cell<bool>,
 }
 
@@ -101,7 +109,7 @@ impl Inner {
             if self.ended.get() {
                 return Ok(RecvBuf::from_vec(Vec::new()));
             }
-            let start = || Op::Receive { stream: self.handle.clone(), many: self.exhausted.get() < 2 };
+            let start = || Op::Receive { stream: self.handle.clone(), into: self.into() };
             let outcome = poll_fn(|context| self.many.poll_next(&self.core, context, start)).await;
             if let Some(result) = self.received(outcome) {
                 return result;
@@ -123,11 +131,30 @@ impl Inner {
             }
             Ok(buf) => {
                 self.exhausted.set(0);
+                self.choose_size(buf.len());
                 self.ended.set(buf.is_empty());
             }
             Err(_) => {}
         }
         Some(result)
+    }
+
+    fn into(&self) -> ReceiveInto {
+        match (self.exhausted.get(), self.large.get()) {
+            (2.., _) => ReceiveInto::Own,
+            (_, true) => ReceiveInto::Large,
+            (_, false) => ReceiveInto::Small,
+        }
+    }
+
+    /// Who sends much at a time gets large buffers, until it has sent little for a while.
+    fn choose_size(&self, received: usize) {
+        let is_long = received >= SMALL_RECEIVE_BYTES;
+        self.short.set(if is_long { 0 } else { self.short.get().saturating_add(1) });
+        let large = is_long || (self.large.get() && self.short.get() < SHORT_RECEIVES_MAX);
+        if self.large.replace(large) != large {
+            self.many.restart(&self.core);
+        }
     }
 
     async fn send(&self, mut data: SendData) -> (io::Result<()>, SendData) {
@@ -195,6 +222,8 @@ impl Stream {
             core: current(),
             many: Many::new(RECEIVED_AHEAD_MAX),
             exhausted: Cell::new(0),
+            large: Cell::new(false),
+            short: Cell::new(0),
             ended: Cell::new(false),
         }))
     }

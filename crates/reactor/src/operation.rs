@@ -180,7 +180,7 @@ pub(crate) struct Many {
     queue: RefCell<VecDeque<Outcome>>,
     waker: RefCell<Option<Waker>>,
     token: Cell<Option<Token>>,
-    /// Cancelled because too much lies here.
+    /// Cancelled because too much lies here, or to be started differently.
     paused: Cell<bool>,
 }
 
@@ -238,6 +238,15 @@ impl Many {
     /// The next outcome if one lies here.
     pub(crate) fn try_next(&self) -> Option<Outcome> {
         self.queue.borrow_mut().pop_front()
+    }
+
+    /// Ends the operation, to start it anew (and perhaps differently) when all that lies here is taken.
+    pub(crate) fn restart(&self, core: &Core) {
+        if let Some(token) = self.token.get()
+            && !self.paused.replace(true)
+        {
+            core.cancel(token);
+        }
     }
 
     /// Ends the operation and forgets what lies here.

@@ -4,7 +4,7 @@ use super::engine::{CoreAt, Engine, Event, Open, Pending, cancelled, errno};
 use super::net::{HostId, NetNews, Place, Socket};
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::RecvBuf;
-use crate::driver::{Handle, Op, Outcome, SendData};
+use crate::driver::{Handle, Op, Outcome, ReceiveInto, SMALL_RECEIVE_BYTES, SendData};
 use bytes::Bytes;
 use pumice_base::checksum::crc32c;
 use std::io;
@@ -223,11 +223,14 @@ impl Engine {
         while let Some(&id) = self.receiving.get(&socket) {
             let Some(pending) = self.ops.get(&id) else { return };
             let at = pending.at;
-            let Op::Receive { many, .. } = pending.op else { return };
+            let Op::Receive { into, .. } = pending.op else { return };
+            let many = into != ReceiveInto::Own;
             let host = &mut self.hosts[at.host as usize];
             let quirks = host.options.quirks;
             let max = if quirks && host.rng.chance(1.0 / 32.0) {
                 1 + host.rng.below(64) as usize
+            } else if into == ReceiveInto::Small {
+                SMALL_RECEIVE_BYTES
             } else {
                 RECV_BYTES
             };

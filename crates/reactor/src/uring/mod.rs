@@ -22,7 +22,9 @@ pub use sys::raise_open_files_limit;
 pub(crate) use sys::{EventFd, hold_signals, unlock};
 
 use crate::buf::Pool;
-use crate::driver::{Completion, Handle, Op, Outcome, Token, Wait, WriteSync};
+use crate::driver::{
+    Completion, Handle, Op, Outcome, ReceiveInto, SMALL_RECEIVE_BYTES, Token, Wait, WriteSync,
+};
 use crate::run::Config;
 use crate::time::Nanos;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -38,8 +40,9 @@ use zones::{Request, ZoneThread};
 const KICK: u64 = u64::MAX;
 /// Completions of cancellations, which say nothing new.
 const CANCEL: u64 = u64::MAX - 1;
-/// The group of the shared receive buffers.
-const RECEIVE_GROUP: u16 = 0;
+/// The groups of the shared receive buffers.
+const SMALL_RECEIVE_GROUP: u16 = 0;
+const LARGE_RECEIVE_GROUP: u16 = 1;
 /// Most bytes of one read or write; the kernel takes less than 2 GiB.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 /// Completions that fit before the kernel has to keep them elsewhere, for each entry of the submission queue.
@@ -55,7 +58,7 @@ pub struct Uring {
     /// Completions of operations that needed no entry.
     immediate: Vec<Completion>,
     kick: Arc<EventFd>,
-    receive: Option<Rc<BufRing>>,
+    receive: Option<ReceiveBuffers>,
     multishot_receive: bool,
     multishot_accept: bool,
     receive_bytes: usize,
@@ -73,7 +76,7 @@ impl Uring {
         let receive = if config.without.shared_receive_buffers {
             None
         } else {
-            BufRing::new(&ring, RECEIVE_GROUP, config.receive_buffers, size).ok().map(Rc::new)
+            ReceiveBuffers::new(&ring, config).ok()
         };
         let pool = register_memory(&ring, config.registered_buffer_bytes);
         let mut uring = Self {
@@ -206,7 +209,7 @@ impl Uring {
                 self.start_now(token, entry, InFlight::Plain { file });
             }
             Op::Accept { listener } => self.start_accept(token, listener),
-            Op::Receive { stream, many } => self.start_receive(token, stream, many),
+            Op::Receive { stream, into } => self.start_receive(token, stream, into),
             Op::Send { stream, data, skip } => {
                 let mut message = self.slots.spare_message();
                 let entry = message.entry(stream.fd(), &data, skip);
@@ -262,11 +265,16 @@ impl Uring {
         self.start(token, entry, InFlight::Accept { listener });
     }
 
-    fn start_receive(&mut self, token: Token, stream: Handle, many: bool) {
+    fn start_receive(&mut self, token: Token, stream: Handle, into: ReceiveInto) {
         let fd = types::Fd(stream.fd());
-        if many && self.multishot_receive {
-            let entry = opcode::RecvMulti::new(fd, RECEIVE_GROUP).build();
-            self.start(token, entry, InFlight::ReceiveMany { stream });
+        let group = match into {
+            ReceiveInto::Small => Some(SMALL_RECEIVE_GROUP),
+            ReceiveInto::Large => Some(LARGE_RECEIVE_GROUP),
+            ReceiveInto::Own => None,
+        };
+        if let Some(group) = group.filter(|_| self.multishot_receive) {
+            let entry = opcode::RecvMulti::new(fd, group).build();
+            self.start(token, entry, InFlight::ReceiveMany { stream, group });
         } else {
             let mut buf: Vec<u8> = Vec::with_capacity(self.receive_bytes);
             let entry = opcode::Recv::new(fd, buf.as_mut_ptr(), buf.capacity() as u32).build();
@@ -363,6 +371,27 @@ impl Uring {
                 data => self.complete(Token(data), result, flags, out),
             }
         }
+    }
+}
+
+/// The receive buffers that connections share.
+struct ReceiveBuffers {
+    small: Rc<BufRing>,
+    large: Rc<BufRing>,
+}
+
+impl ReceiveBuffers {
+    fn new(ring: &IoUring, config: &Config) -> io::Result<Self> {
+        let new = |group, count, size| BufRing::new(ring, group, count, size).map(Rc::new);
+        let large_bytes = config.receive_buffer_bytes as usize;
+        Ok(Self {
+            small: new(SMALL_RECEIVE_GROUP, config.small_receive_buffers, SMALL_RECEIVE_BYTES)?,
+            large: new(LARGE_RECEIVE_GROUP, config.receive_buffers, large_bytes)?,
+        })
+    }
+
+    fn group(&self, group: u16) -> &Rc<BufRing> {
+        if group == SMALL_RECEIVE_GROUP { &self.small } else { &self.large }
     }
 }
 

@@ -1,10 +1,10 @@
 //! What an operation in flight keeps alive, and what becomes of it when it completes.
 
+use super::Uring;
 use super::sys::{self, RawAddr, SignalInfo};
-use super::{RECEIVE_GROUP, Uring};
 use crate::addr::PeerAddr;
 use crate::buf::{IoBuf, RecvBuf};
-use crate::driver::{Completion, Handle, Outcome, SendData, Token};
+use crate::driver::{Completion, Handle, Outcome, ReceiveInto, SendData, Token};
 use bytes::Bytes;
 use io_uring::cqueue;
 use std::io;
@@ -33,6 +33,7 @@ pub(super) enum InFlight {
     },
     ReceiveMany {
         stream: Handle,
+        group: u16,
     },
     ReceiveOne {
         _stream: Handle,
@@ -165,7 +166,10 @@ impl Uring {
         if more {
             let outcome = match self.slots.get(token) {
                 InFlight::Accept { .. } => accepted(result),
-                InFlight::ReceiveMany { .. } => self.received(result, flags),
+                InFlight::ReceiveMany { group, .. } => {
+                    let group = *group;
+                    self.received(group, result, flags)
+                }
                 _ => panic!("{token:?} completed more than once"),
             };
             out.push(Completion { token, outcome, more });
@@ -191,13 +195,13 @@ impl Uring {
                 }
                 accepted(result)
             }
-            InFlight::ReceiveMany { stream } => {
+            InFlight::ReceiveMany { stream, group } => {
                 if result == -libc::EINVAL && self.multishot_receive {
                     self.multishot_receive = false;
-                    return self.start_receive(token, stream, false);
+                    return self.start_receive(token, stream, ReceiveInto::Own);
                 }
                 drop(stream);
-                self.received(result, flags)
+                self.received(group, result, flags)
             }
             InFlight::ReceiveOne { mut buf, .. } => Outcome::Received(size(result).map(|bytes| {
                 // SAFETY: the kernel wrote so many bytes, at most the capacity.
@@ -219,12 +223,12 @@ impl Uring {
         out.push(Completion { token, outcome, more });
     }
 
-    fn received(&mut self, result: i32, flags: u32) -> Outcome {
-        let Some(ring) = &self.receive else {
-            panic!("a shared receive buffer, but group {RECEIVE_GROUP} has none")
+    fn received(&mut self, group: u16, result: i32, flags: u32) -> Outcome {
+        let Some(buffers) = &self.receive else {
+            panic!("a shared receive buffer, but group {group} has none")
         };
         Outcome::Received(size(result).map(|bytes| match cqueue::buffer_select(flags) {
-            Some(id) => RecvBuf::shared(Rc::clone(ring), id, bytes),
+            Some(id) => RecvBuf::shared(Rc::clone(buffers.group(group)), id, bytes),
             None => RecvBuf::from_vec(Vec::new()),
         }))
     }

@@ -67,6 +67,7 @@ mod with_tiny_queues {
         let config = Config {
             queue_depth: 2,
             registered_buffer_bytes: 64 << 10,
+            small_receive_buffers: 2,
             receive_buffers: 2,
             receive_buffer_bytes: 700,
             ..Config::default()

@@ -76,6 +76,7 @@ macro_rules! contract_tests {
             streams::nobody_listening_is_refused,
             streams::a_dropped_listener_frees_its_address,
             streams::held_receive_buffers_do_not_block_others,
+            streams::long_and_short_messages_in_turns_arrive_whole,
             streams::sends_cancelled_in_flight_harm_nothing,
         }
     };

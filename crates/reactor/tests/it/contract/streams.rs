@@ -320,6 +320,24 @@ pub async fn held_receive_buffers_do_not_block_others(place: Place) {
     }
 }
 
+/// Large and small receive buffers take turns under one connection: nothing is lost, doubled or out of order.
+pub async fn long_and_short_messages_in_turns_arrive_whole(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let near = Stream::connect(&addr).await.unwrap();
+    let (mut far, _) = listener.accept().await.unwrap();
+    let (_receiver, sender) = near.split();
+    let lens = (0..3).flat_map(|_| std::iter::once(100_000).chain([60; 80]).chain([4096, 4095, 1]));
+    for (number, len) in lens.enumerate() {
+        let data: Vec<u8> = (0..len).map(|at| (number + at) as u8).collect();
+        let sending = spawn({
+            let (sender, data) = (sender.clone(), data.clone());
+            async move { sender.send_one(data).await.0 }
+        });
+        assert_eq!(receive(&mut far, len).await, data, "message {number} of {len} bytes");
+        sending.await.unwrap().unwrap();
+    }
+}
+
 pub async fn sends_cancelled_in_flight_harm_nothing(place: Place) {
     let (listener, addr) = listen(&place.any_port).await;
     for round in 0..20u64 {
