@@ -17,6 +17,7 @@ use crate::block::Block;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::filter::filter_hash;
+use crate::flights::Flights;
 use crate::store::Inner;
 use crate::table::{Head, TableMeta};
 use crate::types::{Peek, SliceId};
@@ -48,6 +49,8 @@ pub struct TableCache {
     /// Bytes of all tables, as of the last sweep.
     table_bytes: AtomicU64,
     blocks: Box<[Mutex<Blocks>]>,
+    head_reads: Flights<u64, Arc<Head>>,
+    block_reads: Flights<(u64, u32), Block>,
 }
 
 impl TableCache {
@@ -63,6 +66,8 @@ impl TableCache {
             head_bytes: AtomicU64::new(0),
             table_bytes: AtomicU64::new(0),
             blocks: blocks.collect(),
+            head_reads: Flights::default(),
+            block_reads: Flights::default(),
         }
     }
 
@@ -211,6 +216,10 @@ impl Inner {
         if let Some(head) = table.head() {
             return Ok(head);
         }
+        self.cache.head_reads.share(table.meta.id, self.read_head(table)).await
+    }
+
+    async fn read_head(&self, table: &Table) -> Result<Arc<Head>, StoreError> {
         self.counters.head_reads.add(1);
         let meta = &table.meta;
         let bytes = self.read_of(table, meta.head_at, meta.head_len).await?;
@@ -246,15 +255,29 @@ impl Inner {
         if let Some(block) = self.cached_block(table, offset) {
             return Ok(block);
         }
-        self.counters.block_reads.add(1);
-        let bytes = self.read_of(table, offset, len).await?;
-        // A copy of its own: the buffer that was read into is larger, and pooled.
-        let block = Block::verify(meta.id, offset, if keep { Bytes::copy_from_slice(&bytes) } else { bytes })
-            .ok_or_else(|| damaged(table, "a block's checksum does not match"))?;
-        if keep {
-            self.cache.insert(meta.slice, meta.id, offset, block.clone());
+        if !keep {
+            return self.read_block(table, offset, len, |bytes| bytes).await;
         }
-        Ok(block)
+        let read = async {
+            // A copy of its own: the buffer that was read into is larger, and pooled.
+            let block = self.read_block(table, offset, len, |bytes| Bytes::copy_from_slice(&bytes)).await?;
+            self.cache.insert(meta.slice, meta.id, offset, block.clone());
+            Ok(block)
+        };
+        self.cache.block_reads.share((meta.id, offset), read).await
+    }
+
+    async fn read_block(
+        &self,
+        table: &Table,
+        offset: u32,
+        len: u32,
+        own: impl FnOnce(Bytes) -> Bytes,
+    ) -> Result<Block, StoreError> {
+        self.counters.block_reads.add(1);
+        let bytes = own(self.read_of(table, offset, len).await?);
+        Block::verify(table.meta.id, offset, bytes)
+            .ok_or_else(|| damaged(table, "a block's checksum does not match"))
     }
 
     /// Bytes of a table's payload, as they lie on flash.

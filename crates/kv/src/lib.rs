@@ -25,6 +25,7 @@ mod edge;
 pub mod entry;
 mod errors;
 pub mod filter;
+mod flights;
 mod flush;
 pub mod gaps;
 mod large;

@@ -11,6 +11,7 @@ use pumice_flash::{BlockAddr, Device};
 use pumice_reactor::spawn;
 use pumice_reactor::sync::{Gate, Notify};
 
+use crate::ahead::Ahead;
 use crate::commit::{Commit, no_segment};
 use crate::home::Home;
 use crate::layout::superblock::Superblock;
@@ -49,6 +50,8 @@ pub(crate) struct Counters {
     pub reads: AtomicU64,
     pub read_bytes: AtomicU64,
     pub tail_hits: AtomicU64,
+    pub ahead_reads: AtomicU64,
+    pub ahead_hits: AtomicU64,
     pub relocations: AtomicU64,
 }
 
@@ -85,6 +88,8 @@ pub(crate) struct Inner {
     pub aliases: Mutex<HashMap<Addr, RecordPtr>>,
     pub has_aliases: AtomicBool,
     pub meta_kicked: AtomicBool,
+    /// A leaf lock.
+    pub ahead: Mutex<Ahead>,
     /// A leaf lock.
     patrol: Mutex<PatrolStats>,
     /// When the commit stream last opened a segment.
@@ -154,6 +159,7 @@ impl Inner {
             commit: Mutex::new(Commit::new(1, 0, 1)),
             table: Mutex::new(table),
             tail: Mutex::new(Tail::new(tail_bytes)),
+            ahead: Mutex::default(),
             blocked: AtomicBool::new(false),
             blocked_why: Mutex::default(),
         }
@@ -352,6 +358,8 @@ impl Inner {
             reads: count(&counters.reads),
             read_bytes: count(&counters.read_bytes),
             tail_hits: count(&counters.tail_hits),
+            ahead_reads: count(&counters.ahead_reads),
+            ahead_hits: count(&counters.ahead_hits),
             segments_opened,
             segments_released,
             relocations: count(&counters.relocations),

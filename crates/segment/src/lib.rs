@@ -15,6 +15,7 @@
 //! Layouts are in `docs/format/`. What is alive is the client's knowledge; the heap only keeps hints.
 
 mod addr;
+mod ahead;
 mod commit;
 mod error;
 mod fetch;

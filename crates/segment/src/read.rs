@@ -8,6 +8,7 @@ use pumice_base::sync::lock;
 use pumice_flash::FlashError;
 use pumice_reactor::IoBuf;
 
+use crate::ahead;
 use crate::inner::Inner;
 use crate::layout::meta::SegmentState;
 use crate::layout::record;
@@ -60,7 +61,12 @@ fn check_range(inner: &Inner, ptr: RecordPtr) -> Result<u64, ReadError> {
 }
 
 /// Reads bytes `start..end` of a segment; the answer begins `start % granule` into the returned buffer.
-async fn read_span(inner: &Inner, ptr: RecordPtr, start: u32, end: u32) -> Result<(Bytes, usize), ReadError> {
+pub(crate) async fn read_span(
+    inner: &Inner,
+    ptr: RecordPtr,
+    start: u32,
+    end: u32,
+) -> Result<(Bytes, usize), ReadError> {
     let granule = inner.superblock.read_bytes;
     let first = start / granule * granule;
     let len = (end - first).next_multiple_of(granule) as usize;
@@ -81,6 +87,9 @@ pub(crate) async fn read(inner: &Arc<Inner>, asked: RecordPtr) -> Result<Record,
     }
     let ptr = resolve(inner, asked);
     let life = check_range(inner, ptr)?;
+    if let Some(record) = ahead::read(inner, ptr, life).await {
+        return Ok(record);
+    }
     let offset = ptr.addr.offset();
     let result = read_span(inner, ptr, offset, offset + ptr.len).await;
     if inner.table().life(ptr.addr.segment()) != Some(life) {
@@ -152,14 +161,14 @@ pub(crate) async fn read_range(
 }
 
 /// What the table says of a segment that holds data.
-struct Extent {
-    life: u64,
+pub(crate) struct Extent {
+    pub life: u64,
     stream: Stream,
-    end: u32,
-    is_open: bool,
+    pub end: u32,
+    pub is_open: bool,
 }
 
-fn extent(inner: &Inner, segment: SegmentId) -> Option<Extent> {
+pub(crate) fn extent(inner: &Inner, segment: SegmentId) -> Option<Extent> {
     let table = inner.table();
     let (entry, life) = table.entry(segment).zip(table.life(segment))?;
     let stream = Stream::from_u8(entry.stream).unwrap_or(Stream::Commit);

@@ -104,6 +104,10 @@ pub struct HeapStats {
     pub read_bytes: u64,
     /// Reads answered from memory.
     pub tail_hits: u64,
+    /// Stretches read ahead, for runs of reads in the order of writing.
+    pub ahead_reads: u64,
+    /// Reads answered from them.
+    pub ahead_hits: u64,
     /// Segments opened.
     pub segments_opened: u64,
     /// Segments released.

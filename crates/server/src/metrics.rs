@@ -61,6 +61,8 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("flash_read_bytes", "Bytes read from the media", h.read_bytes),
             ("flash_written_bytes", "Bytes written to the media", pumice_node::flash_written_bytes(stats)),
             ("log_tail_hits", "Reads answered by recent commits in memory", h.tail_hits),
+            ("ahead_reads", "Stretches read ahead for reads in the order of writing", h.ahead_reads),
+            ("ahead_hits", "Reads answered from what was read ahead", h.ahead_hits),
             ("segments_opened", "Segments opened for writing", h.segments_opened),
             ("segments_released", "Segments released", h.segments_released),
             ("relocations", "Frames moved because a program failed", h.relocations),

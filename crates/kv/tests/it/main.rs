@@ -17,6 +17,7 @@ mod opening;
 mod read_errors;
 mod retiring;
 mod set_aside;
+mod shared_reads;
 mod short_scans;
 mod space;
 mod unnamed_tables;

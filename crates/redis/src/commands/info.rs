@@ -285,7 +285,8 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
         format!("{:.3}", if user == 0 { 0.0 } else { written as f64 / user as f64 }),
     );
     let gets = sum(|d| d.counters.gets + d.counters.row_hits);
-    let reads = sum(|d| d.counters.value_reads + d.counters.block_reads + d.counters.head_reads);
+    let values = sum(|d| (d.counters.value_reads + d.heap.ahead_reads).saturating_sub(d.heap.ahead_hits));
+    let reads = values + sum(|d| d.counters.block_reads + d.counters.head_reads);
     lines.add("flash_reads", reads);
     lines.add("flash_read_bytes", sum(|d| d.heap.read_bytes));
     lines.add("flash_reads_per_get", format!("{:.3}", reads as f64 / gets.max(1) as f64));
