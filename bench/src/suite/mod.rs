@@ -64,6 +64,11 @@ pub const SUITES: &[Suite] = &[
         run: sizes::run,
     },
     Suite {
+        name: "sizes-roomy",
+        about: "the same on drives a fifth full, where all stores fit, overwritten until cleaning is steady",
+        run: sizes::run_roomy,
+    },
+    Suite {
         name: "index",
         about: "flash reads per GET, index bytes per key, memory within budget",
         run: index::run,
