@@ -51,6 +51,8 @@ use crate::victims::Victims;
 
 pub const TICK: Duration = Duration::from_millis(50);
 pub const AFTER_FAILURE: Duration = Duration::from_millis(200);
+/// Once users have been held to what cleaning wins, it goes on at its full speed for so long.
+const HASTE: Duration = Duration::from_secs(1);
 /// Of `seal_turn`: who moves something takes one.
 pub const SEAL_TURNS: u64 = 256;
 /// Bytes of records moved in one write, at most.
@@ -112,6 +114,7 @@ pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
     let (mut barren, mut spared, mut most_free, mut accepted, mut merges) = (0u32, 0u32, 0, 0, 0);
     let mut victims = Victims::default();
+    let mut held_at = None;
     let mut second_looks = SecondLooks::new();
     while !store.is_closing() {
         store.bury_large_values().await;
@@ -133,6 +136,9 @@ pub async fn clean_task(store: Arc<Inner>) {
             continue;
         }
         let started = now();
+        if store.is_pacing_due() {
+            held_at = Some(started);
+        }
         match store.clean_one(&mut victims).await {
             Ok(Cleaned::Released) => released += 1,
             Ok(Cleaned::Kept) => {}
@@ -193,9 +199,10 @@ pub async fn clean_task(store: Arc<Inner>) {
         if released >= RELEASED_MAX || store.heap.free_segments() <= target / 4 {
             store.free_released(&mut released).await;
         }
-        // Half of the time while there is room, all of it when there is none.
-        let free = store.heap.free_segments();
-        if free > target / 2 && !victims.are_under_way() {
+        // Half of the time while there is room, all of it when there is none, or was none just now: who rests then holds users
+        // again the sooner.
+        let in_haste = held_at.is_some_and(|held| now().since(held) < HASTE);
+        if !in_haste && !store.is_pacing_due() && !victims.are_under_way() {
             sleep(started.elapsed().min(TICK * 4)).await;
         }
     }

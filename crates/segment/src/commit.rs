@@ -36,11 +36,10 @@ use crate::{Addr, AppendClass, AppendError, Appended, Durability, Record, Record
 use crate::{Stream, tail};
 
 const FRAME_BUFFER_MIN_BYTES: usize = 16 << 10;
-/// Bytes formed during a write that are worth a second one beside it. Two durable writes of 64 KiB side by side take
-/// as long as one here; of two small ones, one that holds both is cheaper.
-const PIPELINE_BYTES: usize = 64 << 10;
-/// The same while cleaning has to keep up: then the drive is busy anyway, and every commit's padding is cleaned later.
-const PIPELINE_PACED_BYTES: usize = 128 << 10;
+/// Bytes formed during a write that are worth a second one beside it (decision 0013). Of less, one write of all that forms until
+/// the first has ended is as fast and costs less, and every commit ends in half a page of padding. Of small segments an
+/// eighth.
+const PIPELINE_BYTES: usize = 256 << 10;
 /// Payload whose checksum may be computed anew under the lock, because its record carries its own number.
 const NUMBERED_MAX_BYTES: u32 = 32 << 10;
 /// A commit that waits for company waits for so much at most.
@@ -232,8 +231,10 @@ impl Commit {
 
     /// Whether a frame may be written now beside what is being written.
     pub(crate) fn may_write(&self, inner: &Inner) -> bool {
-        let enough = if inner.pace.is_on() { PIPELINE_PACED_BYTES } else { PIPELINE_BYTES };
-        let enough = if self.is_wide() { enough.min(stripe_bytes(inner) / 4) } else { enough };
+        let enough = match self.is_wide() {
+            true => stripe_bytes(inner) / 4,
+            false => PIPELINE_BYTES.min(inner.segment_bytes as usize / 8),
+        };
         let is_much = |forming: &&Forming| forming.used >= enough;
         match self.flying.back() {
             None => true,

@@ -20,8 +20,9 @@ const CUT_BYTES_MAX: usize = 1 << 20;
 /// Of larger buffers one is kept, up to this size: who reads whole segments does so again and again, and fresh memory
 /// costs more (zeroing, page faults) than the read. What is not kept goes back to the system.
 const KEPT_LARGE_BYTES_MAX: usize = 8 << 20;
-/// Regions besides the registered one; what does not fit into them comes from the heap.
-const REGIONS_MAX: usize = 16;
+/// Regions besides the registered one: the largest tail of the log that a store keeps, and as much again. What does not fit into
+/// them comes from the heap, zeroed and in small pages.
+const REGIONS_MAX: usize = 64;
 
 /// A piece of memory that a pool gave out.
 #[derive(Clone, Copy)]

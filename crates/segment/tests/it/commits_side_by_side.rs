@@ -17,7 +17,7 @@ const EIO: i32 = 5;
 /// A full file system.
 const ENOSPC: i32 = 28;
 /// Formed during a write, so much starts a second one.
-const MUCH: usize = 100 << 10;
+const MUCH: usize = 160 << 10;
 
 fn spec() -> DeviceSpec {
     "/drive".parse().expect("spec")
