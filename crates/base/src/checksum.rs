@@ -19,16 +19,40 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 /// The seed carries what the bytes themselves do not: where they lie and which life of the segment they
 /// belong to, so that stale or misplaced bytes never verify.
 pub fn crc32c_seeded(seed: u64, parts: &[&[u8]]) -> u32 {
-    let seed = seed.to_le_bytes();
-    if !folds_vectors() {
-        return parts.iter().fold(crc32c::crc32c(&seed), |crc, part| crc32c::crc32c_append(crc, part));
+    let mut crc = Crc32c::seeded(seed);
+    parts.iter().for_each(|part| crc.update(part));
+    crc.value()
+}
+
+/// A [`crc32c_seeded`] of bytes that come one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Crc32c(u32);
+
+impl Crc32c {
+    /// Of the seed alone.
+    pub fn seeded(seed: u64) -> Self {
+        let mut crc = Self(0);
+        crc.update(&seed.to_le_bytes());
+        crc
     }
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(&seed);
-    for part in parts {
-        digest.update(part);
+
+    /// Goes on with `bytes`.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0 = match folds_vectors() {
+            // Its state is the register, of which the checksum is the complement.
+            true => {
+                let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!self.0));
+                digest.update(bytes);
+                digest.finalize() as u32
+            }
+            false => crc32c::crc32c_append(self.0, bytes),
+        };
     }
-    digest.finalize() as u32
+
+    /// Of all bytes so far.
+    pub fn value(self) -> u32 {
+        self.0
+    }
 }
 
 /// Whether crc-fast has code for this processor that beats the CRC instruction.

@@ -34,6 +34,20 @@ fn checksums_of_all_lengths_match_the_definition_in_either_library() {
         let (a, b) = part.split_at(random.below(len as u64 + 1) as usize);
         let whole = [&seed.to_le_bytes()[..], part].concat();
         assert_eq!(checksum::crc32c_seeded(seed, &[a, b]), crc32c(&whole), "{len}");
+        let mut running = checksum::Crc32c::seeded(seed);
+        running.update(a);
+        let before = crc32c(&whole[..8 + a.len()]);
+        assert_eq!(running.value(), before, "{len}: a value may be asked for on the way");
+        running.update(b);
+        assert_eq!(running.value(), crc32c(&whole), "{len}");
+        let mut digest =
+            crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(!before));
+        digest.update(b);
+        assert_eq!(
+            digest.finalize(),
+            u64::from(crc32c(&whole)),
+            "{len}: the other library goes on from a value"
+        );
     }
 }
 

@@ -5,6 +5,7 @@
 //! there, and again for another segment when the write failed: payloads are copied here once and nowhere else.
 
 use bytes::Bytes;
+use pumice_base::checksum::Crc32c;
 use pumice_reactor::IoBuf;
 use smallvec::SmallVec;
 
@@ -12,6 +13,9 @@ use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::SegmentHeader;
 use crate::layout::record;
 use crate::{Addr, RecordPtr};
+
+/// Bytes that are copied and then checked while they are near.
+const AT_ONCE_BYTES: usize = 16 << 10;
 
 pub(crate) struct FrameBuf {
     body: Body,
@@ -34,8 +38,8 @@ struct Slot {
     payload_bytes: usize,
     kind: u8,
     seq: Option<u64>,
-    /// Of the payload and what else does not depend on the place; `None` while it is being put together.
-    crc: Option<u32>,
+    /// Of the payload and what else does not depend on the place; `None` after it was shortened.
+    crc: Option<Crc32c>,
 }
 
 /// Whether the frame that is placed opens its segment.
@@ -67,18 +71,24 @@ impl FrameBuf {
     /// Begins a record whose payload follows.
     pub(crate) fn begin(&mut self, kind: u8, seq: Option<u64>) {
         self.used = record::padded(self.used);
-        self.records.push(Slot { at: self.used, payload_bytes: 0, kind, seq, crc: None });
+        let crc = Some(record::begin_payload_crc(seq));
+        self.records.push(Slot { at: self.used, payload_bytes: 0, kind, seq, crc });
         self.used += record::total_bytes(0, seq.is_some());
     }
 
-    /// Goes on with the last record's payload. Panics where the buffer ends.
+    /// Goes on with the last record's payload. Panics where the buffer ends. Its checksum goes on with it, while the bytes are
+    /// in the processor's cache.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
-        let at = self.page + self.used;
-        self.buf()[at..at + bytes.len()].copy_from_slice(bytes);
-        self.used += bytes.len();
-        let last = self.records.last_mut().expect("a record was begun");
-        last.payload_bytes += bytes.len();
-        last.crc = None;
+        for bytes in bytes.chunks(AT_ONCE_BYTES) {
+            let at = self.page + self.used;
+            self.buf()[at..at + bytes.len()].copy_from_slice(bytes);
+            self.used += bytes.len();
+            let last = self.records.last_mut().expect("a record was begun");
+            last.payload_bytes += bytes.len();
+            if let Some(crc) = &mut last.crc {
+                crc.update(bytes);
+            }
+        }
     }
 
     /// Shortens the last record's payload.
@@ -95,13 +105,17 @@ impl FrameBuf {
         &self.bytes()[self.page + self.used - last.payload_bytes..self.page + self.used]
     }
 
-    /// Computes the last record's checksum, as far as it does not depend on the place. Once: whoever finds no room comes
-    /// again with the same record.
+    /// Ends the last record. Whoever finds no room for the frame comes again with the same one.
     pub(crate) fn end(&mut self, kind: u8) {
         let last = self.records.last().expect("a record was begun");
-        let crc = last.crc.unwrap_or_else(|| record::payload_crc(last.seq, &[self.payload()]));
+        let shortened = last.crc.is_none().then(|| {
+            let mut crc = record::begin_payload_crc(last.seq);
+            crc.update(self.payload());
+            crc
+        });
         if let Some(last) = self.records.last_mut() {
-            (last.kind, last.crc) = (kind, Some(crc));
+            last.kind = kind;
+            last.crc = shortened.or(last.crc);
         }
     }
 
@@ -154,7 +168,7 @@ impl FrameBuf {
             let addr = Addr::new(place.addr.segment(), place.addr.offset() + slot.at as u32);
             let len = slot.payload_bytes as u32;
             let out = &mut frame[slot.at..end];
-            let crc = slot.crc.expect("every record was ended");
+            let crc = slot.crc.expect("every record was ended").value();
             record::encode_head(out, life, addr, len, slot.kind, slot.seq, crc);
             let total = record::total_bytes(slot.payload_bytes, slot.seq.is_some());
             out[total..].fill(0);

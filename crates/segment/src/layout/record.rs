@@ -1,6 +1,6 @@
 //! Records: `docs/format/record.md`.
 
-use pumice_base::checksum::{crc32c, crc32c_seeded};
+use pumice_base::checksum::{Crc32c, crc32c, crc32c_seeded};
 
 use super::{put_u32, u32_at, u64_at};
 use crate::Addr;
@@ -25,6 +25,11 @@ pub fn total_bytes(payload_len: usize, has_seq: bool) -> usize {
 /// checksum that does not depend on the address, computed before any lock is taken.
 pub fn payload_crc(seq: Option<u64>, parts: &[&[u8]]) -> u32 {
     crc32c_seeded(seq.unwrap_or(0), parts)
+}
+
+/// [`payload_crc`] of a payload that comes bit by bit.
+pub fn begin_payload_crc(seq: Option<u64>) -> Crc32c {
+    Crc32c::seeded(seq.unwrap_or(0))
 }
 
 /// Writes the header, and the sequence number if there is one, to the front of `out`; returns how many bytes.
