@@ -22,6 +22,8 @@ const FILL: f64 = 0.70;
 const SEGMENT_BYTES: u64 = 8 << 20;
 /// What cleaning does to a drive: it reads about as much as is written.
 const MIX: &str = "1:1 mix, 512 KiB, depth 4, durable";
+/// What a program would do that wrote each value by itself.
+const SINGLE: &str = "durable write, 8 KiB, depth 32";
 /// SETs and GETs in flight.
 const DEPTH: u32 = 32;
 
@@ -73,7 +75,7 @@ fn write_limits(file: &std::path::Path, seconds: f64) -> Result<Vec<PhaseResult>
             durable(limit(Pattern::Write, block * u64::from(DEPTH), 1, seconds)),
         ),
         ("durable write, 1 MiB", durable(limit(Pattern::Write, 1 << 20, 1, seconds))),
-        ("durable write, 8 KiB, depth 32", durable(limit(Pattern::RandomWrite, block, DEPTH, seconds))),
+        (SINGLE, durable(limit(Pattern::RandomWrite, block, DEPTH, seconds))),
         ("write, 8 MiB, depth 2", limit(Pattern::Write, SEGMENT_BYTES, 2, seconds)),
         ("9:1 mix, 8 KiB, depth 32", limit(Pattern::RandomMixed, block, DEPTH, seconds)),
         (MIX, durable(limit(Pattern::RandomHalf, 512 << 10, 4, seconds))),
@@ -138,6 +140,15 @@ fn shares(result: &WorkerResult, before: &[PhaseResult], after: &[PhaseResult], 
             p.0.name,
             report::bytes(p.0.bytes_per_second()),
             report::bytes(p.1.bytes_per_second())
+        ));
+    }
+    let single = write_limit(SINGLE);
+    if let (Some(sequential), Some(random)) = (result.phase("S-SET"), result.phase("R-SET")) {
+        table.note(format!(
+            "Of fio's {SINGLE}: S-SET {}, R-SET {}, with what cleaning writes {}",
+            percent(ratio(sequential.bytes_per_second(), single)),
+            percent(ratio(random.bytes_per_second(), single)),
+            percent(ratio(ratio(random.written_bytes as f64, random.seconds), single)),
         ));
     }
     table.notes.extend(notes);
