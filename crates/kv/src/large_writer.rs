@@ -1,17 +1,19 @@
 //! Writing a large value: see `large.rs`.
 //!
-//! 1. What is pushed is copied once, into the buffer that its piece is written from.
+//! 1. What is pushed is copied once, into the buffer that its piece is written from; whoever can receives into that buffer
+//!    itself ([`LargeWriter::lend`]).
 //! 2. The first buffer is small, and grows when it is full: memory follows what has arrived. A frugal writer's stay small
 //!    and are written as short pieces ([`LargeWriter::be_frugal`]): its owner says when memory is short, and may have it
 //!    write at once what it holds ([`LargeWriter::let_go`]).
 //! 3. A piece that is complete waits for its turn among those of all values.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
-use pumice_reactor::{JoinHandle, spawn};
+use pumice_reactor::{IoBuf, JoinHandle, spawn};
 use pumice_segment::{AppendError, Group, Object};
 
 use crate::errors::WriteError;
@@ -81,19 +83,56 @@ impl LargeWriter {
         self.store.counters.user_bytes.add(data.len() as u64);
         while !data.is_empty() {
             let whole = self.store.piece_bytes;
-            // Who has filled one piece will fill another.
-            let first = if self.index == 0 || self.is_frugal { FIRST_BYTES.min(whole) } else { whole };
-            let building = self.building.take().unwrap_or_else(|| self.begin(first));
+            let building = self.begun();
             let filled = self.data_bytes(&building);
             let take = building.room().min(whole - filled).min(data.len());
-            let building = self.building.insert(building);
-            building.extend_from_slice(&data[..take]);
+            self.building.insert(building).extend_from_slice(&data[..take]);
             data = &data[take..];
-            if filled + take >= whole || (building.room() == 0 && self.is_frugal) {
-                self.write_piece().await?;
-            } else if building.room() == 0 {
-                self.grow(whole);
-            }
+            self.go_on().await?;
+        }
+        Ok(())
+    }
+
+    /// Memory for the value's next bytes, `most` at most, so that they need not be copied here: to be filled in the range, and
+    /// [taken back](Self::take_back) before anything else is done.
+    pub fn lend(&mut self, most: usize) -> (IoBuf, Range<usize>) {
+        let mut building = self.begun();
+        let left = self.store.piece_bytes - self.data_bytes(&building);
+        let lent = building.lend(left.min(most));
+        self.building = Some(building);
+        lent
+    }
+
+    /// What was lent, with so many bytes of the value more.
+    ///
+    /// # Errors
+    /// As [`LargeWriter::push`].
+    pub async fn take_back(&mut self, buf: IoBuf, filled: usize) -> Result<(), WriteError> {
+        self.len += filled as u64;
+        self.store.counters.user_bytes.add(filled as u64);
+        if let Some(building) = &mut self.building {
+            building.take_back(buf, filled);
+        }
+        self.go_on().await
+    }
+
+    /// The piece that is being put together, which has room.
+    fn begun(&mut self) -> Object {
+        let whole = self.store.piece_bytes;
+        // Who has filled one piece will fill another.
+        let first = if self.index == 0 || self.is_frugal { FIRST_BYTES.min(whole) } else { whole };
+        self.building.take().unwrap_or_else(|| self.begin(first))
+    }
+
+    /// Writes the piece that is being put together when it is complete, and makes room in it when it is not.
+    async fn go_on(&mut self) -> Result<(), WriteError> {
+        let whole = self.store.piece_bytes;
+        let Some(building) = &self.building else { return Ok(()) };
+        let is_full = building.room() == 0;
+        if self.data_bytes(building) >= whole || (is_full && self.is_frugal) {
+            self.write_piece().await?;
+        } else if is_full {
+            self.grow(whole);
         }
         Ok(())
     }
@@ -120,6 +159,11 @@ impl LargeWriter {
     /// Bytes of memory in which the next piece is put together.
     pub fn memory_bytes(&self) -> usize {
         self.building.as_ref().map_or(0, Object::memory_bytes)
+    }
+
+    /// Whether it makes do with little memory.
+    pub fn is_frugal(&self) -> bool {
+        self.is_frugal
     }
 
     /// Whether to make do with little memory, at the price of short pieces.

@@ -29,6 +29,7 @@ use crate::zones::{Zone, ZoneAction, ZonedInfo};
 use bytes::Bytes;
 use std::any::Any;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -318,9 +319,10 @@ pub enum Op {
         /// To where.
         addr: Addr,
     },
-    /// Receive what comes. → [`Outcome::Received`], several unless it is into [`ReceiveInto::Own`]: until the end, an
-    /// error or cancellation. The end of the stream is an empty buffer and final. `ENOBUFS` (final) says that the
-    /// driver's shared buffers are all in use: asking again for memory of its own always works.
+    /// Receive what comes. → [`Outcome::Received`], several if it is into shared buffers: until the end, an error or
+    /// cancellation. The end of the stream is an empty buffer and final. `ENOBUFS` (final) says that the driver's shared
+    /// buffers are all in use: asking again for memory of its own always works. Into [`ReceiveInto::Given`]:
+    /// → [`Outcome::Filled`].
     Receive {
         /// From which stream.
         stream: Handle,
@@ -353,10 +355,17 @@ pub enum Op {
 pub const SMALL_RECEIVE_BYTES: usize = 4 << 10;
 
 /// Where a receive puts what came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum ReceiveInto {
     /// Memory of its own, once.
     Own,
+    /// This, once.
+    Given {
+        /// The caller's memory.
+        buf: IoBuf,
+        /// Which bytes of it; not none.
+        range: Range<usize>,
+    },
     /// One of the shared buffers of [`SMALL_RECEIVE_BYTES`], again and again.
     Small,
     /// One of the fewer large ones, again and again.
@@ -384,6 +393,8 @@ pub enum Outcome {
     Connected(io::Result<(Handle, PeerAddr)>),
     /// Bytes came; none at all: the end.
     Received(io::Result<RecvBuf>),
+    /// Which bytes of the given memory came, and the memory; none at all: the end.
+    Filled(io::Result<Range<usize>>, IoBuf),
     /// Bytes sent now (not counting `skip`), and the data.
     Sent(io::Result<usize>, SendData),
     /// A signal came.
@@ -496,6 +507,7 @@ impl Outcome {
             | Self::Accepted(Err(error))
             | Self::Connected(Err(error))
             | Self::Received(Err(error))
+            | Self::Filled(Err(error), _)
             | Self::Sent(Err(error), _)
             | Self::Signal(Err(error)) => error,
             _ => return false,

@@ -1,7 +1,7 @@
 //! Streams over TCP and Unix sockets.
 
 use crate::addr::{Addr, PeerAddr};
-use crate::buf::RecvBuf;
+use crate::buf::{IoBuf, RecvBuf};
 use crate::driver::{
     Handle, ListenOptions, Op, Outcome, ReceiveInto, SMALL_RECEIVE_BYTES, SendData, ShutdownHow,
 };
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Connections accepted ahead of the caller.
@@ -117,13 +118,49 @@ impl Inner {
         }
     }
 
+    async fn recv_into(&self, buf: IoBuf, range: Range<usize>) -> (io::Result<Came>, IoBuf) {
+        // What is under way into shared buffers ends first, and is handed out first.
+        self.many.restart(&self.core);
+        let mut given = Some(buf);
+        let nothing = || IoBuf::with_capacity(0);
+        loop {
+            if self.ended.get() {
+                return (Ok(Came::Filled(0)), given.unwrap_or_else(nothing));
+            }
+            let mut start = || match given.take() {
+                Some(buf) => {
+                    let into = ReceiveInto::Given { buf, range: range.clone() };
+                    Op::Receive { stream: self.handle.clone(), into }
+                }
+                None => unreachable!("the given memory comes back before the next receive"),
+            };
+            match poll_fn(|context| self.many.poll_next(&self.core, context, &mut start)).await {
+                // Not one that a dropped future had begun with other memory.
+                Outcome::Filled(result, buf) if given.is_none() => {
+                    self.ended.set(result.as_ref().is_ok_and(Range::is_empty));
+                    return (result.map(|filled| Came::Filled(filled.len())), buf);
+                }
+                outcome => {
+                    if let Some(result) = self.received(outcome) {
+                        return (result.map(Came::Buf), given.unwrap_or_else(nothing));
+                    }
+                }
+            }
+        }
+    }
+
     fn try_recv(&self) -> Option<io::Result<RecvBuf>> {
         self.received(self.many.try_next()?)
     }
 
     /// `None`: ask again.
     fn received(&self, outcome: Outcome) -> Option<io::Result<RecvBuf>> {
-        let Outcome::Received(result) = outcome else { outcome.unexpected() };
+        let result = match outcome {
+            Outcome::Received(result) => result,
+            // Whoever gave the memory has gone; what came has not.
+            Outcome::Filled(result, buf) => result.map(|filled| RecvBuf::from_vec(buf[filled].to_vec())),
+            other => other.unexpected(),
+        };
         match &result {
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                 self.exhausted.set(self.exhausted.get().saturating_add(1));
@@ -204,6 +241,15 @@ impl Drop for Inner {
     }
 }
 
+/// What [`RecvHalf::recv_into`] brings.
+#[derive(Debug)]
+pub enum Came {
+    /// So many bytes, into the given memory; none: the end of the stream.
+    Filled(usize),
+    /// Bytes that had come before it was given; the memory is as it was.
+    Buf(RecvBuf),
+}
+
 /// A connection, owned by one core. Dropping it closes it once operations in flight have ended.
 pub struct Stream(Rc<Inner>);
 
@@ -281,6 +327,12 @@ impl RecvHalf {
     /// See [`Stream::recv`].
     pub async fn recv(&mut self) -> io::Result<RecvBuf> {
         self.0.recv().await
+    }
+
+    /// Receives once into the caller's memory, which must have room in `range`: for much that is kept, uncopied.
+    /// Going back and forth between this and [`recv`](Self::recv) costs a cancellation each time.
+    pub async fn recv_into(&mut self, buf: IoBuf, range: Range<usize>) -> (io::Result<Came>, IoBuf) {
+        self.0.recv_into(buf, range).await
     }
 
     /// What has come already, without waiting: to answer everything in one send. `None`: nothing yet (then `recv`).

@@ -13,6 +13,8 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
+use std::io;
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_kv::LargeWriter;
 use pumice_node::{Gate, Place};
-use pumice_reactor::{PeerAddr, Stream};
+use pumice_reactor::{IoBuf, PeerAddr, Stream};
 
 use crate::args::{Args, LargeArgument, Span};
 use crate::context::Ctx;
@@ -35,12 +37,15 @@ use crate::resp::parser::{Parsed, Parser, Streams};
 use crate::resp::skim::{Skim, Skimmed};
 use crate::server::Server;
 use crate::session::Session;
-use crate::transport::{Receiver, Sender};
+use crate::transport::{CameTo, Receiver, Sender};
 
 /// Pieces received in a row before other connections of the core get their turn.
 const RUN_PIECES_MAX: u32 = 8;
 /// Replies are handed to the sending half at this size, in the midst of a run.
 const FLUSH_BYTES: usize = 64 << 10;
+/// Bytes of a value still to come that are received into the memory from which they are written: of less, copying costs less than
+/// turning from shared buffers to that memory and back.
+const LENT_FROM_BYTES: u64 = 256 << 10;
 /// Replies on their way when the server stops get this long to leave.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
@@ -277,13 +282,14 @@ impl Connection {
             if self.output().is_full() {
                 self.output().drain().await;
             }
-            let piece = match self.receiver.recv().await {
-                Ok(piece) if !piece.is_empty() => piece,
+            let flow = match self.receive().await {
+                Ok(CameTo::Piece(piece)) if !piece.is_empty() => {
+                    self.ctx.server.stats.input_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                    self.feed(&piece).await
+                }
+                Ok(CameTo::Memory(bytes)) if bytes > 0 => Flow::Go,
                 _ => return,
             };
-            self.ctx.server.stats.input_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
-            let flow = self.feed(&piece).await;
-            drop(piece);
             self.settle().await;
             self.ctx.flush_replies();
             if matches!(flow, Flow::Stop) || self.output().is_closed() {
@@ -294,6 +300,40 @@ impl Connection {
                 run_pieces = 0;
                 pumice_reactor::yield_now().await;
             }
+        }
+    }
+
+    /// What came: of a value that is being streamed, in the memory that it is written from.
+    async fn receive(&mut self) -> io::Result<CameTo> {
+        let Some((buf, range)) = self.lend() else {
+            return self.receiver.recv().await.map(CameTo::Piece);
+        };
+        // It is held while nothing comes.
+        self.note_input(self.pending.len() + buf.capacity());
+        let (came, buf) = self.receiver.recv_into(buf, range).await;
+        let filled = match &came {
+            Ok(CameTo::Memory(bytes)) => *bytes,
+            _ => 0,
+        };
+        self.ctx.server.stats.input_bytes.fetch_add(filled as u64, Ordering::Relaxed);
+        self.take_back_streamed(buf, filled).await;
+        came
+    }
+
+    /// Memory for what comes, if that is much of a value, and all clients' input has not taken its share of memory.
+    fn lend(&mut self) -> Option<(IoBuf, Range<usize>)> {
+        if !self.receiver.fills_memory() {
+            return None;
+        }
+        let (_, total) = self.note_input(self.counted_bytes);
+        let is_short = total > self.ctx.server.options.input_bytes_max;
+        match &mut self.streaming {
+            Some(Streaming { writer: Some(writer), left, .. })
+                if *left >= LENT_FROM_BYTES && !is_short && !writer.is_frugal() =>
+            {
+                Some(writer.lend(usize::try_from(*left).unwrap_or(usize::MAX)))
+            }
+            _ => None,
         }
     }
 
@@ -534,11 +574,38 @@ impl Connection {
         });
     }
 
-    /// Writes bytes of the value being streamed. Where all clients' input takes more memory than it should, values are
-    /// written in short pieces; where it takes twice as much, nothing of them waits for more to come.
+    /// Writes bytes of the value being streamed.
     async fn push_streamed(&mut self, bytes: &[u8]) -> Result<(), pumice_kv::WriteError> {
         let Some(Streaming { writer: Some(writer), .. }) = &mut self.streaming else { return Ok(()) };
         writer.push(bytes).await?;
+        self.save_memory().await
+    }
+
+    /// The value being streamed has so many bytes more in the memory that its writer had lent.
+    async fn take_back_streamed(&mut self, buf: IoBuf, filled: usize) {
+        let Some(Streaming { writer: Some(writer), left, .. }) = &mut self.streaming else { return };
+        *left -= filled as u64;
+        let taken = match writer.take_back(buf, filled).await {
+            Ok(()) => self.save_memory().await,
+            refused => refused,
+        };
+        self.drop_refused(taken);
+    }
+
+    /// The rest of a value that is refused is received and dropped, so that the client hears why.
+    fn drop_refused(&mut self, pushed: Result<(), pumice_kv::WriteError>) {
+        if let Err(error) = pushed {
+            self.refused = Some(crate::keyspace::refused(&error));
+            if let Some(streaming) = &mut self.streaming {
+                streaming.writer = None;
+            }
+        }
+    }
+
+    /// Where all clients' input takes more memory than it should, values are written in short pieces; where it takes twice as
+    /// much, nothing of them waits for more to come.
+    async fn save_memory(&mut self) -> Result<(), pumice_kv::WriteError> {
+        let Some(Streaming { writer: Some(writer), .. }) = &mut self.streaming else { return Ok(()) };
         let held = self.pending.len() + writer.memory_bytes();
         let (_, total) = self.note_input(held);
         let max = self.ctx.server.options.input_bytes_max;
@@ -557,13 +624,8 @@ impl Connection {
         let take = usize::try_from(streaming.left).unwrap_or(usize::MAX).min(rest.len());
         if take > 0 {
             streaming.left -= take as u64;
-            if let Err(error) = self.push_streamed(&rest[..take]).await {
-                // The rest of the value is received and dropped, so that the client hears why.
-                self.refused = Some(crate::keyspace::refused(&error));
-                if let Some(streaming) = &mut self.streaming {
-                    streaming.writer = None;
-                }
-            }
+            let pushed = self.push_streamed(&rest[..take]).await;
+            self.drop_refused(pushed);
             return &rest[take..];
         }
         let skip = streaming.line_end.min(rest.len());

@@ -1,11 +1,11 @@
 //! How bytes reach and leave a client: plainly, or through TLS.
 
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pumice_reactor::{RecvBuf, RecvHalf, SendHalf, Stream};
+use pumice_reactor::{Came, IoBuf, RecvBuf, RecvHalf, SendHalf, Stream};
 
 use crate::server::Server;
 use crate::tls::{TlsReceiver, TlsSender};
@@ -27,6 +27,14 @@ impl Deref for Piece {
             Self::Decrypted(buf) => buf,
         }
     }
+}
+
+/// Where what was received is.
+pub(crate) enum CameTo {
+    /// In the caller's memory, so many bytes; none: the end.
+    Memory(usize),
+    /// Here.
+    Piece(Piece),
 }
 
 /// Where requests come from.
@@ -67,6 +75,26 @@ impl Receiver {
         match self {
             Self::Plain(half) => half.recv().await.map(Piece::Plain),
             Self::Tls(half) => half.recv().await.map(Piece::Decrypted),
+        }
+    }
+
+    /// Whether bytes can come into memory of the caller.
+    pub fn fills_memory(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
+    /// What came, into `buf[range]` where that is possible; the memory comes back.
+    pub async fn recv_into(&mut self, buf: IoBuf, range: Range<usize>) -> (io::Result<CameTo>, IoBuf) {
+        match self {
+            Self::Plain(half) => {
+                let (came, buf) = half.recv_into(buf, range).await;
+                let came = came.map(|came| match came {
+                    Came::Filled(bytes) => CameTo::Memory(bytes),
+                    Came::Buf(buf) => CameTo::Piece(Piece::Plain(buf)),
+                });
+                (came, buf)
+            }
+            Self::Tls(half) => (half.recv().await.map(|buf| CameTo::Piece(Piece::Decrypted(buf))), buf),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! header. What depends on the place (addresses, the segment's life) is filled in by [`FrameBuf::place`] when a segment is
 //! there, and again for another segment when the write failed: payloads are copied here once and nowhere else.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use pumice_base::checksum::Crc32c;
 use pumice_reactor::IoBuf;
@@ -28,6 +30,8 @@ pub(crate) struct FrameBuf {
 
 enum Body {
     Open(IoBuf),
+    /// With whom fills it.
+    Lent,
     /// On its way, or written: shared, so a change needs a copy. Only failed writes are placed again.
     Sent(Bytes),
 }
@@ -64,6 +68,7 @@ impl FrameBuf {
         }
         match &mut self.body {
             Body::Open(buf) => buf,
+            Body::Lent => panic!("the buffer is lent"),
             Body::Sent(_) => unreachable!("it was just copied"),
         }
     }
@@ -89,6 +94,30 @@ impl FrameBuf {
                 crc.update(bytes);
             }
         }
+    }
+
+    /// The buffer, and where the last record's payload goes on in it, for at most so many bytes. Until it is taken back nothing
+    /// else may be done with the frame.
+    pub(crate) fn lend(&mut self, most: usize) -> (IoBuf, Range<usize>) {
+        let from = self.page + self.used;
+        let to = from + most.min(self.room());
+        match std::mem::replace(&mut self.body, Body::Lent) {
+            Body::Open(buf) => (buf, from..to),
+            Body::Sent(_) | Body::Lent => panic!("only a buffer that is being filled is lent"),
+        }
+    }
+
+    /// The lent buffer with so many bytes more.
+    pub(crate) fn take_back(&mut self, buf: IoBuf, filled: usize) {
+        debug_assert!(matches!(self.body, Body::Lent));
+        let from = self.page + self.used;
+        let last = self.records.last_mut().expect("a record was begun");
+        if let Some(crc) = &mut last.crc {
+            crc.update(&buf[from..from + filled]);
+        }
+        last.payload_bytes += filled;
+        self.used += filled;
+        self.body = Body::Open(buf);
     }
 
     /// Shortens the last record's payload.
@@ -133,6 +162,7 @@ impl FrameBuf {
         match &self.body {
             Body::Open(buf) => buf,
             Body::Sent(sent) => sent,
+            Body::Lent => panic!("the buffer is lent"),
         }
     }
 
@@ -179,6 +209,7 @@ impl FrameBuf {
         let sent = match std::mem::replace(&mut self.body, Body::Sent(Bytes::new())) {
             Body::Open(buf) => buf.freeze(),
             Body::Sent(sent) => sent,
+            Body::Lent => unreachable!("it was used just above"),
         };
         self.body = Body::Sent(sent.clone());
         (sent.slice(from..end), ptrs)
@@ -200,6 +231,17 @@ impl Object {
     /// Appends to the payload. Panics beyond [`Object::room`].
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.frame.extend(bytes);
+    }
+
+    /// Memory for the payload's next bytes, `most` at most, to be filled from elsewhere. Nothing else may be done with the object
+    /// until it is [taken back](Object::take_back).
+    pub fn lend(&mut self, most: usize) -> (IoBuf, Range<usize>) {
+        self.frame.lend(most)
+    }
+
+    /// What was lent, with so many bytes more.
+    pub fn take_back(&mut self, buf: IoBuf, filled: usize) {
+        self.frame.take_back(buf, filled);
     }
 
     /// Shortens the payload to so many bytes; panics if it has fewer.

@@ -69,6 +69,42 @@ fn a_writers_memory_follows_what_was_pushed_and_can_be_had_back() {
 }
 
 #[test]
+fn lent_memory_takes_a_value_as_pushing_does() {
+    block_on(async {
+        let store = roomy().await;
+        let value = noise(5_000_000, 3);
+        let mut writer = store.large_writer(SLICE, b"key");
+        let mut at = 0;
+        for turn in 1.. {
+            if at == value.len() {
+                break;
+            }
+            if turn % 3 == 0 {
+                let take = (turn * 977).min(value.len() - at);
+                writer.push(&value[at..at + take]).await.expect("push");
+                at += take;
+                continue;
+            }
+            let most = value.len() - at;
+            let (mut buf, range) = writer.lend(most);
+            assert!(!range.is_empty() && range.len() <= most, "{range:?} of {most}");
+            // Nothing, part of it, all of it.
+            let take = [0, range.len().min(turn * 1009), range.len()][turn % 8 % 3];
+            buf[range.start..range.start + take].copy_from_slice(&value[at..at + take]);
+            writer.take_back(buf, take).await.expect("write");
+            at += take;
+            if turn % 10 == 0 {
+                writer.be_frugal(turn % 20 == 0);
+            }
+        }
+        let large = named(&store, b"key", writer).await;
+        assert!(large.piece_count() > 2, "{} pieces", large.piece_count());
+        assert!(read(&store, &large).await == value);
+        store.close().await.expect("close");
+    });
+}
+
+#[test]
 fn many_values_at_once_take_turns_and_all_come_through() {
     block_on(async {
         let store = roomy().await;

@@ -223,16 +223,19 @@ impl Engine {
         while let Some(&id) = self.receiving.get(&socket) {
             let Some(pending) = self.ops.get(&id) else { return };
             let at = pending.at;
-            let Op::Receive { into, .. } = pending.op else { return };
-            let many = into != ReceiveInto::Own;
+            let Op::Receive { into, .. } = &pending.op else { return };
+            let (many, most) = match into {
+                ReceiveInto::Own => (false, RECV_BYTES),
+                ReceiveInto::Given { range, .. } => (false, range.len()),
+                ReceiveInto::Small => (true, SMALL_RECEIVE_BYTES),
+                ReceiveInto::Large => (true, RECV_BYTES),
+            };
             let host = &mut self.hosts[at.host as usize];
             let quirks = host.options.quirks;
             let max = if quirks && host.rng.chance(1.0 / 32.0) {
-                1 + host.rng.below(64) as usize
-            } else if into == ReceiveInto::Small {
-                SMALL_RECEIVE_BYTES
+                (1 + host.rng.below(64) as usize).min(most)
             } else {
-                RECV_BYTES
+                most
             };
             let dry = many && quirks && host.rng.chance(1.0 / 512.0);
             let result = if dry {
@@ -247,11 +250,26 @@ impl Engine {
             };
             let more = many && result.as_ref().is_ok_and(|data| !data.is_empty());
             let token = pending_token(self, id);
+            let mut given = None;
             if !more {
                 self.receiving.remove(&socket);
-                self.take_op(id);
+                if let Some(Pending { op: Op::Receive { into, .. }, .. }) = self.take_op(id)
+                    && let ReceiveInto::Given { buf, range } = into
+                {
+                    given = Some((buf, range.start));
+                }
             }
-            let outcome = Outcome::Received(result.map(|data| RecvBuf::from_vec(data.to_vec())));
+            let outcome = match given {
+                None => Outcome::Received(result.map(|data| RecvBuf::from_vec(data.to_vec()))),
+                Some((mut buf, start)) => {
+                    let filled = result.map(|data| {
+                        let filled = start..start + data.len();
+                        buf[filled.clone()].copy_from_slice(&data);
+                        filled
+                    });
+                    Outcome::Filled(filled, buf)
+                }
+            };
             self.deliver(at, token, outcome, more);
         }
     }
@@ -308,10 +326,13 @@ impl Engine {
                 self.accepting.retain(|_, op| *op != id);
                 Outcome::Accepted(Err(cancelled()))
             }
-            Op::Receive { stream, .. } => {
+            Op::Receive { stream, into } => {
                 let socket = self.socket_of(&stream);
                 self.receiving.remove(&socket);
-                Outcome::Received(Err(cancelled()))
+                match into {
+                    ReceiveInto::Given { buf, .. } => Outcome::Filled(Err(cancelled()), buf),
+                    _ => Outcome::Received(Err(cancelled())),
+                }
             }
             Op::Send { stream, data, .. } => {
                 let socket = self.socket_of(&stream);

@@ -271,6 +271,16 @@ impl Uring {
             ReceiveInto::Small => Some(SMALL_RECEIVE_GROUP),
             ReceiveInto::Large => Some(LARGE_RECEIVE_GROUP),
             ReceiveInto::Own => None,
+            ReceiveInto::Given { mut buf, range } => {
+                assert!(!range.is_empty(), "a receive into nothing");
+                let target = &mut buf[range.clone()];
+                let entry = opcode::Recv::new(fd, target.as_mut_ptr(), target.len() as u32).build();
+                return self.start(
+                    token,
+                    entry,
+                    InFlight::ReceiveGiven { _stream: stream, buf, start: range.start },
+                );
+            }
         };
         if let Some(group) = group.filter(|_| self.multishot_receive) {
             let entry = opcode::RecvMulti::new(fd, group).build();

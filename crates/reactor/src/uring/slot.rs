@@ -39,6 +39,11 @@ pub(super) enum InFlight {
         _stream: Handle,
         buf: Vec<u8>,
     },
+    ReceiveGiven {
+        _stream: Handle,
+        buf: IoBuf,
+        start: usize,
+    },
     Send {
         stream: Handle,
         data: SendData,
@@ -208,6 +213,9 @@ impl Uring {
                 unsafe { buf.set_len(bytes) };
                 RecvBuf::from_vec(buf)
             })),
+            InFlight::ReceiveGiven { buf, start, .. } => {
+                Outcome::Filled(size(result).map(|bytes| start..start + bytes), buf)
+            }
             InFlight::Send { stream, data, message } => {
                 drop(stream);
                 self.slots.put_spare(message);

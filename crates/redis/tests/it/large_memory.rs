@@ -107,3 +107,93 @@ fn clients_that_stop_in_the_middle_of_a_large_value_hold_little_and_their_values
         thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Large values are received where they are written from, small commands into shared buffers: both on one connection, sent in
+/// parts of all lengths.
+#[test]
+fn large_values_and_small_commands_by_turns_on_one_connection_are_each_answered() {
+    let server =
+        TestServer::with(Setup { options: Options { port: 0, ..Options::default() }, ..Setup::default() });
+    let mut rng = Rng::from_seed(8);
+    let lens = [1_048_577, 1_200_000, 4 << 20, 1_310_720, 3_000_001];
+    let values: Vec<Vec<u8>> = lens.iter().map(|&len| noise(len as u64)[..len].to_vec()).collect();
+    let mut bytes = Vec::new();
+    for (n, value) in values.iter().enumerate() {
+        bytes.extend(encode(&[b"SET", format!("key{n}").as_bytes(), value]));
+        bytes.extend(encode(&["STRLEN", &format!("key{n}")]));
+        bytes.extend(encode(&[
+            b"APPEND",
+            format!("key{n}").as_bytes(),
+            &value[..1_048_600.min(value.len())],
+        ]));
+        bytes.extend(encode(&["PING"]));
+    }
+    let mut client = server.client();
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        let most = [20, 5_000, 70_000, 900_000][rng.below(4) as usize];
+        let (now, later) = rest.split_at((1 + rng.below(most) as usize).min(rest.len()));
+        client.send(now);
+        rest = later;
+        if rng.below(8) == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    for (n, value) in values.iter().enumerate() {
+        let appended = &value[..1_048_600.min(value.len())];
+        assert_eq!(client.read().to_string(), "OK");
+        assert_eq!(client.read().to_string(), value.len().to_string());
+        assert_eq!(client.read().to_string(), (value.len() + appended.len()).to_string());
+        assert_eq!(client.read().to_string(), "PONG");
+        let whole = [&value[..], appended].concat();
+        assert!(is_value(&server.client().line(&format!("GET key{n}")), &whole), "key{n}");
+    }
+}
+
+#[test]
+fn clients_that_go_in_the_middle_of_a_large_value_leave_nothing_and_harm_nobody() {
+    let server =
+        TestServer::with(Setup { options: Options { port: 0, ..Options::default() }, ..Setup::default() });
+    let mut rng = Rng::from_seed(21);
+    let value = noise(3);
+    for n in 0..60 {
+        let mut client = server.client();
+        let command = encode(&[b"SET", &b"gone"[..], &value]);
+        client.send(&command[..1_100_000 + rng.below(2_500_000) as usize]);
+        if n % 2 == 0 {
+            thread::sleep(Duration::from_micros(rng.below(3_000)));
+        }
+    }
+    let mut other = server.client();
+    assert_eq!(other.line("EXISTS gone").to_string(), "0");
+    assert_eq!(other.call(&[&b"SET"[..], b"stays", &value]).to_string(), "OK");
+    assert!(is_value(&other.line("GET stays"), &value));
+    drop(other);
+    let waiting = &server.server().stats.input_waiting_bytes;
+    let until = Instant::now() + Duration::from_secs(20);
+    while waiting.load(Ordering::Relaxed) > 0 {
+        assert!(Instant::now() < until, "memory of clients that are gone is still counted");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_drive_that_fills_in_the_middle_of_a_large_value_says_so_and_the_connection_goes_on() {
+    let server =
+        TestServer::with(Setup { options: Options { port: 0, ..Options::default() }, ..Setup::default() });
+    let mut client = server.client();
+    let value = noise(4);
+    let mut stored = 0;
+    let refusal = loop {
+        let reply = client.call(&[b"SET", format!("key{stored}").as_bytes(), &value]).to_string();
+        if reply != "OK" {
+            break reply;
+        }
+        stored += 1;
+        assert!(stored < 2_000, "the drive never fills");
+    };
+    assert!(refusal.contains("full") || refusal.contains("space"), "{refusal}");
+    assert_eq!(client.line("PING").to_string(), "PONG", "in step after what was dropped");
+    assert_eq!(client.line(&format!("EXISTS key{stored}")).to_string(), "0");
+    assert!(is_value(&client.line("GET key0"), &value));
+}

@@ -77,6 +77,8 @@ macro_rules! contract_tests {
             streams::a_dropped_listener_frees_its_address,
             streams::held_receive_buffers_do_not_block_others,
             streams::long_and_short_messages_in_turns_arrive_whole,
+            streams::given_memory_and_shared_buffers_by_turns_take_a_stream_in_order,
+            streams::a_receive_into_given_memory_that_is_dropped_loses_nothing,
             streams::sends_cancelled_in_flight_harm_nothing,
         }
     };

@@ -3,7 +3,9 @@
 use super::{PATIENCE, Place};
 use bytes::Bytes;
 use pumice_base::rng::Rng;
-use pumice_reactor::{Addr, ListenOptions, Listener, RecvHalf, Stream, sleep, spawn, timeout, yield_now};
+use pumice_reactor::{
+    Addr, Came, IoBuf, ListenOptions, Listener, RecvHalf, Stream, sleep, spawn, timeout, yield_now,
+};
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
@@ -336,6 +338,79 @@ pub async fn long_and_short_messages_in_turns_arrive_whole(place: Place) {
         assert_eq!(receive(&mut far, len).await, data, "message {number} of {len} bytes");
         sending.await.unwrap().unwrap();
     }
+}
+
+/// Takes `len` bytes, by turns into shared buffers and into memory of its own, of which it fills a part.
+async fn receive_by_turns(half: &mut RecvHalf, len: usize) -> Vec<u8> {
+    let mut got = Vec::new();
+    let mut filled = 0;
+    for turn in 0.. {
+        if got.len() >= len {
+            break;
+        }
+        if turn % 20 == 0 {
+            got.extend_from_slice(&half.recv().await.unwrap());
+            continue;
+        }
+        let range = turn % 7..(turn % 7 + 1 + turn * 1000).min(100_000);
+        let (came, buf) = half.recv_into(IoBuf::zeroed(100_000), range.clone()).await;
+        match came.unwrap() {
+            Came::Buf(received) => got.extend_from_slice(&received),
+            Came::Filled(bytes) => {
+                filled += bytes;
+                let end = range.start + bytes;
+                assert!(end <= range.end);
+                got.extend_from_slice(&buf[range.start..end]);
+                assert!(buf[..range.start].iter().chain(&buf[end..]).all(|&byte| byte == 0), "only there");
+            }
+        }
+    }
+    assert!(filled > 100_000, "{filled} of {len} bytes came into the given memory");
+    got
+}
+
+pub async fn given_memory_and_shared_buffers_by_turns_take_a_stream_in_order(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let near = Stream::connect(&addr).await.unwrap();
+    let (far, _) = listener.accept().await.unwrap();
+    let (mut half, _sender) = far.split();
+    let data: Vec<u8> = (0..3_000_000u32).map(|at| (at / 3 + at) as u8 | 1).collect();
+    let sent = data.clone();
+    let sending = spawn(async move {
+        near.send_one(sent).await.0.unwrap();
+        near
+    });
+    assert!(receive_by_turns(&mut half, data.len()).await == data);
+    drop(sending.await.unwrap());
+    for _ in 0..2 {
+        let (came, _) = half.recv_into(IoBuf::zeroed(10), 0..10).await;
+        assert!(matches!(came.unwrap(), Came::Filled(0)), "the end");
+        assert!(half.recv().await.unwrap().is_empty());
+    }
+}
+
+pub async fn a_receive_into_given_memory_that_is_dropped_loses_nothing(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let near = Stream::connect(&addr).await.unwrap();
+    let (far, _) = listener.accept().await.unwrap();
+    let (mut half, _sender) = far.split();
+    let mut got = Vec::new();
+    let mut sent = Vec::new();
+    for round in 0..40u8 {
+        let given = half.recv_into(IoBuf::zeroed(4096), 0..4096);
+        if let Ok((came, buf)) = timeout(Duration::from_micros(u64::from(round) * 20), given).await {
+            match came.unwrap() {
+                Came::Buf(received) => got.extend_from_slice(&received),
+                Came::Filled(bytes) => got.extend_from_slice(&buf[..bytes]),
+            }
+        }
+        near.send_one(vec![round; 500]).await.0.unwrap();
+        sent.extend_from_slice(&[round; 500]);
+    }
+    while got.len() < sent.len() {
+        got.extend_from_slice(&half.recv().await.unwrap());
+    }
+    assert_eq!(got, sent);
 }
 
 pub async fn sends_cancelled_in_flight_harm_nothing(place: Place) {
