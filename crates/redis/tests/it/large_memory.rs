@@ -35,6 +35,15 @@ fn most(waiting: &AtomicU64) -> u64 {
     most
 }
 
+fn forgets_input_of_those_gone(server: &TestServer) {
+    let waiting = &server.server().stats.input_waiting_bytes;
+    let until = Instant::now() + Duration::from_secs(20);
+    while waiting.load(Ordering::Relaxed) > 0 {
+        assert!(Instant::now() < until, "memory of clients that are gone is still counted");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn is_value(reply: &Reply, value: &[u8]) -> bool {
     matches!(reply, Reply::Bulk(bytes) if bytes == value)
 }
@@ -100,12 +109,7 @@ fn clients_that_stop_in_the_middle_of_a_large_value_hold_little_and_their_values
         assert!(is_value(&client.line(&format!("GET key{n}")), value), "key{n}");
     }
     drop((stopped, other));
-    let waiting = &server.server().stats.input_waiting_bytes;
-    let until = Instant::now() + Duration::from_secs(20);
-    while waiting.load(Ordering::Relaxed) > 0 {
-        assert!(Instant::now() < until, "memory of clients that are gone is still counted");
-        thread::sleep(Duration::from_millis(5));
-    }
+    forgets_input_of_those_gone(&server);
 }
 
 /// Large values are received where they are written from, small commands into shared buffers: both on one connection, sent in
@@ -169,12 +173,7 @@ fn clients_that_go_in_the_middle_of_a_large_value_leave_nothing_and_harm_nobody(
     assert_eq!(other.call(&[&b"SET"[..], b"stays", &value]).to_string(), "OK");
     assert!(is_value(&other.line("GET stays"), &value));
     drop(other);
-    let waiting = &server.server().stats.input_waiting_bytes;
-    let until = Instant::now() + Duration::from_secs(20);
-    while waiting.load(Ordering::Relaxed) > 0 {
-        assert!(Instant::now() < until, "memory of clients that are gone is still counted");
-        thread::sleep(Duration::from_millis(5));
-    }
+    forgets_input_of_those_gone(&server);
 }
 
 #[test]
