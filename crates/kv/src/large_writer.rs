@@ -110,9 +110,9 @@ impl LargeWriter {
     pub async fn take_back(&mut self, buf: IoBuf, filled: usize) -> Result<(), WriteError> {
         self.len += filled as u64;
         self.store.counters.user_bytes.add(filled as u64);
-        if let Some(building) = &mut self.building {
-            building.take_back(buf, filled);
-        }
+        let building =
+            self.building.as_mut().expect("what was lent is taken back before anything else is done");
+        building.take_back(buf, filled);
         self.go_on().await
     }
 

@@ -5,7 +5,7 @@
 //! 1. [`Driver::submit`] takes an operation with everything it needs, owned, and a [`Token`]. It never fails and
 //!    never completes inside the call: failures come back as completions too.
 //! 2. Each token gets exactly one *final* completion (`more == false`), also after [`Driver::cancel`]. Only
-//!    [`Op::Accept`] and [`Op::Receive`] with `many` may complete several times before (`more == true`).
+//!    [`Op::Accept`] and [`Op::Receive`] into shared buffers may complete several times before (`more == true`).
 //! 3. The driver keeps the operation's buffer *and* handle until the final completion and then gives the buffer back
 //!    inside the [`Outcome`]. Each [`Op`] names the outcome that answers it; a refused or cancelled operation
 //!    answers with the same variant holding an error (`ECANCELED` when cancelled).

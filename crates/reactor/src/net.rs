@@ -119,20 +119,17 @@ impl Inner {
     }
 
     async fn recv_into(&self, buf: IoBuf, range: Range<usize>) -> (io::Result<Came>, IoBuf) {
+        const HERE: &str = "the given memory is here but while it is received into, and that answers with it";
         // What is under way into shared buffers ends first, and is handed out first.
         self.many.restart(&self.core);
         let mut given = Some(buf);
-        let nothing = || IoBuf::with_capacity(0);
         loop {
             if self.ended.get() {
-                return (Ok(Came::Filled(0)), given.unwrap_or_else(nothing));
+                return (Ok(Came::Filled(0)), given.expect(HERE));
             }
-            let mut start = || match given.take() {
-                Some(buf) => {
-                    let into = ReceiveInto::Given { buf, range: range.clone() };
-                    Op::Receive { stream: self.handle.clone(), into }
-                }
-                None => unreachable!("the given memory comes back before the next receive"),
+            let mut start = || {
+                let into = ReceiveInto::Given { buf: given.take().expect(HERE), range: range.clone() };
+                Op::Receive { stream: self.handle.clone(), into }
             };
             match poll_fn(|context| self.many.poll_next(&self.core, context, &mut start)).await {
                 // Not one that a dropped future had begun with other memory.
@@ -142,7 +139,7 @@ impl Inner {
                 }
                 outcome => {
                     if let Some(result) = self.received(outcome) {
-                        return (result.map(Came::Buf), given.unwrap_or_else(nothing));
+                        return (result.map(Came::Buf), given.expect(HERE));
                     }
                 }
             }

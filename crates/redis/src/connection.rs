@@ -322,7 +322,8 @@ impl Connection {
 
     /// Memory for what comes, if that is much of a value, and all clients' input has not taken its share of memory.
     fn lend(&mut self) -> Option<(IoBuf, Range<usize>)> {
-        if !self.receiver.fills_memory() {
+        // First what costs nothing: nearly all that comes is short.
+        if self.streaming.is_none() || !self.receiver.fills_memory() {
             return None;
         }
         let (_, total) = self.note_input(self.counted_bytes);

@@ -2,7 +2,7 @@
 //!
 //! The buffer begins with room for a segment's header, then the frame's header, then records, each behind room for its own
 //! header. What depends on the place (addresses, the segment's life) is filled in by [`FrameBuf::place`] when a segment is
-//! there, and again for another segment when the write failed: payloads are copied here once and nowhere else.
+//! there, and again for another segment when the write failed: payloads are copied (or received) here once and nowhere else.
 
 use std::ops::Range;
 
@@ -42,8 +42,8 @@ struct Slot {
     payload_bytes: usize,
     kind: u8,
     seq: Option<u64>,
-    /// Of the payload and what else does not depend on the place; `None` after it was shortened.
-    crc: Option<Crc32c>,
+    /// Of the payload so far and what else does not depend on the place.
+    crc: Crc32c,
 }
 
 /// Whether the frame that is placed opens its segment.
@@ -76,7 +76,7 @@ impl FrameBuf {
     /// Begins a record whose payload follows.
     pub(crate) fn begin(&mut self, kind: u8, seq: Option<u64>) {
         self.used = record::padded(self.used);
-        let crc = Some(record::begin_payload_crc(seq));
+        let crc = record::begin_payload_crc(seq);
         self.records.push(Slot { at: self.used, payload_bytes: 0, kind, seq, crc });
         self.used += record::total_bytes(0, seq.is_some());
     }
@@ -90,9 +90,7 @@ impl FrameBuf {
             self.used += bytes.len();
             let last = self.records.last_mut().expect("a record was begun");
             last.payload_bytes += bytes.len();
-            if let Some(crc) = &mut last.crc {
-                crc.update(bytes);
-            }
+            last.crc.update(bytes);
         }
     }
 
@@ -112,9 +110,7 @@ impl FrameBuf {
         debug_assert!(matches!(self.body, Body::Lent));
         let from = self.page + self.used;
         let last = self.records.last_mut().expect("a record was begun");
-        if let Some(crc) = &mut last.crc {
-            crc.update(&buf[from..from + filled]);
-        }
+        last.crc.update(&buf[from..from + filled]);
         last.payload_bytes += filled;
         self.used += filled;
         self.body = Body::Open(buf);
@@ -125,7 +121,9 @@ impl FrameBuf {
         let last = self.records.last_mut().expect("a record was begun");
         self.used -= last.payload_bytes - payload_bytes;
         last.payload_bytes = payload_bytes;
-        last.crc = None;
+        let mut crc = record::begin_payload_crc(last.seq);
+        crc.update(self.payload());
+        self.records.last_mut().expect("a record was begun").crc = crc;
     }
 
     /// Of the last record.
@@ -136,16 +134,7 @@ impl FrameBuf {
 
     /// Ends the last record. Whoever finds no room for the frame comes again with the same one.
     pub(crate) fn end(&mut self, kind: u8) {
-        let last = self.records.last().expect("a record was begun");
-        let shortened = last.crc.is_none().then(|| {
-            let mut crc = record::begin_payload_crc(last.seq);
-            crc.update(self.payload());
-            crc
-        });
-        if let Some(last) = self.records.last_mut() {
-            last.kind = kind;
-            last.crc = shortened.or(last.crc);
-        }
+        self.records.last_mut().expect("a record was begun").kind = kind;
     }
 
     /// Bytes that the last record's payload can still take.
@@ -198,8 +187,7 @@ impl FrameBuf {
             let addr = Addr::new(place.addr.segment(), place.addr.offset() + slot.at as u32);
             let len = slot.payload_bytes as u32;
             let out = &mut frame[slot.at..end];
-            let crc = slot.crc.expect("every record was ended").value();
-            record::encode_head(out, life, addr, len, slot.kind, slot.seq, crc);
+            record::encode_head(out, life, addr, len, slot.kind, slot.seq, slot.crc.value());
             let total = record::total_bytes(slot.payload_bytes, slot.seq.is_some());
             out[total..].fill(0);
             ptrs.push(RecordPtr { addr, len: total as u32 });
