@@ -496,8 +496,10 @@ impl Commit {
             skipped: forming.skipped(self.next_seq),
         }
         .encode(&mut forming.buf[forming.frame_at..], frame_addr);
-        let cost = forming.buf.capacity();
         forming.buf.truncate(padded);
+        // It stays in the tail for a while.
+        forming.buf.shrink_to_fit();
+        let cost = forming.buf.capacity();
         let data = forming.buf.freeze();
         let end = forming.start.offset() + padded as u32;
         let open = self.lanes.open_mut(forming.lane);

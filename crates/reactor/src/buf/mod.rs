@@ -1,8 +1,8 @@
 //! Buffers: aligned ones for files, received ones from sockets.
 
-mod buddies;
 mod pool;
 mod recv;
+mod runs;
 
 pub(crate) use pool::Pool;
 pub use recv::RecvBuf;
@@ -94,6 +94,13 @@ impl IoBuf {
     /// Shortens to `len`; nothing if it is shorter already.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+    }
+
+    /// Gives back the memory that is not in use, where it can be given back in part.
+    pub fn shrink_to_fit(&mut self) {
+        if let Some(pool) = &self.home {
+            pool.shorten(&mut self.piece, self.len);
+        }
     }
 
     /// Empties it.

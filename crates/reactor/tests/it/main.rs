@@ -3,6 +3,7 @@
 
 #[macro_use]
 mod contract;
+mod buffers;
 mod contract_real;
 mod contract_sim;
 mod cores;
