@@ -15,11 +15,11 @@ pub fn filter_hash(key: &[u8]) -> u64 {
     stable_hash64(SEED, key)
 }
 
-/// Builds the filter of keys with these hashes.
-pub fn build(hashes: &[u64], bits_per_key: usize) -> Vec<u8> {
-    let blocks = (hashes.len() * bits_per_key).div_ceil(BLOCK_BYTES * 8).max(1);
+/// Builds the filter of so many keys with these hashes.
+pub fn build(keys: usize, hashes: impl Iterator<Item = u64>, bits_per_key: usize) -> Vec<u8> {
+    let blocks = (keys * bits_per_key).div_ceil(BLOCK_BYTES * 8).max(1);
     let mut filter = vec![0u8; blocks * BLOCK_BYTES];
-    for &hash in hashes {
+    for hash in hashes {
         let block = block_of(hash, blocks);
         for bit in bits_of(hash) {
             filter[block * BLOCK_BYTES + bit / 8] |= 1 << (bit % 8);

@@ -306,8 +306,8 @@ impl<'a> TableWriter<'a> {
     pub async fn add(&mut self, key: &[u8], entry: &KeyEntry, new: &mut NewTables) -> Result<(), StoreError> {
         let (builder, limit) = self.builder.get_or_insert_with(|| {
             self.next_id += 1;
-            let builder = TableBuilder::new(self.next_id - 1, self.slice, self.filter_bits);
-            (builder, self.store.table_limit(self.group))
+            let limit = self.store.table_limit(self.group);
+            (TableBuilder::new(self.next_id - 1, self.slice, self.filter_bits, limit), limit)
         });
         builder.add(key, entry);
         if builder.payload_bytes() >= *limit { self.send(new).await } else { Ok(()) }

@@ -1,6 +1,6 @@
 //! A memtable: the newest versions of the keys written since the last flush.
 //!
-//! Rows lie in one vector, keys and inline values in an arena; a hash index finds a row in one probe, so that a
+//! Rows lie in a list, keys and inline values in an arena; a hash index finds a row in one probe, so that a
 //! write costs no comparison of neighbours. Order is made late: rows that a scan has not yet seen are put into
 //! a two-level sorted list when one comes, once each, and a flush sorts what is left. (Rejected: a skip list or
 //! B-tree, which charges every write for scans that may never come.)
@@ -15,6 +15,7 @@ use hashbrown::HashTable;
 use pumice_segment::{Addr, RecordPtr};
 use smallvec::SmallVec;
 
+use crate::chunked::Chunked;
 use crate::entry::{Body, KeyEntry};
 use crate::types::Seq;
 
@@ -113,8 +114,8 @@ struct Row {
 /// See the head of this file.
 #[derive(Default)]
 pub struct Memtable {
-    rows: Vec<Row>,
-    olds: Vec<Version>,
+    rows: Chunked<Row>,
+    olds: Chunked<Version>,
     index: HashTable<u32>,
     arena: Vec<Vec<u8>>,
     arena_bytes: usize,
@@ -127,8 +128,8 @@ pub struct Memtable {
 impl Memtable {
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
-        self.rows.len() * size_of::<Row>()
-            + self.olds.len() * size_of::<Version>()
+        self.rows.bytes()
+            + self.olds.bytes()
             + self.index.capacity() * 5
             + self.ordered * 4
             + self.arena_bytes

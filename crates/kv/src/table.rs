@@ -9,6 +9,7 @@ use pumice_base::checksum::crc32c_seeded;
 use pumice_segment::{Addr, RecordPtr};
 
 use crate::block::BlockBuilder;
+use crate::chunked::Chunked;
 use crate::codec::{Cursor, put_varint};
 use crate::entry::{Body, KeyEntry};
 use crate::filter;
@@ -20,6 +21,8 @@ pub const BLOCK_BYTES: usize = 4096 - 64;
 pub const TABLE_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of the footer.
 pub const FOOTER_BYTES: usize = 64;
+/// What a table may exceed its size by: the block that crosses the line.
+const ROOM_BYTES: usize = 16 << 10;
 const MAGIC: [u8; 8] = *b"PUMKVTAB";
 const VERSION: u32 = 1;
 
@@ -215,7 +218,7 @@ pub struct TableBuilder {
     out: Vec<u8>,
     block: BlockBuilder,
     index: Index,
-    hashes: Vec<u64>,
+    hashes: Chunked<u64>,
     filter_bits_per_key: usize,
     last_key: Vec<u8>,
     /// The last block's place, whose separator awaits the next key.
@@ -223,8 +226,8 @@ pub struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// A table `id` for `slice`.
-    pub fn new(id: u64, slice: SliceId, filter_bits_per_key: usize) -> Self {
+    /// A table `id` for `slice`, of about `bytes`.
+    pub fn new(id: u64, slice: SliceId, filter_bits_per_key: usize, bytes: usize) -> Self {
         let meta = TableMeta {
             id,
             slice,
@@ -241,10 +244,11 @@ impl TableBuilder {
         };
         Self {
             meta,
-            out: Vec::with_capacity(64 * 1024),
+            // Growing by halves would touch as much memory again. What is not written to costs nothing.
+            out: Vec::with_capacity(bytes + ROOM_BYTES),
             block: BlockBuilder::default(),
             index: Index::default(),
-            hashes: Vec::new(),
+            hashes: Chunked::default(),
             filter_bits_per_key,
             last_key: Vec::new(),
             pending: None,
@@ -303,7 +307,7 @@ impl TableBuilder {
         let meta = &mut self.meta;
         meta.max_key = Bytes::from(self.last_key);
         meta.head_at = self.out.len() as u32;
-        let filter = filter::build(&self.hashes, self.filter_bits_per_key);
+        let filter = filter::build(self.hashes.len(), self.hashes.iter().copied(), self.filter_bits_per_key);
         let start = self.out.len();
         self.out.extend_from_slice(&[0; 4]);
         self.out.extend_from_slice(&(filter.len() as u32).to_le_bytes());

@@ -118,7 +118,7 @@ fn entries() -> Vec<(Vec<u8>, KeyEntry)> {
 
 /// An input of the table target: which part it is, then the part. Parts: a block, a head, a whole table.
 pub fn table_seeds() -> Vec<Vec<u8>> {
-    let mut builder = TableBuilder::new(TABLE_ID, SliceId(1), 10);
+    let mut builder = TableBuilder::new(TABLE_ID, SliceId(1), 10, 64 << 10);
     entries().iter().for_each(|(key, entry)| builder.add(key, entry));
     let (meta, table) = builder.finish();
     let head = &table[meta.head_at as usize..][..meta.head_len as usize];

@@ -107,7 +107,7 @@ fn entries() -> Vec<(&'static [u8], KeyEntry)> {
 }
 
 fn table() -> (TableMeta, Bytes) {
-    let mut builder = TableBuilder::new(77, SliceId(2), 10);
+    let mut builder = TableBuilder::new(77, SliceId(2), 10, 64 << 10);
     entries().iter().for_each(|(key, entry)| builder.add(key, entry));
     builder.finish()
 }
@@ -165,7 +165,7 @@ fn key_tables_keep_their_layout() {
 /// Blocks of many entries: restart points, prefix compression, separators, a filter of several lines.
 #[test]
 fn long_key_tables_keep_their_layout() {
-    let mut builder = TableBuilder::new(5, SliceId(0), 14);
+    let mut builder = TableBuilder::new(5, SliceId(0), 14, 64 << 10);
     for i in 0..2000u64 {
         let entry = KeyEntry {
             seq: 10 * i,
