@@ -11,6 +11,10 @@ use pumice_compare::phase::{EngineKind, WorkerSpec};
 use pumice_compare::suite::{Context, SUITES};
 use pumice_compare::{Result, bound, worker};
 
+/// As the server has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 #[command(version, about = "Pumice beside its peers and the device's own limit")]
 struct Cli {

@@ -66,7 +66,19 @@ pub struct StoreOptions {
 }
 
 /// The least memory a store works in.
-pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+pub const MEMORY_BYTES_MIN: u64 = 24 << 20;
+
+/// A process before it holds anything: its code, and what the runtime takes.
+const PROCESS_BYTES: u64 = 16 << 20;
+/// A core's registered memory, receive buffers, and what its allocator keeps.
+const CORE_BYTES: u64 = 8 << 20;
+
+/// The stores' part of a process's memory, in bytes, when the process is to stay within `all` with so many cores
+/// (threads of the reactor) and stores. A quarter at least is others': clients' buffers, and what allocators round up.
+pub fn memory_of_process(all: u64, cores: u64, stores: u64) -> u64 {
+    let others = (all / 4).max(PROCESS_BYTES + cores * CORE_BYTES);
+    all.saturating_sub(others).max(stores * MEMORY_BYTES_MIN)
+}
 
 impl Default for StoreOptions {
     fn default() -> Self {
@@ -106,11 +118,11 @@ impl Budget {
     /// Of a drive of so many channels.
     pub fn of(options: &StoreOptions, channels: u16) -> Self {
         let all = options.memory_bytes.max(MEMORY_BYTES_MIN);
-        let memtable = options.memtable_bytes.unwrap_or((all / 10).clamp(6 << 20, 128 << 20));
+        let memtable = options.memtable_bytes.unwrap_or((all / 10).clamp(2 << 20, 128 << 20));
         let tail = (all / 16).clamp(2 << 20, 64 << 20);
-        let undurable = (all / 16).clamp(4 << 20, (u64::from(channels) * UNDURABLE_A_CHANNEL).max(8 << 20));
+        let undurable = (all / 16).clamp(2 << 20, (u64::from(channels) * UNDURABLE_A_CHANNEL).max(8 << 20));
         // Merging, cleaning and pieces of large values under way.
-        let working = (all / 8).clamp(12 << 20, 64 << 20);
+        let working = (all / 8).clamp(6 << 20, 64 << 20);
         let victims = if channels > 1 { (all / 16).min(48 << 20) } else { 0 };
         let working = working + victims;
         let rest = all.saturating_sub(2 * memtable + tail + undurable + working);

@@ -67,6 +67,8 @@ pub struct Options {
     pub directory: PathBuf,
     /// Memory budget of the whole server, in bytes: what CONFIG GET maxmemory answers.
     pub memory_bytes: u64,
+    /// What INFO tells as `mem_allocator`.
+    pub allocator: &'static str,
     /// Seed of random replies (RANDOMKEY, SPOP…) and of the run id.
     pub seed: u64,
 }
@@ -85,6 +87,7 @@ impl Default for Options {
             port: 6379,
             directory: PathBuf::from("."),
             memory_bytes: 256 << 20,
+            allocator: "unknown",
             seed: 0,
         }
     }

@@ -113,7 +113,7 @@ pub struct ServeArgs {
     /// Serving threads, each with its own ring; one more does cold work [default: the machine's cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
-    /// Memory for caches and buffers, over all drives [default: a quarter of the machine's]
+    /// Memory of the process, 64MiB at least and 24MiB for each further drive [default: a quarter of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// When a write is acknowledged [default: always]

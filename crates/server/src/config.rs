@@ -23,8 +23,8 @@ pub const PATROL_DAYS: f64 = 28.0;
 /// Most serving threads.
 const CORES_MAX: u16 = 1024;
 const PATROL_DAYS_MAX: f64 = 36_500.0;
-/// The least memory a server runs in.
-pub const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// The least memory a server of one drive runs in.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
 /// What the server runs with.
 #[derive(Clone, Debug)]
@@ -124,9 +124,14 @@ impl Settings {
         if let Some(text) = &http {
             text.parse::<Addr>().map_err(|e| Stop::doing(format!("--http {text}"), e))?;
         }
-        let memory_bytes = args.memory.or(file_memory).unwrap_or_else(default_memory_bytes);
-        if memory_bytes < MEMORY_BYTES_MIN {
-            return Err(Stop::because("--memory must be at least 64MiB"));
+        let devices = or(args.device, file.device);
+        let memory_min = memory_bytes_min(devices.len());
+        let memory_bytes =
+            args.memory.or(file_memory).unwrap_or_else(|| machine_memory_share().max(memory_min));
+        if memory_bytes < memory_min {
+            let drives =
+                if devices.len() > 1 { format!(" for {} drives", devices.len()) } else { String::new() };
+            return Err(Stop::because(format!("--memory must be at least {}MiB{drives}", memory_min >> 20)));
         }
         let cert = args.redis_tls_cert.or(file.redis_tls_cert);
         let key = args.redis_tls_key.or(file.redis_tls_key);
@@ -152,7 +157,7 @@ impl Settings {
         logging::check(&log)?;
         Ok(Self {
             data: args.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
-            devices: or(args.device, file.device),
+            devices,
             redis,
             http,
             cores,
@@ -173,11 +178,16 @@ fn machine_cores() -> u16 {
     std::thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(1024))
 }
 
-/// A quarter of the machine's memory, at least [`MEMORY_BYTES_MIN`]; 1 GiB where the kernel does not say.
-fn default_memory_bytes() -> u64 {
+/// The least memory a server of so many drives runs in.
+fn memory_bytes_min(drives: usize) -> u64 {
+    MEMORY_BYTES_MIN + drives.saturating_sub(1) as u64 * pumice_kv::MEMORY_BYTES_MIN
+}
+
+/// A quarter of the machine's memory; 1 GiB where the kernel does not say.
+fn machine_memory_share() -> u64 {
     let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     });
-    total.map_or(1 << 30, |kib| (kib * 1024 / 4).max(MEMORY_BYTES_MIN))
+    total.map_or(1 << 30, |kib| kib * 1024 / 4)
 }

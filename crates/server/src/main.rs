@@ -28,7 +28,8 @@ use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
 
-/// The system's allocator gives memory back late and shares locks between cores.
+/// The system's allocator gives memory back late and shares locks between cores. Without huge pages, and of the version that
+/// keeps less: `docs/decisions/0031-memory-is-the-process-s.md`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -264,7 +264,11 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
 
     let started = pumice_reactor::now();
     let options = NodeOptions {
-        memory_bytes: node_memory(settings.memory_bytes),
+        memory_bytes: pumice_kv::memory_of_process(
+            settings.memory_bytes,
+            u64::from(settings.cores) + 1,
+            devices.len() as u64,
+        ),
         durability: match settings.durability {
             DurabilityArg::Always => pumice_kv::Durability::Always,
             DurabilityArg::Everysec => pumice_kv::Durability::EverySecond,
@@ -356,11 +360,6 @@ async fn open_device(spec: &DeviceSpec, make_bytes: Option<u64>) -> Result<Devic
     Ok(device)
 }
 
-/// The drives' part of `--memory`; clients' buffers have the rest.
-fn node_memory(all: u64) -> u64 {
-    (all / 4 * 3).max(crate::config::MEMORY_BYTES_MIN)
-}
-
 fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop> {
     let settings = &shared.settings;
     let seed = drives::new_id()?;
@@ -389,6 +388,7 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         port: port.unwrap_or(0),
         directory: std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone()),
         memory_bytes: settings.memory_bytes,
+        allocator: "mimalloc",
         seed: u64::from_le_bytes(seed[..8].try_into().expect("16 bytes")),
     })
 }

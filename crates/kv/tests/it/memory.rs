@@ -9,7 +9,7 @@ const MEMORY: u64 = 64 << 20;
 const MEMTABLE: u64 = 6 << 20;
 const TAIL: u64 = 4 << 20;
 const UNDURABLE: u64 = 4 << 20;
-const WORKING: u64 = 12 << 20;
+const WORKING: u64 = 8 << 20;
 /// What tables and rows share.
 const SHARED: u64 = MEMORY - 2 * MEMTABLE - TAIL - UNDURABLE - WORKING;
 const KEYS: u64 = 5_000;

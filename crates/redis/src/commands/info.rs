@@ -180,7 +180,7 @@ fn memory(ctx: &Ctx, lines: &mut Lines) {
     lines.add("mem_fragmentation_ratio", "1.00");
     let of_clients = [&stats.input_waiting_bytes, &stats.transaction_bytes, &stats.output_waiting_bytes];
     lines.add("mem_clients_normal", of_clients.into_iter().map(load).sum::<u64>());
-    lines.add("mem_allocator", "system");
+    lines.add("mem_allocator", ctx.server.options.allocator);
 }
 
 fn persistence(ctx: &Ctx, lines: &mut Lines) {

@@ -31,6 +31,9 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
     assert!(stdout(&run(&["--version"])).starts_with("pumice "));
     check_exit(&run(&["serve", "--no-such-flag"]), 2, "--no-such-flag");
     check_exit(&run(&["serve", "--memory", "much"]), 2, "is not a size");
+    check_exit(&run(&["serve", "--memory", "63MiB"]), 2, "at least 64MiB");
+    let two = ["serve", "--memory", "64MiB", "--device", "a", "--device", "b"];
+    check_exit(&run(&two), 2, "at least 88MiB for 2 drives");
     check_exit(&run(&["serve", "--device", "emu:nothing"]), 2, "no preset");
     assert!(stdout(&run(&["completions", "bash"])).contains("_pumice"));
     for seconds in ["-1", "0", "nan", "1e300"] {

@@ -5,6 +5,7 @@ mod cli;
 mod common;
 mod emulated;
 mod hardship;
+mod memory;
 mod one_drive;
 mod process;
 mod raw;

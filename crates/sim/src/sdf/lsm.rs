@@ -23,7 +23,7 @@ use bytes::Bytes;
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device};
-use pumice_kv::{Batch, MEMORY_BYTES_MIN, SliceId, Store, StoreFormat, StoreOptions, WriteError};
+use pumice_kv::{Batch, SliceId, Store, StoreFormat, StoreOptions, WriteError};
 use pumice_reactor::{JoinHandle, now, sleep, spawn};
 
 use super::Run;
@@ -44,6 +44,8 @@ const BLOCKS_ALONE: u32 = 24;
 const BLOCK_RATE: f64 = 32_768.0 / 1_432_000.0;
 /// Of the store over the whole card: in proportion to it as a hundredth of the paper's server would be.
 const MEMORY_BYTES: u64 = 1 << 30;
+/// Of each store where every channel has one.
+const MEMORY_BYTES_ALONE: u64 = 64 << 20;
 /// Log between two checkpoints, in bytes: the default is a third of the scaled card.
 const LOG_MAX_BYTES: u64 = 64 << 20;
 
@@ -193,7 +195,7 @@ async fn fresh(seed: u64, points: Vec<u16>, ms: u64, by_channel: bool) -> Result
     let most = points.iter().copied().max().unwrap_or(1);
     let stores = if by_channel {
         let spec = format!("emu:sdf,channels=1,blocks={BLOCKS_ALONE}");
-        Stores::open(&spec, u64::from(CHANNELS), most, MEMORY_BYTES_MIN).await?
+        Stores::open(&spec, u64::from(CHANNELS), most, MEMORY_BYTES_ALONE).await?
     } else {
         Stores::open(&format!("emu:sdf,blocks={BLOCKS_ALONE}"), 1, most, MEMORY_BYTES).await?
     };

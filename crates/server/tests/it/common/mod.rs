@@ -85,8 +85,9 @@ impl Server {
         let stderr = std::fs::File::options().create(true).append(true).open(&log).unwrap();
         let before = stderr.metadata().unwrap().len();
         let mut child = pumice()
-            .args(["serve", "--redis", "127.0.0.1:0", "--memory", "128MiB", "--cores", "2", "--data"])
+            .args(["serve", "--redis", "127.0.0.1:0", "--cores", "2", "--data"])
             .arg(data)
+            .args(if more.contains(&"--memory") { &[][..] } else { &["--memory", "128MiB"] })
             .args(more)
             .stdout(Stdio::piped())
             .stderr(stderr)

@@ -1,0 +1,72 @@
+//! The process stays within `--memory`, the smallest as well, while it writes and reads several times as much.
+
+use std::fs;
+
+use crate::common::Server;
+
+const MEMORY_BYTES: u64 = 64 << 20;
+const CLIENTS: u64 = 16;
+const DEPTH: u64 = 16;
+const KEYS_EACH: u64 = 8_000;
+const VALUE_BYTES: usize = 1024;
+
+/// Most memory that the process had, but for the pages of its program: those of a test's build are many more.
+fn peak_bytes(server: &Server) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let field = |name: &str| -> u64 {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    };
+    field("VmHWM:") - field("RssFile:")
+}
+
+/// Whether the kernel gives huge pages to whoever did not ask: small objects then hold whole ones.
+fn huge_pages_always() -> bool {
+    fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
+        .is_ok_and(|text| text.contains("[always]"))
+}
+
+fn for_each_client(server: &Server, run: impl Fn(&mut redis::Connection, u64) + Sync) {
+    std::thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            let run = &run;
+            let mut client = server.client();
+            scope.spawn(move || run(&mut client, number));
+        }
+    });
+}
+
+#[test]
+fn the_least_memory_is_enough_for_the_whole_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--memory", "64MiB", "--durability", "everysec"]);
+    let value = [b'v'; VALUE_BYTES];
+    // The second round overwrites, and has tables merged.
+    for _ in 0..2 {
+        for_each_client(&server, |client, number| {
+            for first in (0..KEYS_EACH).step_by(DEPTH as usize) {
+                let mut pipe = redis::pipe();
+                for n in first..first + DEPTH {
+                    pipe.set(format!("{number}:{n}"), &value).ignore();
+                }
+                let _: () = pipe.query(client).unwrap();
+            }
+        });
+    }
+    for_each_client(&server, |client, number| {
+        for first in (0..KEYS_EACH / 2).step_by(DEPTH as usize) {
+            let mut pipe = redis::pipe();
+            for n in first..first + DEPTH {
+                // Far apart, so that no read serves the next one as well.
+                pipe.get(format!("{number}:{}", n * 4_999 % KEYS_EACH));
+            }
+            let values: Vec<Vec<u8>> = pipe.query(client).unwrap();
+            assert!(values.iter().all(|read| read[..] == value));
+        }
+    });
+    let (peak, most) =
+        (peak_bytes(&server), if huge_pages_always() { 2 * MEMORY_BYTES } else { MEMORY_BYTES });
+    println!("{peak} bytes at most");
+    assert!(peak <= most, "{peak} bytes of {most}");
+    server.stop();
+}
