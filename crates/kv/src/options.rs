@@ -112,8 +112,11 @@ pub(crate) struct Budget {
     pub victims: u64,
 }
 
+/// What key tables have before rows have half.
+const TABLES_FIRST_BYTES: u64 = 16 << 20;
 /// Written and not yet on flash, for each channel: one stripe on its way and one behind it.
 const UNDURABLE_A_CHANNEL: u64 = 512 << 10;
+
 impl Budget {
     /// Of a drive of so many channels.
     pub fn of(options: &StoreOptions, channels: u16) -> Self {
@@ -127,6 +130,8 @@ impl Budget {
         let working = working + victims;
         let rest = all.saturating_sub(2 * memtable + tail + undurable + working);
         let pieces = (all / 16).clamp(6 << 20, 32 << 20);
-        Self { memtable, tables: rest / 2, rows: rest / 2, tail, undurable, pieces, victims }
+        // Where memory is short, heads come first: a GET that must read one reads tens of KiB.
+        let tables = (rest / 2).max((rest / 8 * 7).min(TABLES_FIRST_BYTES));
+        Self { memtable, tables, rows: rest - tables, tail, undurable, pieces, victims }
     }
 }
