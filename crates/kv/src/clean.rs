@@ -51,7 +51,8 @@ use crate::victims::Victims;
 
 pub const TICK: Duration = Duration::from_millis(50);
 pub const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// Once users have been held to what cleaning wins, it goes on at its full speed for so long.
+/// Once users have been held to what cleaning wins, it goes on at its full speed for so long; commits pad little for so long after
+/// it was last needed.
 const HASTE: Duration = Duration::from_secs(1);
 /// Of `seal_turn`: who moves something takes one.
 pub const SEAL_TURNS: u64 = 256;
@@ -114,7 +115,7 @@ pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
     let (mut barren, mut spared, mut most_free, mut accepted, mut merges) = (0u32, 0u32, 0, 0, 0);
     let mut victims = Victims::default();
-    let mut held_at = None;
+    let (mut held_at, mut cleaned_at) = (None, None);
     let mut second_looks = SecondLooks::new();
     while !store.is_closing() {
         store.bury_large_values().await;
@@ -132,10 +133,13 @@ pub async fn clean_task(store: Arc<Inner>) {
         let free = store.heap.free_segments();
         let target = store.free_target();
         if free >= target && !victims.are_under_way() {
+            store.heap.spare(cleaned_at.is_some_and(|cleaned| now().since(cleaned) < HASTE));
             store.rest(&mut released, &mut victims).await;
             continue;
         }
         let started = now();
+        cleaned_at = Some(started);
+        store.heap.spare(true);
         if store.is_pacing_due() {
             held_at = Some(started);
         }
@@ -225,7 +229,7 @@ impl Inner {
     /// Free segments below which cleaning takes what there is: enough for what is written while one is cleaned, or while a merge
     /// wins as much, no more, because every segment kept free is dead data cleaned too early.
     fn needed_target(&self) -> u32 {
-        (self.segments / 128).clamp(4, 24) + self.merge_room.load(Ordering::Relaxed)
+        (self.segments / 192).clamp(4, 24) + self.merge_room.load(Ordering::Relaxed)
     }
 
     /// Free segments below which cleaning starts: on a drive of several channels with victims that are worth it, up to what the

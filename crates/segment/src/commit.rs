@@ -24,6 +24,7 @@ use bytes::Bytes;
 use pumice_reactor::{IoBuf, Nanos, spawn};
 use smallvec::SmallVec;
 
+use crate::company::Company;
 use crate::inner::Inner;
 use crate::lanes::Lanes;
 use crate::layout::frame::{self, FrameHeader};
@@ -42,8 +43,11 @@ const FRAME_BUFFER_MIN_BYTES: usize = 16 << 10;
 const PIPELINE_BYTES: usize = 256 << 10;
 /// Payload whose checksum may be computed anew under the lock, because its record carries its own number.
 const NUMBERED_MAX_BYTES: u32 = 32 << 10;
-/// A commit that waits for company waits for so much at most.
-const GATHERED_BYTES: usize = 256 << 10;
+/// With so much a commit waits for no company: writing more takes longer in proportion, and half of the users can fill the next
+/// one meanwhile.
+const LARGE_BYTES: usize = 64 << 10;
+/// The same where what it pads is cleaned soon.
+const LARGE_BYTES_SPARING: usize = 256 << 10;
 /// Writes side by side in one segment, at most.
 const FLYING_MAX: usize = 2;
 /// Of several lanes, a frame that holds so much is full: what is appended at once is written at once, on several channels. Of
@@ -68,6 +72,8 @@ pub(crate) struct Forming {
     first_seq: u64,
     count: u32,
     live: u32,
+    /// Appends that end in it.
+    appends: u32,
     since: Nanos,
     lane: usize,
 }
@@ -83,6 +89,8 @@ pub(crate) struct Sealed {
     pub more: bool,
     /// Bytes counted against the bound on un-durable bytes.
     pub counted: usize,
+    /// Appends that end in it.
+    pub appends: u32,
     pub padding: usize,
 }
 
@@ -118,8 +126,7 @@ pub(crate) struct Commit {
     pub flying: VecDeque<Flying>,
     /// Frames that set out while another was being written.
     pub beside: u64,
-    /// A pump waits for the forming frame to fill.
-    pub gathering: bool,
+    pub company: Company,
     pub undurable_bytes: usize,
     frame_bytes_lately: usize,
     /// Write everything up to here without waiting for more.
@@ -147,7 +154,7 @@ impl Commit {
             pumps: 0,
             flying: VecDeque::with_capacity(FLYING_MAX.max(lanes)),
             beside: 0,
-            gathering: false,
+            company: Company::default(),
             undurable_bytes: 0,
             frame_bytes_lately: FRAME_BUFFER_MIN_BYTES,
             force_seq: 0,
@@ -158,8 +165,10 @@ impl Commit {
     }
 
     /// The pump waits for company, which is now complete.
-    fn is_gathered(&self) -> bool {
-        self.gathering && self.has_company()
+    fn is_gathered(&self, inner: &Inner) -> bool {
+        let is_gathered =
+            |forming: &Forming| forming.is_large(inner) || self.company.is_complete(forming.appends);
+        self.company.is_awaited() && self.forming.as_ref().is_some_and(is_gathered)
     }
 
     /// The first frame that a recovery replays from `replay_from` on, as far as is known here; 0 when nothing is.
@@ -282,15 +291,13 @@ impl Commit {
         starts
     }
 
-    /// Whether the forming frame should wait for more: users that cleaning holds back are let on together, and every
-    /// commit of a few of them pads a page that is cleaned later. Not where commits were small lately: a lone user's.
-    pub(crate) fn awaits_company(&self, inner: &Inner) -> bool {
-        inner.pace.is_on() && self.frame_bytes_lately > FRAME_BUFFER_MIN_BYTES && !self.has_company()
-    }
-
-    fn has_company(&self) -> bool {
-        let enough = self.frame_bytes_lately.min(GATHERED_BYTES);
-        self.forming.as_ref().is_none_or(|forming| forming.used >= enough)
+    /// How long the forming frame should wait for more.
+    pub(crate) fn awaits_company(&mut self, inner: &Inner, at: Nanos) -> Option<Duration> {
+        let forming = self.forming.as_ref().filter(|forming| !forming.is_large(inner))?;
+        if !self.flying.is_empty() {
+            return None;
+        }
+        self.company.wait(forming.appends, forming.since, at)
     }
 
     /// When the forming frame took its first record.
@@ -386,6 +393,7 @@ impl Commit {
             first_seq: self.next_seq,
             count: 0,
             live: 0,
+            appends: 0,
             since: pumice_reactor::now(),
             lane,
         });
@@ -447,7 +455,7 @@ impl Commit {
     /// Ends the forming frame and queues it.
     pub(crate) fn seal(&mut self, inner: &Inner, more: bool) {
         let Some(mut forming) = self.forming.take() else { return };
-        self.gathering = false;
+        self.company.sealed(forming.appends);
         let page = inner.page_bytes();
         let padded = forming.used.next_multiple_of(page);
         if padded > forming.buf.len() {
@@ -526,6 +534,7 @@ impl Commit {
             last_seq,
             more,
             counted: forming.used - forming.frame_at - frame::HEADER_BYTES,
+            appends: forming.appends,
             padding: padded - forming.used,
         });
     }
@@ -568,6 +577,11 @@ impl Commit {
 }
 
 impl Forming {
+    fn is_large(&self, inner: &Inner) -> bool {
+        let is_sparing = inner.is_sparing.load(Ordering::Relaxed);
+        self.used >= if is_sparing { LARGE_BYTES_SPARING } else { LARGE_BYTES }
+    }
+
     /// Of the numbers up to `next_seq`, those that are none of its records'.
     fn skipped(&self, next_seq: u64) -> u16 {
         let skipped = next_seq - self.first_seq - u64::from(self.count);
@@ -644,11 +658,15 @@ pub(crate) fn append(
             commit.undurable_bytes += record::padded(ptr.len as usize);
             ptrs.push(ptr);
         }
+        if let Some(forming) = &mut commit.forming {
+            forming.appends += 1;
+            commit.company.came();
+        }
         last_seq = commit.next_seq - 1;
         start_pump = !records.is_empty() && commit.starts_pump(inner);
         // What forms now is due long before the next sync.
         let is_first = std::mem::take(&mut commit.awaits_sync);
-        wake_pump = !start_pump && (is_first || commit.sealed.len() > queued || commit.is_gathered());
+        wake_pump = !start_pump && (is_first || commit.sealed.len() > queued || commit.is_gathered(inner));
     }
     inner.counters.records.fetch_add(records.len() as u64, Ordering::Relaxed);
     inner.counters.appends.fetch_add(1, Ordering::Relaxed);

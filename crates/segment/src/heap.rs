@@ -596,6 +596,12 @@ impl Heap {
         table.free_count().saturating_sub(table.user_floor())
     }
 
+    /// While on, what a commit pads is soon cleaned: commits of many users at once are made larger than the drive's speed asks
+    /// for.
+    pub fn spare(&self, on: bool) {
+        self.inner.is_sparing.store(on, Ordering::Relaxed);
+    }
+
     /// Starts or stops holding user appends to what cleaning wins: see [`Heap::earn`].
     pub fn pace(&self, on: bool) {
         self.inner.pace.set(on, self.inner.segment_bytes);

@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub pump_wake: Notify,
     pub room: Notify,
     pub pace: Pace,
+    /// Commits are to pad as little as possible.
+    pub is_sparing: AtomicBool,
     pub meta: MetaLog,
     /// By lane (`writer::lanes`).
     pub writers: [Writer; writer::LANES],
@@ -143,6 +145,7 @@ impl Inner {
             pump_wake: Notify::new(),
             room: Notify::new(),
             pace: Pace::default(),
+            is_sparing: AtomicBool::new(false),
             meta,
             writers: std::array::from_fn(|_| Writer::default()),
             next_lane: AtomicUsize::new(0),

@@ -17,6 +17,7 @@
 mod addr;
 mod ahead;
 mod commit;
+mod company;
 mod error;
 mod fetch;
 mod framebuf;

@@ -19,8 +19,6 @@ use crate::{CommitFailed, Durability, HeapError, Stream, metalog};
 
 /// How long records may wait for company when nobody waits for them.
 const GATHER: Duration = Duration::from_millis(100);
-/// The same when users wait for it, while cleaning holds them to what it wins and so milliseconds at a time anyway.
-const GATHER_PACED: Duration = Duration::from_micros(300);
 /// Everything is synced this often in everysec mode.
 const SYNC_EVERY: Duration = Duration::from_millis(900);
 
@@ -59,10 +57,11 @@ impl Commit {
         if let (Some(since), Some(first_seq)) = (self.forming_since(), self.forming_first_seq()) {
             let forced = first_seq <= self.force_seq;
             let rest = after(since, GATHER, at);
-            let rest_paced = after(since, GATHER_PACED, at);
-            if mode == Durability::Always && !forced && !rest_paced.is_zero() && self.awaits_company(inner) {
-                self.gathering = true;
-                return Step::Wait(rest_paced);
+            if mode == Durability::Always
+                && !forced
+                && let Some(rest) = self.awaits_company(inner, at)
+            {
+                return Step::Wait(rest);
             }
             if mode == Durability::Always || forced || rest.is_zero() {
                 self.seal(inner, false);
@@ -278,6 +277,7 @@ fn written(inner: &Arc<Inner>, frame: Sealed, took: Duration) {
                 commit.durable_frames = frame.number + 1;
             }
             commit.undurable_bytes -= frame.counted;
+            commit.company.left(frame.appends, took);
             // Numbers that were taken for moves count once nothing waits before them.
             let last_seq = if commit.is_idle() { commit.next_seq - 1 } else { frame.last_seq };
             if !frame.more {
@@ -294,6 +294,9 @@ fn written(inner: &Arc<Inner>, frame: Sealed, took: Duration) {
             }
             drop(table);
             ended.push((frame, took));
+        }
+        if commit.flying.is_empty() {
+            commit.company.quiet(now());
         }
         let max = inner.options.undurable_max_bytes;
         room = before > max / 2 && commit.undurable_bytes <= max / 2;

@@ -1,11 +1,8 @@
-//! What commit frames hold: numbers that others take while they form, and company while cleaning holds users back.
-
-use std::time::Duration;
+//! What commit frames hold: numbers that others take while they form.
 
 use crate::common::*;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{FaultOp, FileFault, HostId, HostOptions, World};
-use pumice_reactor::{now, sleep, spawn};
 use pumice_segment::{AppendClass, FormatOptions, Heap, HeapOptions, RecordIn};
 
 async fn on_both<F: AsyncFn(Device)>(check: F) {
@@ -181,52 +178,6 @@ fn records_keep_their_own_numbers_where_a_failed_program_moves_them() {
             let found: Vec<_> = commit.iter().map(|record| (record.seq, record.payload.to_vec())).collect();
             let expected = [(1, &b"before"[..]), (last - 8, b"a"), (last, b"b")];
             assert_eq!(found, expected.map(|(seq, payload)| (seq, payload.to_vec())));
-        })
-        .unwrap_or_else(|halt| panic!("{halt}"));
-}
-
-/// Users that are let on together share a commit while cleaning has to keep up; one that is alone does not wait.
-#[test]
-fn while_users_are_held_back_commits_wait_for_company() {
-    let (world, host) = world();
-    world
-        .block_on(host, async move {
-            let heap = fresh(options()).await;
-            let mut commits = Vec::new();
-            for is_paced in [false, true] {
-                heap.pace(is_paced);
-                // Commits are large lately.
-                let large = append_waiting(&heap, &[&[0; 100 << 10]]).await;
-                heap.wait_durable(large.first_seq).await.expect("durable");
-                let before = heap.stats().commits;
-                let tasks = (0..8u64).map(|index| {
-                    let heap = heap.clone();
-                    spawn(async move {
-                        sleep(Duration::from_micros(30 * index)).await;
-                        let appended = append_waiting(&heap, &[&[1; 8 << 10]]).await;
-                        heap.wait_durable(appended.first_seq).await.expect("durable");
-                    })
-                });
-                for task in tasks.collect::<Vec<_>>() {
-                    task.await.expect("task");
-                }
-                commits.push(heap.stats().commits - before);
-            }
-            assert!(commits[0] > 2 && commits[1] == 1, "{commits:?}");
-            let mut waited = Vec::new();
-            for is_paced in [false, true] {
-                heap.pace(is_paced);
-                for round in 0..40 {
-                    let began = now();
-                    let appended = append_waiting(&heap, &[b"alone"]).await;
-                    heap.wait_durable(appended.first_seq).await.expect("durable");
-                    // By then no commit was large lately.
-                    if round == 39 {
-                        waited.push(began.elapsed());
-                    }
-                }
-            }
-            assert!(waited[1] < waited[0] * 2, "{waited:?}");
         })
         .unwrap_or_else(|halt| panic!("{halt}"));
 }

@@ -5,6 +5,7 @@ mod ahead;
 mod commit_frames;
 mod commits_side_by_side;
 mod common;
+mod company;
 mod faults;
 mod formats;
 mod ftl;
