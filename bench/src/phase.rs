@@ -142,10 +142,31 @@ pub struct PhaseResult {
     pub disk_peak_bytes: u64,
     /// Operations done in each whole second.
     pub per_second: Vec<u64>,
+    /// What the device was like in each of them.
+    #[serde(default)]
+    pub device_per_second: Vec<DeviceSecond>,
     /// Figures only this engine or step has.
     pub extra: BTreeMap<String, f64>,
     /// What went wrong, if anything did; the figures then cover what was done before.
     pub error: Option<String>,
+}
+
+/// A second of the device under a store.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceSecond {
+    /// Bytes read and written, for everybody.
+    pub bytes: u64,
+    /// How long the requests that ended took, all together, from being queued to their end.
+    pub request_ms: u64,
+    /// Processor time that the machine's host gave to others.
+    pub stolen_seconds: f64,
+}
+
+impl DeviceSecond {
+    /// How long the device's requests took for each MiB. With as much in flight, its throughput is in inverse proportion.
+    pub fn ms_per_mib(&self) -> f64 {
+        ratio(self.request_ms as f64, self.bytes as f64 / f64::from(1 << 20))
+    }
 }
 
 impl PhaseResult {

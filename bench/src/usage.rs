@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::phase::DeviceSecond;
+
 /// Counters since the start of the process (or the machine, for `device_*`). Subtract two to get a phase's.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
@@ -71,6 +73,44 @@ fn device_stat(path: &Path) -> Option<Vec<u64>> {
     let (major, minor) = (libc::major(dev), libc::minor(dev));
     let text = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
     Some(text.split_whitespace().filter_map(|n| n.parse().ok()).collect())
+}
+
+/// What a device has done since the machine's start, and what its host has kept from the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceTime {
+    /// Bytes read and written, for everybody.
+    bytes: u64,
+    /// How long all requests together have taken, from being queued to their end.
+    request_ms: u64,
+    /// Processor time that the machine was ready to use and its host gave to others.
+    stolen_ticks: u64,
+}
+
+impl DeviceTime {
+    /// That of the device that holds `path`.
+    pub fn now(path: &Path) -> DeviceTime {
+        let stat = device_stat(path).unwrap_or_default();
+        let field = |i: usize| stat.get(i).copied().unwrap_or(0);
+        let processors = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let stolen = processors.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse().ok());
+        DeviceTime {
+            bytes: (field(2) + field(6)) * 512,
+            request_ms: field(3) + field(7),
+            stolen_ticks: stolen.unwrap_or(0),
+        }
+    }
+
+    /// What the time since `earlier` was like.
+    pub fn since(&self, earlier: &DeviceTime) -> DeviceSecond {
+        let stolen_ticks = self.stolen_ticks.saturating_sub(earlier.stolen_ticks);
+        // SAFETY: sysconf only reads.
+        let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        DeviceSecond {
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            request_ms: self.request_ms.saturating_sub(earlier.request_ms),
+            stolen_seconds: stolen_ticks as f64 / per_second,
+        }
+    }
 }
 
 /// CPU seconds of another process so far (all threads), by the kernel's clock ticks.

@@ -9,7 +9,7 @@ use crate::engine::rocksdb::Rocksdb;
 use crate::engine::{Blocking, Shared, drive_blocking, largest_file, scan_blocking};
 use crate::keys::{KEY_BYTES, Values};
 use crate::phase::{EngineKind, PhaseResult, PhaseSpec, Work, WorkerResult, WorkerSpec};
-use crate::usage::{self, Usage};
+use crate::usage::{self, DeviceTime, Usage};
 use crate::{Result, fio};
 
 /// Longest wait for background work to come to rest.
@@ -137,6 +137,7 @@ pub struct Meter<'a> {
     started: Instant,
     before: Usage,
     done_before: u64,
+    device_before: DeviceTime,
     /// What is known so far; the loop's own figures are filled in by it.
     pub result: PhaseResult,
 }
@@ -146,13 +147,17 @@ impl<'a> Meter<'a> {
     pub fn start(spec: &'a WorkerSpec, phase: &PhaseSpec) -> Meter<'a> {
         usage::reset_peak_memory();
         let result = PhaseResult { name: phase.name.clone(), ..PhaseResult::default() };
-        Meter { spec, started: Instant::now(), before: Usage::now(&spec.dir), done_before: 0, result }
+        let (before, device_before) = (Usage::now(&spec.dir), DeviceTime::now(&spec.dir));
+        Meter { spec, started: Instant::now(), before, done_before: 0, device_before, result }
     }
 
     /// Called each second with the operations done so far.
     pub fn sample(&mut self, done: u64) {
         self.result.per_second.push(done - self.done_before);
         self.done_before = done;
+        let device = DeviceTime::now(&self.spec.dir);
+        self.result.device_per_second.push(device.since(&self.device_before));
+        self.device_before = device;
         self.result.disk_peak_bytes = self.result.disk_peak_bytes.max(usage::disk_bytes(&self.spec.dir));
     }
 
