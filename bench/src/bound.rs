@@ -42,20 +42,27 @@ pub struct GreedyRun {
     pub keys: usize,
     /// Segments kept free.
     pub reserve: usize,
-    /// Overwrites, in multiples of `keys`.
+    /// Overwrites before those that count, in multiples of `keys`.
+    pub overwritten_before: f64,
+    /// Overwrites that count, in multiples of `keys`.
     pub overwrites: f64,
 }
 
-/// Write amplification over the whole run: (user + moved records) / user records, from a freshly loaded drive.
+/// Write amplification over the overwrites that count: (user + moved records) / user records. The drive was freshly loaded before the
+/// first.
 pub fn greedy_simulated(run: GreedyRun) -> f64 {
     let mut log = Log::new(run);
     for key in 0..run.keys {
         log.append(key as u32);
     }
+    let before = (run.keys as f64 * run.overwritten_before) as u64;
     let user = (run.keys as f64 * run.overwrites) as u64;
     let mut rng = Rng::new(7);
     let mut moved = 0u64;
-    for _ in 0..user {
+    for done in 0..before + user {
+        if done == before {
+            moved = 0;
+        }
         log.append(rng.below(run.keys as u64) as u32);
         while log.free.len() <= run.reserve {
             moved += log.clean();
