@@ -321,7 +321,7 @@ async fn get(store: &Store, values: &Values, index: u64) -> Result<Seen> {
     let entry = match store.peek(slice, &key) {
         Peek::Found(entry) => Some(entry),
         Peek::Absent => None,
-        Peek::NeedsFlash => store.get(slice, &key).await?,
+        Peek::NeedsFlash(hint) => store.get_at(slice, &key, hint).await?,
     };
     match entry {
         None => Ok(Seen::Missing),

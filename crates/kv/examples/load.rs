@@ -217,7 +217,7 @@ async fn get(load: &Load, n: u64) {
     let entry = match load.store.peek(slice, &key) {
         Peek::Found(entry) => Some(entry),
         Peek::Absent => None,
-        Peek::NeedsFlash => load.store.get(slice, &key).await.expect("get"),
+        Peek::NeedsFlash(hint) => load.store.get_at(slice, &key, hint).await.expect("get"),
     };
     assert_eq!(entry.expect("every key is there").value.len(), load.args.value_bytes);
 }

@@ -20,7 +20,7 @@ use crate::filter::filter_hash;
 use crate::flights::Flights;
 use crate::store::Inner;
 use crate::table::{Head, TableMeta};
-use crate::types::{Peek, SliceId};
+use crate::types::{Hint, Peek, SliceId};
 use crate::version::{Table, Version};
 
 #[derive(Clone)]
@@ -167,14 +167,14 @@ impl Inner {
     pub fn peek_tables(&self, version: &Version, key: &[u8]) -> Peek<KeyEntry> {
         let hash = filter_hash(key);
         for table in version.covering(key) {
-            let Some(head) = table.head() else { return Peek::NeedsFlash };
+            let Some(head) = table.head() else { return Peek::NeedsFlash(Hint::default()) };
             if !head.may_contain(hash) {
                 continue;
             }
             let Some(block) = head.index.block_of(key) else { continue };
             let (offset, _) = head.index.place(block);
             let Some(block) = self.cache.get(table.meta.slice, table.meta.id, offset) else {
-                return Peek::NeedsFlash;
+                return Peek::NeedsFlash(Hint::default());
             };
             match block.get(key) {
                 Ok(Some(entry)) => {
@@ -182,7 +182,7 @@ impl Inner {
                     return Peek::Found(entry);
                 }
                 Ok(None) => self.counters.false_positives.add(1),
-                Err(_) => return Peek::NeedsFlash,
+                Err(_) => return Peek::NeedsFlash(Hint::default()),
             }
         }
         Peek::Absent

@@ -76,4 +76,6 @@ pub use scan::{Direction, Scan, SliceSet, Want};
 pub use snapshot::Snapshot;
 pub use stats::{CounterValues, StoreStats};
 pub use store::Store;
-pub use types::{Entry, EntryView, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX, ValueView};
+pub use types::{
+    Entry, EntryView, Hint, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX, ValueView,
+};

@@ -7,7 +7,7 @@ use crate::entry::{Body, KeyEntry};
 use crate::memtable::{NewBody, NewVersion};
 use crate::slice::key_hash;
 use crate::store::{Inner, Store, entry_of, value_in};
-use crate::types::{Entry, EntryView, Meta, Peek, SliceId, ValueView};
+use crate::types::{Entry, EntryView, Hint, Known, Meta, Peek, SliceId, ValueView};
 
 /// What the memtables of a slice say of a key.
 enum InMemtables<R> {
@@ -29,7 +29,7 @@ impl Store {
             && let Some(row) = state.rows.get(key)
         {
             if row.large.is_some() {
-                return Peek::NeedsFlash;
+                return Peek::NeedsFlash(Hint::default());
             }
             inner.counters.row_hits.add(1);
             return Peek::Found(look(EntryView {
@@ -39,7 +39,7 @@ impl Store {
                 value: ValueView::Shared(&row.value),
             }));
         }
-        let hash = key_hash(key);
+        let (hash, epoch) = (key_hash(key), state.epoch);
         let mut look = Some(look);
         let mut answer = InMemtables::Silent;
         for memtable in std::iter::once(&state.active).chain(&state.sealed) {
@@ -61,19 +61,22 @@ impl Store {
                 match inner.peek_tables(&version, key) {
                     Peek::Found(found) => found,
                     Peek::Absent => return Peek::Absent,
-                    Peek::NeedsFlash => return Peek::NeedsFlash,
+                    Peek::NeedsFlash(hint) => return Peek::NeedsFlash(hint),
                 }
             }
         };
-        let Some(look) = look else { return Peek::NeedsFlash };
-        inner.peek_value(key, &found).map(|entry| {
-            look(EntryView {
+        let Some(look) = look else { return Peek::NeedsFlash(Hint::default()) };
+        match inner.peek_value(key, &found) {
+            Peek::Found(entry) => Peek::Found(look(EntryView {
                 tag: entry.tag,
                 expire_ms: entry.expire_ms,
                 seq: entry.seq,
                 value: ValueView::Shared(&entry.value),
-            })
-        })
+            })),
+            Peek::Absent => Peek::Absent,
+            Peek::NeedsFlash(_) if found.large => Peek::NeedsFlash(Hint::default()),
+            Peek::NeedsFlash(_) => Peek::NeedsFlash(Hint(Some(Known { epoch, found }))),
+        }
     }
 
     /// The key's newest version, if memory knows it.
@@ -116,14 +119,14 @@ impl Store {
 fn seen<R>(found: &NewVersion<'_>, look: &mut Option<impl FnOnce(EntryView<'_>) -> R>) -> InMemtables<R> {
     match found.body {
         NewBody::Tombstone => InMemtables::Answered(Peek::Absent),
-        _ if found.large => InMemtables::Answered(Peek::NeedsFlash),
+        _ if found.large => InMemtables::Answered(Peek::NeedsFlash(Hint::default())),
         NewBody::Inline(value) => match look.take() {
             Some(look) => {
                 let NewVersion { seq, expire_ms, tag, .. } = *found;
                 let view = EntryView { tag, expire_ms, seq, value: ValueView::Inline(value) };
                 InMemtables::Answered(Peek::Found(look(view)))
             }
-            None => InMemtables::Answered(Peek::NeedsFlash),
+            None => InMemtables::Answered(Peek::NeedsFlash(Hint::default())),
         },
         NewBody::Record(_) => InMemtables::Record(found.to_entry()),
     }
@@ -134,14 +137,14 @@ impl Inner {
     fn peek_value(&self, key: &[u8], found: &KeyEntry) -> Peek<Entry> {
         match &found.body {
             Body::Tombstone => Peek::Absent,
-            _ if found.large => Peek::NeedsFlash,
+            _ if found.large => Peek::NeedsFlash(Hint::default()),
             Body::Inline(value) => Peek::Found(entry_of(found, Bytes::copy_from_slice(value))),
             Body::Record(ptr) => match self.heap.peek(self.place_of(*ptr)) {
                 Some(record) => match value_in(&record.payload, key) {
                     Some(value) => Peek::Found(entry_of(found, value)),
-                    None => Peek::NeedsFlash,
+                    None => Peek::NeedsFlash(Hint::default()),
                 },
-                None => Peek::NeedsFlash,
+                None => Peek::NeedsFlash(Hint::default()),
             },
         }
     }

@@ -48,7 +48,7 @@ impl Inner {
             None => match self.peek_tables(&slice.version, key) {
                 Peek::Found(shadowed) => Some(shadowed),
                 Peek::Absent => None,
-                Peek::NeedsFlash => {
+                Peek::NeedsFlash(_) => {
                     let mut queue = lock(&self.uncounted);
                     if queue.len() < QUEUE_MAX && self.cache.holds_all() {
                         queue.push_back((id, Bytes::copy_from_slice(key)));

@@ -32,7 +32,7 @@ use crate::record;
 use crate::slice::{Slice, key_hash};
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
-use crate::types::{Entry, Meta, Seq, SliceId};
+use crate::types::{Entry, Hint, Known, Meta, Seq, SliceId};
 use crate::version::Version;
 
 /// The store of one drive. Clones are handles on the same store; any core may use them.
@@ -138,54 +138,33 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when what lies on flash is not what was written.
-    pub async fn get(&self, slice: SliceId, key: &[u8]) -> Result<Option<Entry>, StoreError> {
-        let inner = &self.inner;
+    pub fn get(&self, slice: SliceId, key: &[u8]) -> impl Future<Output = Result<Option<Entry>, StoreError>> {
+        self.get_at(slice, key, Hint::default())
+    }
+
+    /// [`Store::get`] of a key that was looked up a moment ago, and goes on from there.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get_at(&self, slice: SliceId, key: &[u8], hint: Hint) -> Result<Option<Entry>, StoreError> {
+        let inner = &*self.inner;
         inner.counters.gets.add(1);
-        let mut last_stale = None;
-        loop {
-            let (epoch, found, version) = {
-                let state = inner.slice(slice);
-                if let Some(row) = state.rows.get(key) {
-                    inner.counters.row_hits.add(1);
-                    return Ok(Some(row.clone()));
-                }
-                (state.epoch, state.in_memtables(key_hash(key), key), state.version.clone())
-            };
-            let found = match found {
-                Some(entry) => Some(entry),
-                None => match inner.find_in_tables(&version, key).await {
-                    Err(error) if inner.version_changed(slice, &version) && error.may_be_stale() => continue,
-                    found => found?,
-                },
-            };
-            let Some(found) = found.filter(|entry| !entry.is_tombstone()) else { return Ok(None) };
-            // The pin comes before the look-up that the pieces are taken from, so that none is reused.
-            let pin = if found.large { Some(Arc::new(inner.heap.pin())) } else { None };
-            if found.large && inner.newest_seq(slice, key, &version).is_some_and(|seq| seq != found.seq) {
-                continue;
-            }
-            match inner.value_of(slice, key, &found).await {
-                Ok(mut entry) => {
-                    if let (Some(pin), Some(large)) = (pin, entry.large.take()) {
-                        let mut pinned = LargeRef::clone(&large);
-                        pinned.pin = Some(pin);
-                        entry.large = Some(Arc::new(pinned));
-                    } else {
-                        // A copy of its own to keep: the record came in a larger buffer, a frame of many perhaps, and
-                        // what reads come into is the best memory for that.
-                        if found.record().is_some() {
-                            entry.value = Bytes::copy_from_slice(&entry.value);
-                        }
-                        inner.slice(slice).fill(epoch, key, entry.clone());
-                    }
+        if let Some(Known { epoch, found }) = hint.0
+            && let Some(ptr) = found.record()
+        {
+            match inner.read_value(slice, key, ptr).await {
+                Ok(value) => {
+                    let mut entry = entry_of(&found, value);
+                    inner.keep_row(slice, epoch, key, &found, &mut entry);
                     return Ok(Some(entry));
                 }
-                Err(error) if error.may_be_stale() && last_stale != Some(found.seq) => {
-                    last_stale = Some(found.seq);
-                }
+                // It was moved, or overwritten and cleaned, since it was looked up.
+                Err(error) if error.may_be_stale() => {}
                 Err(error) => return Err(error),
             }
         }
+        // A small future for the usual case: a connection with many GETs at once holds one for each.
+        Box::pin(inner.look_up(slice, key)).await
     }
 
     /// [`Store::get`] without reading the value.
@@ -465,16 +444,68 @@ impl Inner {
         Ok(entry)
     }
 
+    /// [`Store::get`] from the beginning.
+    async fn look_up(&self, slice: SliceId, key: &[u8]) -> Result<Option<Entry>, StoreError> {
+        let mut last_stale = None;
+        loop {
+            let (epoch, found, version) = {
+                let state = self.slice(slice);
+                if let Some(row) = state.rows.get(key) {
+                    self.counters.row_hits.add(1);
+                    return Ok(Some(row.clone()));
+                }
+                (state.epoch, state.in_memtables(key_hash(key), key), state.version.clone())
+            };
+            let found = match found {
+                Some(entry) => Some(entry),
+                None => match self.find_in_tables(&version, key).await {
+                    Err(error) if self.version_changed(slice, &version) && error.may_be_stale() => continue,
+                    found => found?,
+                },
+            };
+            let Some(found) = found.filter(|entry| !entry.is_tombstone()) else { return Ok(None) };
+            // The pin comes before the look-up that the pieces are taken from, so that none is reused.
+            let pin = if found.large { Some(Arc::new(self.heap.pin())) } else { None };
+            if found.large && self.newest_seq(slice, key, &version).is_some_and(|seq| seq != found.seq) {
+                continue;
+            }
+            match self.value_of(slice, key, &found).await {
+                Ok(mut entry) => {
+                    if let (Some(pin), Some(large)) = (pin, entry.large.take()) {
+                        let mut pinned = LargeRef::clone(&large);
+                        pinned.pin = Some(pin);
+                        entry.large = Some(Arc::new(pinned));
+                    } else {
+                        self.keep_row(slice, epoch, key, &found, &mut entry);
+                    }
+                    return Ok(Some(entry));
+                }
+                Err(error) if error.may_be_stale() && last_stale != Some(found.seq) => {
+                    last_stale = Some(found.seq);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Caches what was read of a key as it was in `epoch`.
+    fn keep_row(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
+        // A copy of its own to keep: the record came in a larger buffer, a frame of many perhaps, and what reads come into is the
+        // best memory for that.
+        if found.record().is_some() {
+            entry.value = Bytes::copy_from_slice(&entry.value);
+        }
+        self.slice(slice).fill(epoch, key, entry.clone());
+    }
+
     async fn read_value(&self, slice: SliceId, key: &[u8], ptr: RecordPtr) -> Result<Bytes, StoreError> {
         let ptr = self.place_of(ptr);
-        let record = match self.heap.peek(ptr) {
-            Some(record) => record,
-            None => {
-                self.counters.value_reads.add(1);
-                let read = self.heap.read(ptr).await;
-                read.map_err(|source| StoreError::Read { what: show_key(key), source })?
-            }
-        };
+        if let Some(record) = self.heap.peek(ptr) {
+            return self.value_in_record(slice, key, ptr, &record);
+        }
+        self.counters.value_reads.add(1);
+        let read = self.heap.read_flash(ptr).await;
+        let record = read.map_err(|source| StoreError::Read { what: show_key(key), source })?;
         self.value_in_record(slice, key, ptr, &record)
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::entry::KeyEntry;
 use crate::large::LargeRef;
 
 /// One hash partition of a drive's keys, `0..slices`.
@@ -83,8 +84,19 @@ pub enum Peek<T> {
     Found(T),
     /// The key is not there.
     Absent,
-    /// Only flash knows: call the asynchronous variant.
-    NeedsFlash,
+    /// Only flash knows: call the asynchronous variant, which goes on from here.
+    NeedsFlash(Hint),
+}
+
+/// Where memory knows that a key's value lies on flash, if it does: reading it need not look the key up again.
+#[derive(Clone, Debug, Default)]
+pub struct Hint(pub(crate) Option<Known>);
+
+/// A key's newest version, whose value is small and in a record of the heap.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub epoch: u64,
+    pub found: KeyEntry,
 }
 
 impl<T> Peek<T> {
@@ -93,7 +105,7 @@ impl<T> Peek<T> {
         match self {
             Self::Found(found) => Peek::Found(f(found)),
             Self::Absent => Peek::Absent,
-            Self::NeedsFlash => Peek::NeedsFlash,
+            Self::NeedsFlash(hint) => Peek::NeedsFlash(hint),
         }
     }
 }

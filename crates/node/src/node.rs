@@ -13,7 +13,7 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_kv::{
-    Direction, Entry, EntryView, LargeReader, LargeRef, LargeWriter, Meta, Opened, Peek, Seq, SliceId,
+    Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Opened, Peek, Seq, SliceId,
     SliceSet, Store, StoreError, StoreOptions, Want,
 };
 
@@ -230,8 +230,18 @@ impl Node {
     }
 
     /// The entry of `key`: at most one flash read when its key table is cached.
-    pub async fn get(&self, place: Place, key: &[u8]) -> Result<Option<Entry>, StoreError> {
-        self.store(place.drive).get(place.slice, key).await
+    pub fn get(&self, place: Place, key: &[u8]) -> impl Future<Output = Result<Option<Entry>, StoreError>> {
+        self.store(place.drive).get(place.slice, key)
+    }
+
+    /// [`Node::get`] of a key that was looked up a moment ago, and goes on from there.
+    pub fn get_at(
+        &self,
+        place: Place,
+        key: &[u8],
+        hint: Hint,
+    ) -> impl Future<Output = Result<Option<Entry>, StoreError>> {
+        self.store(place.drive).get_at(place.slice, key, hint)
     }
 
     /// Type, expiry and length of `key` if memory alone can tell.

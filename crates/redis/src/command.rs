@@ -4,6 +4,7 @@
 use std::sync::OnceLock;
 
 use pumice_base::hash::HashMap;
+use pumice_kv::Hint;
 use pumice_reactor::LocalBoxFuture;
 
 use crate::args::Args;
@@ -84,6 +85,8 @@ pub enum Fast {
     Done,
     /// Nothing was done: the usual handler must run.
     Slow,
+    /// The same, because memory alone cannot answer; it knows so much.
+    NeedsFlash(Hint),
     /// The error is the reply.
     Fail(Failure),
 }

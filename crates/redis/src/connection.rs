@@ -23,7 +23,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pumice_kv::LargeWriter;
+use pumice_kv::{Hint, LargeWriter};
 use pumice_node::{Gate, Place};
 use pumice_reactor::{IoBuf, PeerAddr, Stream};
 
@@ -194,6 +194,8 @@ async fn send(output: &Rc<Output>, server: &Arc<Server>, sender: &Sender) {
 struct Cold {
     place: Place,
     key: RawKey,
+    /// What memory knows, if it was asked.
+    hint: Option<Hint>,
 }
 
 /// A value on its way to flash while it arrives.
@@ -658,7 +660,7 @@ impl Connection {
         if let Some(key) = get
             && !self.cold.is_empty()
         {
-            self.cold.push(cold(&self.ctx, key));
+            self.cold.push(cold(&self.ctx, key, None));
         } else {
             if !self.cold.is_empty() {
                 settle(&mut self.ctx, &mut self.cold).await;
@@ -668,10 +670,10 @@ impl Connection {
             } else {
                 match try_execute(&mut self.ctx, &args) {
                     Tried::Done => {}
-                    Tried::NeedsFlash if get.is_some() => {
-                        self.cold.push(cold(&self.ctx, &args[1]));
+                    Tried::NeedsFlash(hint) if get.is_some() => {
+                        self.cold.push(cold(&self.ctx, &args[1], Some(hint)));
                     }
-                    Tried::NeedsFlash | Tried::Not => {
+                    Tried::NeedsFlash(_) | Tried::Not => {
                         execute(&mut self.ctx, args).await;
                         self.ctx.begin_run();
                     }
@@ -705,18 +707,19 @@ impl Connection {
     }
 }
 
-fn cold(ctx: &Ctx, key: &[u8]) -> Cold {
+fn cold(ctx: &Ctx, key: &[u8], hint: Option<Hint>) -> Cold {
     let key = ctx.key(key);
-    Cold { place: key.place, key: RawKey::from_slice(key.raw()) }
+    Cold { place: key.place, key: RawKey::from_slice(key.raw()), hint }
 }
 
 /// Reads the values of a run of GETs side by side and answers them in order.
 async fn settle(ctx: &mut Ctx, cold: &mut Vec<Cold>) {
     let started = pumice_reactor::now();
     ctx.now_ms = pumice_reactor::wall_ms();
-    let keys: Vec<(Place, RawKey)> = cold.drain(..).map(|get| (get.place, get.key)).collect();
-    let results = ctx.entries_each(&keys).await;
+    let keys = cold.iter_mut().map(|get| (get.place, &get.key[..], get.hint.take()));
+    let results = ctx.entries_each(keys).await;
     let nanos = pumice_reactor::now().0.saturating_sub(started.0);
-    crate::commands::answer_cold_gets(ctx, &keys, results, nanos).await;
+    let results = cold.drain(..).zip(results).map(|(get, result)| (get.place, result)).collect();
+    crate::commands::answer_cold_gets(ctx, results, nanos).await;
     ctx.begin_run();
 }

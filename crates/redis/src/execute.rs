@@ -4,6 +4,8 @@
 
 use std::sync::atomic::Ordering;
 
+use pumice_kv::Hint;
+
 use crate::args::{Args, OwnedArgs};
 use crate::command::{Command, Fast, Table};
 use crate::context::Ctx;
@@ -14,12 +16,12 @@ use crate::resp::reply::Mark;
 use crate::session::ReplyMode;
 
 /// What became of a command tried without waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Tried {
     /// It is done; its reply, error or not, is in `ctx.reply`.
     Done,
-    /// Nothing was done, it may run at once, but memory alone cannot answer it.
-    NeedsFlash,
+    /// Nothing was done, it may run at once, but memory alone cannot answer it; it knows so much.
+    NeedsFlash(Hint),
     /// Nothing was done.
     Not,
 }
@@ -41,7 +43,8 @@ pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
     }
     ctx.begin_command(command.index);
     match fast(ctx, args) {
-        Fast::Slow => return Tried::NeedsFlash,
+        Fast::Slow => return Tried::Not,
+        Fast::NeedsFlash(hint) => return Tried::NeedsFlash(hint),
         Fast::Done => {}
         Fast::Fail(failure) => fail(ctx, command, &failure),
     }
@@ -219,7 +222,7 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     let result: CommandResult = match fast.map(|fast| fast(ctx, &args)) {
         Some(Fast::Done) => Ok(()),
         Some(Fast::Fail(failure)) => Err(failure),
-        Some(Fast::Slow) | None => (command.run)(ctx, args).await,
+        Some(Fast::Slow | Fast::NeedsFlash(_)) | None => (command.run)(ctx, args).await,
     };
     let nanos = pumice_reactor::now().0.saturating_sub(started.0);
     account(ctx, command, result, mark, nanos);

@@ -44,9 +44,15 @@ where
 
 /// Awaits all `futures` side by side. Polls all that still run at each wake: for up to
 /// [`PARALLEL_READS_MAX`], whose completions come in batches.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output>
+pub async fn join_all<F: Future>(futures: impl ExactSizeIterator<Item = F>) -> Vec<F::Output>
 where
     F::Output: Unpin,
 {
-    JoinAll(futures.into_iter().map(|future| Slot::Running(Box::pin(future))).collect()).await
+    let mut futures = futures.into_iter().map(Box::pin);
+    if futures.len() == 1
+        && let Some(only) = futures.next()
+    {
+        return vec![only.await];
+    }
+    JoinAll(futures.map(Slot::Running).collect()).await
 }

@@ -205,7 +205,7 @@ pub(crate) async fn read(inner: &Arc<Inner>, ptr: RecordPtr, life: u64) -> Optio
         }
         Advice::Begin(window) => {
             let window = begin(inner, ptr, life, &window)?;
-            fetch(inner, ptr, &window).await;
+            Box::pin(fetch(inner, ptr, &window)).await;
             if !window.covers(start, start + ptr.len) {
                 return None;
             }

@@ -367,6 +367,14 @@ impl Heap {
         read::read(&self.inner, ptr).await
     }
 
+    /// [`Heap::read`] of a record that was not in memory a moment ago.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn read_flash(&self, ptr: RecordPtr) -> Result<Record, ReadError> {
+        read::read_flash(&self.inner, ptr).await
+    }
+
     /// Reads records that lie near each other in one segment with a single read, and verifies each; `None` for one that
     /// must be read alone, which then says why.
     pub async fn read_neighbours(&self, ptrs: &[RecordPtr]) -> Vec<Option<Record>> {

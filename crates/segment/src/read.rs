@@ -82,9 +82,14 @@ pub(crate) async fn read_span(
 
 /// See [`crate::Heap::read`].
 pub(crate) async fn read(inner: &Arc<Inner>, asked: RecordPtr) -> Result<Record, ReadError> {
-    if let Some(record) = peek(inner, asked) {
-        return Ok(record);
+    match peek(inner, asked) {
+        Some(record) => Ok(record),
+        None => read_flash(inner, asked).await,
     }
+}
+
+/// See [`crate::Heap::read_flash`].
+pub(crate) async fn read_flash(inner: &Arc<Inner>, asked: RecordPtr) -> Result<Record, ReadError> {
     let ptr = resolve(inner, asked);
     let life = check_range(inner, ptr)?;
     if let Some(record) = ahead::read(inner, ptr, life).await {

@@ -6,6 +6,7 @@ mod expiring;
 mod failed_drive;
 mod formats;
 mod gaps;
+mod hints;
 mod large;
 mod long_reads;
 mod long_scans;

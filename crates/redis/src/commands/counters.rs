@@ -49,7 +49,7 @@ fn incr_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
     let key = ctx.key(&args[1]);
     let Some(_held) = ctx.try_latch(&key) else { return Fast::Slow };
     let stored = match ctx.server.node.peek(key.place, key.raw()) {
-        Peek::NeedsFlash => return Fast::Slow,
+        Peek::NeedsFlash(_) => return Fast::Slow,
         Peek::Found(entry) => Some(entry),
         Peek::Absent => None,
     };

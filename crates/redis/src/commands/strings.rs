@@ -129,7 +129,7 @@ fn get_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         (found.seq, Ok(true))
     });
     let (seq, answer) = match found {
-        Peek::NeedsFlash => return Fast::Slow,
+        Peek::NeedsFlash(hint) => return Fast::NeedsFlash(hint),
         Peek::Found((seq, answer)) => (Some(seq), answer),
         Peek::Absent => (None, Ok(false)),
     };
@@ -163,17 +163,16 @@ async fn reply_string(ctx: &mut Ctx, place: Place, found: Option<StringHead>) ->
 /// Answers GETs whose entries were read side by side.
 pub(crate) async fn answer_cold_gets(
     ctx: &mut Ctx,
-    keys: &[(Place, RawKey)],
-    results: Vec<Result<Option<Entry>, Failure>>,
+    results: Vec<(Place, Result<Option<Entry>, Failure>)>,
     nanos: u64,
 ) {
     let table = crate::command::Table::get();
     let Some(command) = table.find(b"get") else { return };
     let each = nanos / results.len().max(1) as u64;
-    for ((place, _), result) in keys.iter().zip(results) {
+    for (place, result) in results {
         let mark = ctx.reply.mark();
         let answered = match result.and_then(|entry| ctx.string_of(entry)) {
-            Ok(found) => reply_string(ctx, *place, found).await,
+            Ok(found) => reply_string(ctx, place, found).await,
             Err(failure) => Err(failure),
         };
         crate::execute::account(ctx, command, answered, mark, each);
@@ -292,7 +291,7 @@ fn set_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
     let key = ctx.key(&args[1]);
     let Some(_held) = ctx.try_latch(&key) else { return Fast::Slow };
     let stored = match ctx.server.node.peek_meta(key.place, key.raw()) {
-        Peek::NeedsFlash => return Fast::Slow,
+        Peek::NeedsFlash(_) => return Fast::Slow,
         Peek::Absent => None,
         // The elements of a collection in the way must be removed.
         Peek::Found(meta) if !Type::is_string(meta.tag) => return Fast::Slow,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pumice_kv::{Entry, LargeRef, Meta, Peek, VALUE_BYTES_MAX};
+use pumice_kv::{Entry, Hint, LargeRef, Meta, Peek, VALUE_BYTES_MAX};
 use pumice_node::{KeyHash, LatchSet, Place};
 use smallvec::SmallVec;
 
@@ -23,6 +23,15 @@ const ERASE_ONE_BY_ONE_MAX: u64 = 128;
 
 /// Bytes of changes whose buffer a connection keeps.
 const SPARE_BYTES_MAX: usize = 64 << 10;
+
+/// An entry that is read from flash.
+struct ColdEntry<'k> {
+    /// Of those asked for.
+    i: usize,
+    place: Place,
+    key: &'k [u8],
+    hint: Hint,
+}
 
 impl Ctx {
     /// The user's `key` in the selected database.
@@ -232,7 +241,7 @@ impl Ctx {
                     found[i] = true;
                 }
                 Peek::Absent => self.depend_on(place, None),
-                Peek::NeedsFlash => cold.push(i),
+                Peek::NeedsFlash(_) => cold.push(i),
             }
         }
         for group in cold.chunks(crate::join::PARALLEL_READS_MAX) {
@@ -439,7 +448,7 @@ impl Ctx {
         let entry = match node.peek(place, key) {
             Peek::Found(entry) => Some(entry),
             Peek::Absent => None,
-            Peek::NeedsFlash => node.get(place, key).await.map_err(|e| store_failure(&e))?,
+            Peek::NeedsFlash(hint) => node.get_at(place, key, hint).await.map_err(|e| store_failure(&e))?,
         };
         self.depend_on(place, entry.as_ref().map(|entry| entry.seq));
         Ok(entry)
@@ -447,48 +456,54 @@ impl Ctx {
 
     /// Several stored entries, read from flash side by side. The first failure is the result.
     pub(crate) async fn entries(&mut self, keys: &[(Place, RawKey)]) -> Result<Vec<Option<Entry>>, Failure> {
+        let keys = keys.iter().map(|(place, key)| (*place, &key[..], None));
         self.entries_each(keys).await.into_iter().collect()
     }
 
-    /// Several stored entries, read from flash side by side; each may fail by itself.
-    pub(crate) async fn entries_each(
+    /// Several stored entries, read from flash side by side; each may fail by itself. Who has asked memory for one gives
+    /// what it knows.
+    pub(crate) async fn entries_each<'k>(
         &mut self,
-        keys: &[(Place, RawKey)],
+        keys: impl ExactSizeIterator<Item = (Place, &'k [u8], Option<Hint>)>,
     ) -> Vec<Result<Option<Entry>, Failure>> {
         let mut entries = Vec::with_capacity(keys.len());
-        let mut cold = Vec::new();
-        for (i, (place, key)) in keys.iter().enumerate() {
-            let entry = match self.transaction.as_ref().and_then(|overlay| overlay.get(key)) {
-                Some(pending) => pending.clone(),
-                None => match self.server.node.peek(*place, key) {
-                    Peek::Found(entry) => {
-                        self.depend_on(*place, Some(entry.seq));
-                        Some(entry)
-                    }
-                    Peek::Absent => {
-                        self.depend_on(*place, None);
-                        None
-                    }
-                    Peek::NeedsFlash => {
-                        cold.push(i);
-                        None
-                    }
-                },
+        let mut cold: SmallVec<[ColdEntry<'k>; 1]> = SmallVec::new();
+        for (i, (place, key, hint)) in keys.enumerate() {
+            let peeked = match (hint, self.transaction.as_ref().and_then(|overlay| overlay.get(key))) {
+                (_, Some(pending)) => {
+                    entries.push(Ok(pending.clone()));
+                    continue;
+                }
+                (Some(hint), None) => Peek::NeedsFlash(hint),
+                (None, None) => self.server.node.peek(place, key),
+            };
+            let entry = match peeked {
+                Peek::Found(entry) => {
+                    self.depend_on(place, Some(entry.seq));
+                    Some(entry)
+                }
+                Peek::Absent => {
+                    self.depend_on(place, None);
+                    None
+                }
+                Peek::NeedsFlash(hint) => {
+                    cold.push(ColdEntry { i, place, key, hint });
+                    None
+                }
             };
             entries.push(Ok(entry));
         }
-        for group in cold.chunks(crate::join::PARALLEL_READS_MAX) {
-            let node = self.server.node.clone();
-            let reads = group.iter().map(|&i| {
-                let (node, (place, key)) = (node.clone(), &keys[i]);
-                async move { node.get(*place, key).await }
-            });
+        for group in cold.chunks_mut(crate::join::PARALLEL_READS_MAX) {
+            let node = &self.server.node;
+            let reads = group
+                .iter_mut()
+                .map(|cold| node.get_at(cold.place, cold.key, std::mem::take(&mut cold.hint)));
             let results = crate::join::join_all(reads).await;
-            for (&i, result) in group.iter().zip(results) {
+            for (cold, result) in group.iter().zip(results) {
                 if let Ok(entry) = &result {
-                    self.depend_on(keys[i].0, entry.as_ref().map(|entry| entry.seq));
+                    self.depend_on(cold.place, entry.as_ref().map(|entry| entry.seq));
                 }
-                entries[i] = result.map_err(|e| store_failure(&e));
+                entries[cold.i] = result.map_err(|e| store_failure(&e));
             }
         }
         entries
@@ -508,7 +523,7 @@ impl Ctx {
         let meta = match node.peek_meta(place, key) {
             Peek::Found(meta) => Some(meta),
             Peek::Absent => None,
-            Peek::NeedsFlash => node.get_meta(place, key).await.map_err(|e| store_failure(&e))?,
+            Peek::NeedsFlash(_) => node.get_meta(place, key).await.map_err(|e| store_failure(&e))?,
         };
         self.depend_on(place, meta.map(|meta| meta.seq));
         Ok(meta)

@@ -318,7 +318,7 @@ impl Worker {
         let found = match self.node.peek(place, &key) {
             Peek::Found(entry) => Some(entry),
             Peek::Absent => None,
-            Peek::NeedsFlash => self.node.get(place, &key).await.map_err(|e| e.to_string())?,
+            Peek::NeedsFlash(hint) => self.node.get_at(place, &key, hint).await.map_err(|e| e.to_string())?,
         };
         match found {
             Some(entry) => self.take(place, index, &entry).await,

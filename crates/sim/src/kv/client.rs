@@ -265,9 +265,9 @@ impl Client {
         let entry = match self.store.peek(slice, &key.1) {
             Peek::Found(entry) => Some(entry),
             Peek::Absent => None,
-            Peek::NeedsFlash => {
+            Peek::NeedsFlash(hint) => {
                 self.model.count("reads from flash", 1);
-                match self.store.get(slice, &key.1).await {
+                match self.store.get_at(slice, &key.1, hint).await {
                     Ok(entry) => entry,
                     Err(error) => panic!("get {}: {error}", show(&key)),
                 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{
-    Batch, Direction, Entry, Opened, SliceId, SliceSet, Snapshot, Store, StoreFormat, StoreOptions, Want,
-    WriteError,
+    Batch, Direction, Entry, Opened, Peek, SliceId, SliceSet, Snapshot, Store, StoreFormat, StoreOptions,
+    Want, WriteError,
 };
 
 /// What a key holds: tag, expiry and value.
@@ -103,7 +103,12 @@ pub async fn value(store: &Store, entry: &Entry) -> Vec<u8> {
 }
 
 pub async fn get(store: &Store, slice: u16, key: &[u8]) -> Option<Held> {
-    let entry = store.get(SliceId(slice), key).await.expect("get")?;
+    let slice = SliceId(slice);
+    let entry = match store.peek(slice, key) {
+        Peek::Found(entry) => entry,
+        Peek::Absent => return None,
+        Peek::NeedsFlash(hint) => store.get_at(slice, key, hint).await.expect("get")?,
+    };
     Some((entry.tag, entry.expire_ms, value(store, &entry).await))
 }
 
