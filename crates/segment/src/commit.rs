@@ -297,7 +297,7 @@ impl Commit {
         if !self.flying.is_empty() {
             return None;
         }
-        self.company.wait(forming.appends, forming.since, at)
+        self.company.wait(forming.appends, forming.since, at, inner.is_sparing.load(Ordering::Relaxed))
     }
 
     /// When the forming frame took its first record.

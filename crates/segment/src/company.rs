@@ -2,15 +2,17 @@
 //! so users who all wait for their commits can share one, rather than two that take turns on the drive.
 //!
 //! 1. As many appends as were under way at once lately are expected. Until they have come, a commit waits for half as long as
-//!    one takes to write: were it half as large again by then, as much would be written in that time.
-//! 2. Unless they come, or at least as many more as there were, the next commits do not wait: first one, then two, four, up to
-//!    [`SKIPS_MAX`]. Users who come when they please would make it half as large again in that time, and wait for nothing: so
-//!    they hardly ever wait for one another, and whoever is alone never does.
+//!    one takes to write.
+//! 2. Unless three quarters of them come, the next commits do not wait: first one, then two, four, up to [`SKIPS_MAX`]. Two
+//!    halves that take turns write half of them in each write's time; three quarters in half as long again is as much. Users who
+//!    come when they please hardly ever do so: they do not wait for one another, and whoever is alone never does.
 
 use std::time::Duration;
 
 use pumice_reactor::Nanos;
 
+/// More users come back more slowly than it pays to wait for, unless space is short.
+const FEW: u32 = 16;
 /// However long the drive takes.
 const WAIT_MAX: Duration = Duration::from_micros(500);
 /// Commits that do not wait between two that do, at most.
@@ -23,8 +25,8 @@ pub(crate) struct Company {
     under_way: u32,
     /// The most that were so at once, lately.
     lately: u32,
-    /// The forming frame waits, and held so many when it began to.
-    waits_with: Option<u32>,
+    /// The forming frame waits.
+    waits: bool,
     /// Frames that do not wait, from the next one on.
     skips: u32,
     /// As many will not when waiting fails next.
@@ -49,12 +51,13 @@ impl Company {
 
     /// The forming frame waits.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.waits_with.is_some()
+        self.waits
     }
 
-    /// How long a frame with so many appends, the first of which came at `since`, should wait for more.
-    pub(crate) fn wait(&mut self, appends: u32, since: Nanos, at: Nanos) -> Option<Duration> {
-        if self.skips > 0 || self.is_complete(appends) {
+    /// How long a frame with so many appends, the first of which came at `since`, should wait for more. `for_many`: also where many
+    /// are expected.
+    pub(crate) fn wait(&mut self, appends: u32, since: Nanos, at: Nanos, for_many: bool) -> Option<Duration> {
+        if self.skips > 0 || self.is_complete(appends) || (self.lately > FEW && !for_many) {
             return None;
         }
         let waited = at.since(since.max(self.quiet_since));
@@ -62,15 +65,15 @@ impl Company {
         if rest.is_zero() {
             return None;
         }
-        self.waits_with.get_or_insert(appends);
+        self.waits = true;
         Some(rest)
     }
 
     /// A frame of so many appends was sealed.
     pub(crate) fn sealed(&mut self, appends: u32) {
         self.skips = self.skips.saturating_sub(1);
-        if let Some(before) = self.waits_with.take() {
-            if appends >= before * 2 || self.is_complete(appends) {
+        if std::mem::take(&mut self.waits) {
+            if appends >= self.lately - self.lately / 4 {
                 self.next_skips = 0;
             } else {
                 self.next_skips = (self.next_skips * 2).clamp(1, SKIPS_MAX);
