@@ -74,8 +74,7 @@ impl Store {
                 value: ValueView::Shared(&entry.value),
             })),
             Peek::Absent => Peek::Absent,
-            Peek::NeedsFlash(_) if found.large => Peek::NeedsFlash(Hint::default()),
-            Peek::NeedsFlash(_) => Peek::NeedsFlash(Hint(Some(Known { epoch, found }))),
+            Peek::NeedsFlash(_) => Peek::NeedsFlash(Hint((!found.large).then_some(Known { epoch, found }))),
         }
     }
 

@@ -48,7 +48,7 @@ pub async fn join_all<F: Future>(futures: impl ExactSizeIterator<Item = F>) -> V
 where
     F::Output: Unpin,
 {
-    let mut futures = futures.into_iter().map(Box::pin);
+    let mut futures = futures.map(Box::pin);
     if futures.len() == 1
         && let Some(only) = futures.next()
     {

@@ -1,8 +1,8 @@
 //! Whether a commit waits for company: who has just been told that a commit is on flash comes back with the next write at once,
 //! so users who all wait for their commits can share one, rather than two that take turns on the drive.
 //!
-//! 1. As many appends as were under way at once lately are expected. Until they have come, a commit waits for half as long as
-//!    one takes to write.
+//! 1. As many appends as were under way at once lately are expected, if they are not more than [`FEW`] or space is short. Until
+//!    they have come, a commit waits for half as long as one takes to write.
 //! 2. Unless three quarters of them come, the next commits do not wait: first one, then two, four, up to [`SKIPS_MAX`]. Two
 //!    halves that take turns write half of them in each write's time; three quarters in half as long again is as much. Users who
 //!    come when they please hardly ever do so: they do not wait for one another, and whoever is alone never does.

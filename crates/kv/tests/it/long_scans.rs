@@ -83,7 +83,7 @@ fn reads_grow_with_the_scan_and_stop_at_its_end() {
                         format!("{range:?} {direction:?} of {slices} slices, {runs} runs, {share} bytes");
                     assert!(blocks <= most, "{what}: {blocks} reads, {most} allowed");
                     // Whole pages of blocks of 4 KiB at both ends of the range, and reads that end behind it: of each run.
-                    let most = share + share / 2 + runs * (48 << 10);
+                    let most = share + share / 2 + runs * (44 << 10);
                     assert!(bytes <= most, "{what}: {bytes} bytes, {most} allowed");
                 }
                 store.close().await.expect("close");
