@@ -1,5 +1,6 @@
-//! The seeded runner from the command line: `cargo run --release --example smoke -- [--target NAME] [--seed N] [--first N]
-//! [--runs N]`; `--seeds DIR` writes the well-formed inputs instead, as libFuzzer wants them (DIR/NAME/…).
+//! The seeded runner from the command line: `cargo run --release -p pumice-fuzz --example smoke --
+//! [--target NAME] [--seed N] [--first N] [--runs N]`; `--seeds DIR` writes the well-formed inputs instead, as libFuzzer
+//! wants them (DIR/NAME/…).
 
 use std::process::ExitCode;
 

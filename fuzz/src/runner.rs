@@ -22,6 +22,7 @@ pub struct Watching;
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: hands every call to the system's allocator unchanged.
+#[expect(unsafe_code, reason = "what an allocator must be")]
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
@@ -64,7 +65,7 @@ pub fn run(target: &Target, seed: u64, first: u64, runs: u64) -> Result<(), Stri
         let bytes = input_of(target, &seeds, seed, number);
         attempt(target, &bytes).map_err(|what| {
             format!(
-                "{name}: {what}\n  input ({len} bytes): {head:02x?}\n  replay: cargo run --release --example smoke -- --target {name} --seed {seed} --first {number} --runs 1",
+                "{name}: {what}\n  input ({len} bytes): {head:02x?}\n  replay: cargo run --release -p pumice-fuzz --example smoke -- --target {name} --seed {seed} --first {number} --runs 1",
                 name = target.name,
                 len = bytes.len(),
                 head = &bytes[..bytes.len().min(64)],
