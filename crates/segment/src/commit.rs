@@ -5,8 +5,8 @@
 //!    checksum (life, address) under it.
 //! 2. The first append on an idle stream starts the *pump* on its core. The pump seals the forming frame, writes
 //!    it, opens the durability gate, and goes on with what formed meanwhile; it ends when there is nothing. When much
-//!    forms during a write ([`PIPELINE_BYTES`]), the append that makes it much starts a second pump, so that a drive
-//!    that takes two writes at once is kept busy; frames still count in order.
+//!    forms during a write ([`PIPELINE_BYTES`]), or half of those who write came with large values, the append that makes
+//!    it so starts a second pump, so that a drive that takes two writes at once is kept busy; frames still count in order.
 //! 3. A frame that is full, or reaches its segment's end, is sealed at once and queued; a batch that goes on in the
 //!    next frame says so (MORE), and counts only when all its frames are there.
 //! 4. Where the drive has several channels, frames are dealt over several open segments (`lanes.rs`), and as many are written
@@ -162,6 +162,17 @@ impl Commit {
             awaits_sync: false,
             is_syncing: false,
         }
+    }
+
+    /// Half of the users came, with much, and it can set out at once: the other half follows beside it.
+    fn is_half(&self, inner: &Inner) -> bool {
+        let is_half = |forming: &Forming| forming.is_large(inner) && self.company.is_half(forming.appends);
+        inner.options.durability == Durability::Always
+            && inner.is_pipelined()
+            && !self.is_wide()
+            && self.sealed.is_empty()
+            && self.flying.len() < FLYING_MAX
+            && self.forming.as_ref().is_some_and(is_half)
     }
 
     /// The pump waits for company, which is now complete.
@@ -661,6 +672,9 @@ pub(crate) fn append(
         if let Some(forming) = &mut commit.forming {
             forming.appends += 1;
             commit.company.came();
+        }
+        if commit.is_half(inner) {
+            commit.seal(inner, false);
         }
         last_seq = commit.next_seq - 1;
         start_pump = !records.is_empty() && commit.starts_pump(inner);

@@ -6,6 +6,7 @@
 //! 2. Unless three quarters of them come, the next commits do not wait: first one, then two, four, up to [`SKIPS_MAX`]. Two
 //!    halves that take turns write half of them in each write's time; three quarters in half as long again is as much. Users who
 //!    come when they please hardly ever do so: they do not wait for one another, and whoever is alone never does.
+//! 3. With large values nobody is waited for: when half have come, their commit sets out beside that of the other half.
 
 use std::time::Duration;
 
@@ -47,6 +48,11 @@ impl Company {
     /// So many have come that hardly anybody else will.
     pub(crate) fn is_complete(&self, appends: u32) -> bool {
         appends + self.lately / 16 >= self.lately
+    }
+
+    /// Half of those have come who are expected.
+    pub(crate) fn is_half(&self, appends: u32) -> bool {
+        appends >= self.lately - self.lately / 2
     }
 
     /// The forming frame waits.

@@ -76,6 +76,17 @@ fn large_groups_take_turns_while_there_is_space() {
     assert!(commits[0] > ROUNDS * 3 / 2 && commits[1] <= ROUNDS + ROUNDS / 4, "{commits:?}");
 }
 
+/// Of many with large values one half sets out beside the other, rather than when the drive is done with it.
+#[test]
+fn many_large_halves_are_written_side_by_side() {
+    let (commits, beside) = on_a_drive(async |heap: Heap| {
+        let commits = closed_loop(&heap, 24, 8 << 10).await;
+        (commits, heap.stats().commits_beside)
+    });
+    assert!(commits <= 2 * ROUNDS + ROUNDS / 2, "{commits} commits in {ROUNDS} rounds");
+    assert!(beside >= commits * 3 / 4, "{beside} of {commits} commits beside another");
+}
+
 /// The mean time of a durable append of `users` who come when they please.
 async fn as_they_please(heap: &Heap, users: u64, write_time: Duration) -> Duration {
     let tasks = (0..users).map(|user| {
