@@ -4,13 +4,16 @@
 //!    each other. A command takes all its stripes at once, in ascending order and each once, so that no two
 //!    commands wait for each other in a circle.
 //! 2. A free stripe is taken by one compare-and-swap, without a lock and without a future: that is what an
-//!    uncontended SET pays. A held one queues the waiter first come, first served; whoever releases hands the
-//!    stripe to the head of the queue, so that a busy core cannot overtake a sleeping one for ever.
-//! 3. A set is released when it is dropped, after the write is visible and before it is durable; wakers may
+//!    uncontended SET pays. A held one queues the waiter, first come, first served.
+//! 3. Whoever releases *calls* the head of the queue and leaves the stripe free: until the waiter has woken up, which takes as
+//!    long as a hundred commands, others may take it. One that comes and finds it taken is *handed* the stripe at the next
+//!    release, so that a busy core cannot overtake a sleeping one for ever.
+//! 4. A set is released when it is dropped, after the write is visible and before it is durable; wakers may
 //!    live on other cores.
 //!
-//! Rejected: one map entry per held key. It never makes strangers wait, but costs a hash-map insert and removal
-//! per command, and its memory follows the load.
+//! Rejected: handing over at every release. On a key that everybody writes each hand-over took a wake-up, meanwhile all others
+//! queued, and the queue never ended (`docs/decisions/0007`). One map entry per held key: it never makes strangers wait, but costs
+//! a hash-map insert and removal per command, and its memory follows the load.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -33,6 +36,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and the queue may have waiters: the release must look.
 const CONTENDED: u32 = 2;
+/// Nobody holds the stripe, and the head of its queue was called.
+const CALLED: u32 = 3;
 
 /// The hash of a user key in its space: what latches and watches tell keys apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,9 +55,15 @@ impl KeyHash {
     }
 }
 
+/// Where a waiter is. Changed only by holders of its stripe's queue, but for `Abandoned`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Waiting,
+    /// It may try.
+    Called,
+    /// It tried in vain: next time it is handed the stripe.
+    Overtaken,
+    /// It holds the stripe.
     Granted,
     Abandoned,
 }
@@ -70,7 +81,16 @@ struct Stripe {
 
 impl Stripe {
     fn try_take(&self) -> bool {
-        self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        match self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(CALLED) => self.try_overtake(),
+            Err(_) => false,
+        }
+    }
+
+    /// Takes the stripe that was left free for the head of the queue.
+    fn try_overtake(&self) -> bool {
+        self.state.compare_exchange(CALLED, CONTENDED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Takes the stripe (`None`) or queues behind its holder (`Some`).
@@ -91,30 +111,84 @@ impl Stripe {
         Some(waiter)
     }
 
+    /// Looks again for a waiter that was woken, or polled for another reason: whether the stripe is its own now.
+    fn is_turn_of(&self, waiter: &Arc<Waiter>, waker: &Waker) -> bool {
+        let mut waiters = lock(&self.waiters);
+        let mut state = lock(&waiter.state);
+        if state.0 == Turn::Called {
+            if self.try_overtake() {
+                state.0 = Turn::Granted;
+                waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+                self.note_queue(&waiters);
+            } else {
+                state.0 = Turn::Overtaken;
+            }
+        }
+        if state.0 == Turn::Granted {
+            return true;
+        }
+        state.1 = Some(waker.clone());
+        false
+    }
+
+    /// After waiters left the queue of a stripe that is held.
+    fn note_queue(&self, waiters: &VecDeque<Arc<Waiter>>) {
+        if waiters.is_empty() {
+            self.state.store(HELD, Ordering::Relaxed);
+        }
+    }
+
     fn release(&self) {
         if self.state.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
             return;
         }
         let mut waiters = lock(&self.waiters);
-        while let Some(waiter) = waiters.pop_front() {
+        let waker = loop {
+            let Some(waiter) = waiters.front().cloned() else {
+                self.state.store(FREE, Ordering::Release);
+                return;
+            };
             let mut state = lock(&waiter.state);
-            if state.0 == Turn::Abandoned {
-                continue;
+            match state.0 {
+                Turn::Abandoned => {
+                    waiters.pop_front();
+                    continue;
+                }
+                // It is on its way, and may still be overtaken.
+                Turn::Waiting | Turn::Called => {
+                    state.0 = Turn::Called;
+                    self.state.store(CALLED, Ordering::Release);
+                }
+                Turn::Overtaken => {
+                    // Without passing through a state in which others may take it. The mutex orders the memory.
+                    state.0 = Turn::Granted;
+                    waiters.pop_front();
+                    self.note_queue(&waiters);
+                }
+                Turn::Granted => unreachable!("who holds the stripe waits no more"),
             }
-            // Hand over without passing through FREE: nobody overtakes. The mutex orders the memory.
-            state.0 = Turn::Granted;
-            let waker = state.1.take();
-            drop(state);
-            if waiters.is_empty() {
-                self.state.store(HELD, Ordering::Relaxed);
-            }
-            drop(waiters);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-            return;
+            break state.1.take();
+        };
+        drop(waiters);
+        if let Some(waker) = waker {
+            waker.wake();
         }
-        self.state.store(FREE, Ordering::Release);
+    }
+
+    /// A waiter goes away, which may hold the stripe by now, or be the one that was called.
+    fn abandon(&self, waiter: &Waiter) {
+        let waiters = lock(&self.waiters);
+        let turn = std::mem::replace(&mut lock(&waiter.state).0, Turn::Abandoned);
+        let passes_on = match turn {
+            Turn::Granted => true,
+            // Whoever holds it otherwise calls the next one.
+            Turn::Called => self.try_overtake(),
+            Turn::Waiting | Turn::Overtaken | Turn::Abandoned => false,
+        };
+        drop(waiters);
+        if passes_on {
+            self.release();
+        }
     }
 }
 
@@ -214,13 +288,11 @@ impl Future for Latching {
         let this = &mut *self;
         let held = this.held.as_mut().expect("a latch future is not polled after it is done");
         if let Some(waiter) = &this.queued {
-            let mut state = lock(&waiter.state);
-            if state.0 == Turn::Waiting {
-                state.1 = Some(cx.waker().clone());
+            let stripe = this.wanted[held.stripes.len()];
+            if !held.table.stripes[usize::from(stripe)].is_turn_of(waiter, cx.waker()) {
                 return Poll::Pending;
             }
-            drop(state);
-            held.stripes.push(this.wanted[held.stripes.len()]);
+            held.stripes.push(stripe);
             this.queued = None;
         }
         while held.stripes.len() < this.wanted.len() {
@@ -242,13 +314,6 @@ impl Future for Latching {
 impl Drop for Latching {
     fn drop(&mut self) {
         let (Some(waiter), Some(held)) = (&self.queued, &self.held) else { return };
-        let mut state = lock(&waiter.state);
-        let granted = state.0 == Turn::Granted;
-        state.0 = Turn::Abandoned;
-        drop(state);
-        if granted {
-            // Our turn came while nobody was looking: pass it on.
-            held.table.stripes[usize::from(self.wanted[held.stripes.len()])].release();
-        }
+        held.table.stripes[usize::from(self.wanted[held.stripes.len()])].abandon(waiter);
     }
 }

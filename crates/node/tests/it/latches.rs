@@ -28,7 +28,7 @@ fn a_held_key_is_refused_and_free_again_after_the_drop() {
 }
 
 #[test]
-fn waiters_are_served_first_come_first_served_and_nobody_overtakes() {
+fn waiters_are_served_first_come_first_served() {
     block_on(async {
         let latches = Latches::default();
         let order: Rc<RefCell<Vec<u64>>> = Rc::default();
@@ -44,7 +44,6 @@ fn waiters_are_served_first_come_first_served_and_nobody_overtakes() {
             yield_now().await; // let it queue
         }
         drop(held);
-        assert!(latches.try_latch(&[key(7)]).is_none(), "the stripe is handed over, never free in between");
         for task in tasks {
             task.await.unwrap();
         }
@@ -60,6 +59,53 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
         Poll::Pending => Poll::Ready(None),
     })
     .await
+}
+
+#[test]
+fn who_was_called_is_overtaken_while_it_wakes_up_and_then_handed_the_stripe() {
+    block_on(async {
+        let latches = Latches::default();
+        let held = latches.try_latch(&[key(3)]).unwrap();
+        let mut waiter = Box::pin(latches.latch(&[key(3)]));
+        assert!(poll_once(waiter.as_mut()).await.is_none());
+        drop(held);
+        // It was called, and has not looked yet: the stripe is free for others, again and again.
+        for _ in 0..3 {
+            drop(latches.try_latch(&[key(3)]).expect("left free"));
+        }
+        let overtaking = latches.try_latch(&[key(3)]).expect("left free");
+        assert!(poll_once(waiter.as_mut()).await.is_none());
+        // Now it came in vain.
+        drop(overtaking);
+        assert!(latches.try_latch(&[key(3)]).is_none(), "handed over, never free in between");
+        drop(poll_once(waiter.as_mut()).await.expect("its own by now"));
+        assert!(latches.try_latch(&[key(3)]).is_some());
+    });
+}
+
+#[test]
+fn a_waiter_that_was_called_and_goes_away_has_the_next_one_called() {
+    block_on(async {
+        let latches = Latches::default();
+        let held = latches.try_latch(&[key(1)]).unwrap();
+        let mut first = Box::pin(latches.latch(&[key(1)]));
+        assert!(poll_once(first.as_mut()).await.is_none());
+        let (set, is_set) = (Rc::new(Cell::new(false)), latches.clone());
+        let second = {
+            let set = set.clone();
+            spawn(async move {
+                drop(is_set.latch(&[key(1)]).await);
+                set.set(true);
+            })
+        };
+        yield_now().await;
+        drop(held);
+        yield_now().await;
+        assert!(!set.get(), "one is called at a time");
+        drop(first);
+        second.await.unwrap();
+        assert!(latches.try_latch(&[key(1)]).is_some());
+    });
 }
 
 #[test]
@@ -119,7 +165,21 @@ async fn add_under_latches(seed: u64, latches: Latches, cells: Arc<Vec<AtomicU64
         let keys: Vec<KeyHash> = chosen.iter().map(|&n| key(n as u64)).collect();
         let _held = match latches.try_latch(&keys) {
             Some(held) => held,
-            None => latches.latch(&keys).await,
+            None => {
+                // Some lose patience, whatever has become of their turn by then.
+                let mut latching = Box::pin(latches.latch(&keys));
+                let mut given_up = false;
+                if rng.chance(0.3) {
+                    given_up = poll_once(latching.as_mut()).await.is_none();
+                    for _ in 0..rng.below(3) {
+                        yield_now().await;
+                    }
+                }
+                if given_up {
+                    continue;
+                }
+                latches.latch(&keys).await
+            }
         };
         chosen.dedup();
         for n in chosen {
