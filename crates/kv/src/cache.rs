@@ -4,6 +4,7 @@
 //! in one cache per slice, whose capacity is what the heads leave. What all tables together do not need is the row caches':
 //! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +20,7 @@ use crate::errors::StoreError;
 use crate::filter::filter_hash;
 use crate::flights::Flights;
 use crate::store::Inner;
-use crate::table::{Head, TableMeta};
+use crate::table::{BLOCK_BYTES, Head, TableMeta};
 use crate::types::{Hint, Peek, SliceId};
 use crate::version::{Table, Version};
 
@@ -51,6 +52,8 @@ pub struct TableCache {
     blocks: Box<[Mutex<Blocks>]>,
     head_reads: Flights<u64, Arc<Head>>,
     block_reads: Flights<(u64, u32), Block>,
+    /// By the first block's place. What does not verify is missing.
+    window_reads: Flights<(u64, u32), Arc<[Option<Block>]>>,
 }
 
 impl TableCache {
@@ -68,6 +71,7 @@ impl TableCache {
             blocks: blocks.collect(),
             head_reads: Flights::default(),
             block_reads: Flights::default(),
+            window_reads: Flights::default(),
         }
     }
 
@@ -94,6 +98,11 @@ impl TableCache {
 
     fn get(&self, slice: SliceId, table: u64, offset: u32) -> Option<Block> {
         lock(&self.blocks[usize::from(slice.0)]).get(&(table, offset)).cloned()
+    }
+
+    /// Blocks of a slice that are read at once, at most: those behind must not push out those before.
+    fn window_max(&self, slice: SliceId) -> usize {
+        (lock(&self.blocks[usize::from(slice.0)]).capacity() / 4) as usize / BLOCK_BYTES
     }
 
     fn insert(&self, slice: SliceId, table: u64, offset: u32, block: Block) {
@@ -258,6 +267,9 @@ impl Inner {
         if !keep {
             return self.read_block(table, offset, len, |bytes| bytes).await;
         }
+        if let Some(block) = self.block_in_window(table, head, at).await {
+            return Ok(block);
+        }
         let read = async {
             // A copy of its own: the buffer that was read into is larger, and pooled.
             let block = self.read_block(table, offset, len, |bytes| Bytes::copy_from_slice(&bytes)).await?;
@@ -265,6 +277,45 @@ impl Inner {
             Ok(block)
         };
         self.cache.block_reads.share((meta.id, offset), read).await
+    }
+
+    /// Block `at` of a table, read together with those behind it, where look-ups come in key order. `None`: read it alone.
+    async fn block_in_window(&self, table: &Table, head: &Head, at: usize) -> Option<Block> {
+        let meta = &table.meta;
+        let key = |window: &Range<usize>| (meta.id, head.index.place(window.start).0);
+        let mut window = table.window.current();
+        let is_awaited =
+            window.len() > 1 && window.contains(&at) && self.cache.window_reads.is_under_way(&key(&window));
+        if !is_awaited {
+            window = table.window.next(at, head.index.blocks(), self.cache.window_max(meta.slice));
+            if window.len() < 2 {
+                return None;
+            }
+        }
+        let read = self.read_window(table, head, window.clone());
+        let blocks = self.cache.window_reads.share(key(&window), read).await.ok()?;
+        blocks.get(at - window.start).cloned().flatten()
+    }
+
+    async fn read_window(
+        &self,
+        table: &Table,
+        head: &Head,
+        window: Range<usize>,
+    ) -> Result<Arc<[Option<Block>]>, StoreError> {
+        let (start, _) = head.index.place(window.start);
+        let (offset, len) = head.index.place(window.end - 1);
+        self.counters.block_reads.add(1);
+        let bytes = self.read_of(table, start, offset + len - start).await?;
+        let verified = window.map(|at| {
+            let (offset, len) = head.index.place(at);
+            let from = (offset - start) as usize;
+            let own = Bytes::copy_from_slice(&bytes[from..from + len as usize]);
+            let block = Block::verify(table.meta.id, offset, own)?;
+            self.cache.insert(table.meta.slice, table.meta.id, offset, block.clone());
+            Some(block)
+        });
+        Ok(verified.collect())
     }
 
     async fn read_block(

@@ -26,6 +26,11 @@ impl<K, T> Default for Flights<K, T> {
 }
 
 impl<K: Eq + Hash + Copy, T: Clone> Flights<K, T> {
+    /// Whether a read of `key` is under way.
+    pub fn is_under_way(&self, key: &K) -> bool {
+        lock(&self.under_way).contains_key(key)
+    }
+
     /// What another's read of the same gives, if one is under way and ends well; otherwise what `read` gives.
     ///
     /// # Errors

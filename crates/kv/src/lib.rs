@@ -16,6 +16,7 @@
 mod aside;
 mod background;
 mod batch;
+mod begun;
 pub mod block;
 mod cache;
 mod check;
@@ -61,6 +62,7 @@ mod types;
 mod unreadable;
 pub mod version;
 mod victims;
+mod window;
 mod winning;
 
 pub use batch::Batch;

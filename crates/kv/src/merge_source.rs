@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
-use pumice_reactor::{JoinHandle, spawn};
 use pumice_segment::RecordPtr;
 
+use crate::begun::Begun;
 use crate::block::Block;
 use crate::cache::damaged;
 use crate::entry::KeyEntry;
@@ -29,7 +29,7 @@ struct Ahead {
     ptr: RecordPtr,
     offset: u32,
     len: u32,
-    read: JoinHandle<Result<Bytes, StoreError>>,
+    read: Begun<Result<Bytes, StoreError>>,
 }
 
 /// Reads a run in key order, large pieces at a time, past the caches.
@@ -68,7 +68,7 @@ fn ask(store: &Arc<Inner>, table: &Arc<Table>, head: &Head, block: usize, piece_
     let (offset, len) = head.index.place(block);
     let len = piece(table, offset, len, piece_bytes);
     let (ptr, store, table) = (table.meta.ptr, store.clone(), table.clone());
-    let read = spawn(async move { store.read_of(&table, offset, len).await });
+    let read = Begun::begin(async move { store.read_of(&table, offset, len).await });
     Some(Ahead { ptr, offset, len, read })
 }
 
@@ -201,8 +201,7 @@ impl RunReader {
                 let asked =
                     asked.filter(|it| it.ptr == table.meta.ptr && it.offset == offset && it.len >= len);
                 self.bytes = match asked {
-                    // The core is closing when a task is gone.
-                    Some(ahead) => ahead.read.await.unwrap_or(Err(StoreError::Closing))?,
+                    Some(ahead) => ahead.read.finish().await?,
                     None => store.read_of(table, offset, piece(table, offset, len, self.piece_bytes)).await?,
                 };
                 self.bytes_at = offset;

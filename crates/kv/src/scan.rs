@@ -329,22 +329,52 @@ impl Scan {
     }
 
     async fn next_of_snapshot(&mut self) -> Result<Option<(Bytes, Result<Entry, StoreError>)>, StoreError> {
+        // What need not be read, with nothing before it that must be, is handed out at once.
+        while self.ahead.is_empty() && !self.ended {
+            match self.next_key().await {
+                Ok(Some((slice, key, entry))) => match self.plan(slice, &key, entry) {
+                    (_, State::Ready(entry)) => return Ok(Some((key, entry))),
+                    (bytes, state) => self.line_up(key, bytes, state),
+                },
+                Ok(None) => self.ended = true,
+                Err(error) => (self.ended, self.failed) = (true, Some(error)),
+            }
+        }
         let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
+        let mut must_poll = false;
         // Half of them at a time, so that there are neighbours to be read together.
         if self.ahead.len() <= limit / 2 {
             while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
                 match self.next_key().await {
-                    Ok(Some((slice, key, entry))) => self.read_ahead(slice, key, entry),
+                    Ok(Some((slice, key, entry))) => {
+                        let (bytes, state) = self.plan(slice, &key, entry);
+                        self.line_up(key, bytes, state);
+                    }
                     Ok(None) => self.ended = true,
                     Err(error) => (self.ended, self.failed) = (true, Some(error)),
                 }
             }
             self.start_reads();
+            // A read begins when it is polled.
+            must_poll = true;
         }
         if self.ahead.is_empty() {
             return self.failed.take().map_or(Ok(None), Err);
         }
         self.reads_ahead = (self.reads_ahead * 2).min(READS_AHEAD_MAX);
+        if must_poll || !self.ahead.front().is_some_and(Ahead::is_ready) {
+            self.poll_reads().await;
+        }
+        let Some(Ahead { key, bytes, state: State::Ready(entry) }) = self.ahead.pop_front() else {
+            unreachable!("polled until the front is ready")
+        };
+        self.ahead_from += 1;
+        self.bytes_ahead -= bytes;
+        Ok(Some((key, entry)))
+    }
+
+    /// Goes on with all reads under way, until the first key's value is there.
+    async fn poll_reads(&mut self) {
         let (ahead, spans, from) = (&mut self.ahead, &mut self.spans, self.ahead_from);
         poll_fn(|cx| {
             spans.retain_mut(|span| {
@@ -367,15 +397,10 @@ impl Scan {
             if ahead.front().is_some_and(Ahead::is_ready) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        let Some(Ahead { key, bytes, state: State::Ready(entry) }) = self.ahead.pop_front() else {
-            unreachable!("the poll above ends when the front is ready")
-        };
-        self.ahead_from += 1;
-        self.bytes_ahead -= bytes;
-        Ok(Some((key, entry)))
     }
 
-    fn read_ahead(&mut self, slice: SliceId, key: Bytes, found: KeyEntry) {
+    /// How the value of a key comes, and what it counts against the limit.
+    fn plan(&self, slice: SliceId, key: &Bytes, found: KeyEntry) -> (u64, State) {
         let plain = |value: Bytes| Entry {
             tag: found.tag,
             expire_ms: found.expire_ms,
@@ -383,7 +408,7 @@ impl Scan {
             value,
             large: None,
         };
-        let (bytes, state) = match (&found.body, self.want) {
+        match (&found.body, self.want) {
             (_, Want::Keys) => (0, State::Ready(Ok(plain(Bytes::new())))),
             (Body::Inline(value), _) if !found.large => {
                 (value.len() as u64, State::Ready(Ok(plain(value.clone()))))
@@ -392,7 +417,7 @@ impl Scan {
                 let store = &self.snapshot.store;
                 let ptr = store.place_of(*ptr);
                 let state = match store.heap.peek(ptr) {
-                    Some(record) => State::Ready(store.value_in_record(slice, &key, ptr, &record).map(plain)),
+                    Some(record) => State::Ready(store.value_in_record(slice, key, ptr, &record).map(plain)),
                     None => State::Planned(slice, found.clone(), ptr),
                 };
                 (found.value_len, state)
@@ -411,7 +436,10 @@ impl Scan {
                 };
                 (bytes, State::Reading(Box::pin(future)))
             }
-        };
+        }
+    }
+
+    fn line_up(&mut self, key: Bytes, bytes: u64, state: State) {
         self.bytes_ahead += bytes;
         self.ahead.push_back(Ahead { key, bytes, state });
     }

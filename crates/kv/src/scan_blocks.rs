@@ -8,8 +8,8 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pumice_reactor::{JoinHandle, spawn};
 
+use crate::begun::Begun;
 use crate::block::Block;
 use crate::cache::damaged;
 use crate::errors::StoreError;
@@ -123,7 +123,7 @@ impl Course<'_> {
 /// A stretch on its way.
 struct Asked {
     stretch: Stretch,
-    read: JoinHandle<Result<Bytes, StoreError>>,
+    read: Begun<Result<Bytes, StoreError>>,
 }
 
 /// What was read of a run and not used yet.
@@ -180,8 +180,7 @@ impl BlocksAhead {
         let is_first = self.piece_bytes == 0;
         let asked = self.asked.take().filter(|asked| asked.stretch.holds(course.table, offset, len));
         let (stretch, read) = match asked {
-            // The core is closing when a task is gone.
-            Some(Asked { stretch, read }) => (stretch, read.await.unwrap_or(Err(StoreError::Closing))),
+            Some(Asked { stretch, read }) => (stretch, read.finish().await),
             None => {
                 let (stretch, _) = course.stretch(number, self.piece_bytes);
                 store.counters.block_reads.add(1);
@@ -240,7 +239,7 @@ impl BlocksAhead {
         store.counters.block_reads.add(1);
         let (store, table) = (store.clone(), table.clone());
         let (offset, len) = (stretch.offset, stretch.len);
-        let read = spawn(async move { store.read_of(&table, offset, len).await });
+        let read = Begun::begin(async move { store.read_of(&table, offset, len).await });
         self.asked = Some(Asked { stretch, read });
     }
 }

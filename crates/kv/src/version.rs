@@ -11,6 +11,7 @@ use bytes::Bytes;
 use pumice_base::sync::lock;
 
 use crate::table::{Head, TableMeta};
+use crate::window::Window;
 
 /// The place of a run: higher is newer. The bottom run has 0.
 pub type RunOrder = u64;
@@ -26,13 +27,21 @@ pub struct Table {
     pub used: AtomicBool,
     /// The earliest expiry that was not yet told to the layer above; 0 = none.
     pub next_expiry_ms: AtomicU64,
+    /// The blocks that were read last.
+    pub window: Window,
 }
 
 impl Table {
     /// A table whose head is not in memory, or is `head`.
     pub fn new(meta: TableMeta, head: Option<Arc<Head>>) -> Self {
         let next_expiry_ms = AtomicU64::new(meta.earliest_expiry_ms);
-        Self { meta, head: Mutex::new(head), used: AtomicBool::new(true), next_expiry_ms }
+        Self {
+            meta,
+            head: Mutex::new(head),
+            used: AtomicBool::new(true),
+            next_expiry_ms,
+            window: Window::default(),
+        }
     }
 
     /// The head, if in memory.

@@ -1,0 +1,156 @@
+//! Look-ups in key order read a table's blocks together; scattered ones, and what a damaged block lies beside, do not suffer from it.
+
+use std::cell::Cell;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use crate::common::*;
+use pumice_base::rng::Rng;
+use pumice_flash::{Device, Emulated};
+use pumice_kv::{Direction, SliceId, SliceSet, Store, StoreOptions, Want, record};
+use pumice_reactor::{spawn, yield_now};
+
+const SLICE: SliceId = SliceId(0);
+const KEYS: u64 = 20_000;
+const READERS: u64 = 32;
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key:{n:08}").into_bytes()
+}
+
+fn value(n: u64) -> Vec<u8> {
+    format!("the value of number {n:08}, which lies beside its key").into_bytes()
+}
+
+/// A store whose tables are on flash alone.
+async fn cold(device: &Device, options: StoreOptions) -> Rc<Store> {
+    let store = formatted(device).await;
+    for n in 0..KEYS {
+        put(&store, 0, &key(n), &value(n)).await;
+    }
+    store.close().await.expect("close");
+    Rc::new(open_with(device, options).await.store)
+}
+
+/// Gets the keys in order by readers side by side; answers which failed.
+async fn in_order(store: &Rc<Store>) -> Vec<u64> {
+    let next = Rc::new(Cell::new(0));
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let (store, next) = (store.clone(), next.clone());
+            spawn(async move {
+                let mut failed = Vec::new();
+                while next.get() < KEYS {
+                    let n = next.replace(next.get() + 1);
+                    match store.get(SLICE, &key(n)).await {
+                        Ok(Some(entry)) => assert_eq!(entry.value[..], value(n)[..]),
+                        Ok(None) => panic!("key {n} is missing"),
+                        Err(_) => failed.push(n),
+                    }
+                    if n % 7 == 0 {
+                        yield_now().await;
+                    }
+                }
+                failed
+            })
+        })
+        .collect();
+    let mut failed = Vec::new();
+    for reader in readers {
+        failed.extend(reader.await.expect("reader"));
+    }
+    failed.sort_unstable();
+    failed
+}
+
+/// Blocks that all tables have, about.
+fn blocks(store: &Store) -> u64 {
+    store.stats().table_bytes / 4096
+}
+
+#[test]
+fn look_ups_in_key_order_read_blocks_together() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = cold(&device, options()).await;
+        assert_eq!(in_order(&store).await, [0; 0]);
+        let (reads, blocks) = (store.stats().counters.block_reads, blocks(&store));
+        assert!(blocks > 250, "{blocks} blocks are too few to tell");
+        assert!(reads < blocks / 4, "{reads} reads of {blocks} blocks");
+    });
+}
+
+#[test]
+fn scattered_look_ups_read_hardly_more_than_a_block_each() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = cold(&device, options()).await;
+        let mut rng = Rng::from_seed(9);
+        let before = store.stats().heap.read_bytes;
+        for _ in 0..150 {
+            let n = rng.below(KEYS);
+            let entry = store.get(SLICE, &key(n)).await.expect("get").expect("there");
+            assert_eq!(entry.value[..], value(n)[..]);
+        }
+        let stats = store.stats();
+        let reads = stats.counters.block_reads;
+        // A block lies on two pages of 4 KiB, mostly; heads are read once.
+        let most = reads * (10 << 10) + stats.table_bytes / 20 + (64 << 10);
+        let bytes = stats.heap.read_bytes - before;
+        assert!(bytes <= most, "{bytes} bytes in {reads} reads of blocks, {most} allowed");
+    });
+}
+
+#[test]
+fn a_damaged_block_fails_its_own_keys_alone() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = cold(&device, options()).await;
+        let Device::Emulated(nand) = &device else { panic!("not emulated") };
+        let torn = tear_a_block(&store, &device, nand).await;
+        let failed = in_order(&store).await;
+        assert!(!failed.is_empty() && failed.len() < 250, "{} keys failed of {torn:?}", failed.len());
+        assert!(failed.windows(2).all(|pair| pair[1] - pair[0] == 1), "they lie together: {failed:?}");
+        // And again, when what is around it is known.
+        for &n in &failed {
+            store.get(SLICE, &key(n)).await.expect_err("it is damaged");
+        }
+    });
+}
+
+/// Tears a page in the middle of the largest table.
+async fn tear_a_block(store: &Store, device: &Device, nand: &Emulated) -> (u32, u32) {
+    let mut tables = Vec::new();
+    for segment in store.heap().segments_in_use() {
+        let contents = store.heap().contents(segment).await.expect("contents");
+        tables.extend(contents.records.into_iter().filter(|record| record.kind == record::TABLE));
+    }
+    let table = tables.iter().max_by_key(|table| table.ptr.len).expect("a table");
+    let geometry = device.geometry();
+    let block = geometry.block(table.ptr.addr.segment().0);
+    let page = (table.ptr.addr.offset() + table.ptr.len / 2) / geometry.page_bytes;
+    nand.tear_page(block, page);
+    (table.ptr.addr.segment().0, page)
+}
+
+/// Nothing but the scan runs: whatever it asked for is on its way all the same.
+#[test]
+fn what_a_scan_asks_for_is_on_its_way_at_once() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = cold(&device, options()).await;
+        let snapshot = store.snapshot();
+        let set = SliceSet::One(SLICE);
+        let mut scan =
+            store.scan(&snapshot, set, Bound::Unbounded, Bound::Unbounded, Direction::Forward, Want::Values);
+        let mut n = 0;
+        while let Some((found, entry)) = scan.next().await.expect("scan") {
+            assert!(found == key(n) && entry.value[..] == value(n)[..], "number {n}");
+            n += 1;
+            let stats = store.stats();
+            let asked = stats.counters.block_reads + stats.counters.head_reads;
+            assert_eq!(asked, stats.heap.reads, "after {n} keys");
+        }
+        assert_eq!(n, KEYS);
+    });
+}
