@@ -60,6 +60,8 @@ pub enum Want {
 }
 
 const ROWS_AT_ONCE: usize = 256;
+/// Keys gone over before others of the core get their turn: about as many microseconds.
+const KEYS_PER_TURN: u32 = 512;
 /// Rows counted while a memtable's lock is held.
 const SKIPPED_AT_ONCE: u64 = 2048;
 const READS_AHEAD_MAX: usize = 256;
@@ -100,6 +102,8 @@ pub struct Scan {
     failed: Option<StoreError>,
     /// Until the first key that is there was met.
     edge: Option<Edge>,
+    /// Keys since others had their turn.
+    keys_in_turn: u32,
 }
 
 struct Source {
@@ -286,6 +290,7 @@ impl Store {
             ended: false,
             failed: None,
             edge,
+            keys_in_turn: 0,
         }
     }
 }
@@ -480,6 +485,11 @@ impl Scan {
     /// The next key that is there, with its entry alone.
     pub(crate) async fn next_key(&mut self) -> Result<Option<(SliceId, Bytes, KeyEntry)>, StoreError> {
         loop {
+            self.keys_in_turn += 1;
+            if self.keys_in_turn >= KEYS_PER_TURN {
+                self.keys_in_turn = 0;
+                yield_now().await;
+            }
             self.feed_all().await?;
             let Some(head) = self.heads.pop() else {
                 self.note_gap_to_end();

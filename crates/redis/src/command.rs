@@ -107,8 +107,10 @@ macro_rules! handler {
 
 /// A command: facts and handlers.
 pub struct Command {
-    /// Its place in the table: statistics are kept by it.
+    /// Its place in the table.
     pub index: usize,
+    /// Where its statistics are; those of its subcommands follow, in their order.
+    pub stats_at: usize,
     /// What `COMMAND` tells.
     pub facts: &'static Facts,
     /// What carries it out.
@@ -124,17 +126,40 @@ pub struct Command {
 }
 
 impl Command {
-    fn new(index: usize, facts: &'static Facts, run: Handler, fast: Option<FastHandler>) -> Self {
+    fn new(
+        index: usize,
+        stats_at: usize,
+        facts: &'static Facts,
+        run: Handler,
+        fast: Option<FastHandler>,
+    ) -> Self {
         let has = |flag: &str| facts.flags.contains(&flag);
         // Redis lets clients watch while it loads; ours looks at the key, which is on a drive that is not open yet.
         let while_loading = has("loading") && facts.name != "watch";
         let (is_write, no_auth) = (has("write"), has("no_auth"));
-        Self { index, facts, run, fast, is_write, while_loading, no_auth }
+        Self { index, stats_at, facts, run, fast, is_write, while_loading, no_auth }
     }
 
     /// True when `count` arguments, the name included, may be right.
     pub fn arity_fits(&self, count: usize) -> bool {
         arity_fits(self.facts.arity, count)
+    }
+
+    /// Whether there is the subcommand that `args` ask for, or the command has none.
+    pub fn has_subcommand_of(&self, args: &Args<'_>) -> bool {
+        self.facts.subcommands.is_empty() || !std::ptr::eq(self.facts_of(args), self.facts)
+    }
+
+    /// Where the statistics of what `args` ask for are: of the subcommand, where there is one.
+    pub fn stats_of(&self, args: &Args<'_>) -> usize {
+        let facts = self.facts_of(args);
+        let sub = self.facts.subcommands.iter().position(|sub| std::ptr::eq(sub, facts));
+        self.stats_at + sub.map_or(0, |sub| sub + 1)
+    }
+
+    /// What has statistics of its own, in their order: the command, then its subcommands.
+    pub fn all_facts(&self) -> impl Iterator<Item = &'static Facts> {
+        std::iter::once(self.facts).chain(self.facts.subcommands)
     }
 
     /// The facts of what `args` ask for: of the subcommand, where there is one.
@@ -173,9 +198,9 @@ impl Table {
         for facts in crate::command_facts::FACTS.iter().copied().flatten() {
             // Facts without a handler: a command that is still to come; it stays unknown.
             let Some(run) = handlers.remove(facts.name) else { continue };
-            let index = table.commands.len();
+            let (index, stats_at) = (table.commands.len(), table.stats_len());
             table.by_name.insert(facts.name.as_bytes(), index);
-            table.commands.push(Command::new(index, facts, run, fast.remove(facts.name)));
+            table.commands.push(Command::new(index, stats_at, facts, run, fast.remove(facts.name)));
         }
         assert!(handlers.is_empty() && fast.is_empty(), "handlers without facts");
         table
@@ -194,6 +219,11 @@ impl Table {
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
         self.by_name.get(&*lower).map(|&index| &self.commands[index])
+    }
+
+    /// Commands and subcommands.
+    pub fn stats_len(&self) -> usize {
+        self.commands.last().map_or(0, |last| last.stats_at + 1 + last.facts.subcommands.len())
     }
 
     /// All commands, in a fixed order.

@@ -60,8 +60,10 @@ pub(crate) struct Run {
     clock: Nanos,
     /// When `now_ms` was taken.
     wall_at: Nanos,
-    /// Runs and nanoseconds of one command, not yet in the statistics.
+    /// A command by its place in the table and that of its statistics, and runs and nanoseconds of it that these do not
+    /// have yet.
     command: usize,
+    stats_at: usize,
     calls: u64,
     nanos: u64,
     /// Commands since the last look at the clock.
@@ -118,12 +120,12 @@ impl Ctx {
         self.now_ms = pumice_reactor::wall_ms();
     }
 
-    /// The command at `index` of the table is next: the time since the last look at the clock belongs to the one
-    /// before.
-    pub(crate) fn begin_command(&mut self, index: usize) {
-        if index != self.run.command {
+    /// The command is next, whose statistics are at `stats_at`: the time since the last look at the clock belongs to the
+    /// one before.
+    pub(crate) fn begin_command(&mut self, command: &Command, stats_at: usize) {
+        if stats_at != self.run.stats_at {
             self.flush_counts();
-            self.run.command = index;
+            (self.run.command, self.run.stats_at) = (command.index, stats_at);
         }
     }
 
@@ -149,9 +151,9 @@ impl Ctx {
         nanos
     }
 
-    /// Counts one run of the command at `index` of the table, which took so long.
-    pub(crate) fn count_command(&mut self, index: usize, nanos: u64) {
-        self.begin_command(index);
+    /// Counts one run of the command, which took so long.
+    pub(crate) fn count_command(&mut self, command: &Command, stats_at: usize, nanos: u64) {
+        self.begin_command(command, stats_at);
         self.run.calls += 1;
         self.run.nanos += nanos;
     }
@@ -164,7 +166,7 @@ impl Ctx {
         let run = &mut self.run;
         let stats = &self.server.stats;
         if run.calls > 0 {
-            let command = &stats.commands[run.command];
+            let command = &stats.commands[run.stats_at];
             command.calls.fetch_add(std::mem::take(&mut run.calls), Ordering::Relaxed);
             command.nanos.fetch_add(std::mem::take(&mut run.nanos), Ordering::Relaxed);
             let client = &self.session.client;

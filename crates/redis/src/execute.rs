@@ -41,12 +41,12 @@ pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
     if !command.arity_fits(args.len()) || !session.is_authenticated || !ctx.server.is_loaded() {
         return Tried::Not;
     }
-    ctx.begin_command(command.index);
+    ctx.begin_command(command, command.stats_at);
     match fast(ctx, args) {
         Fast::Slow => return Tried::Not,
         Fast::NeedsFlash(hint) => return Tried::NeedsFlash(hint),
         Fast::Done => {}
-        Fast::Fail(failure) => fail(ctx, command, &failure),
+        Fast::Fail(failure) => fail(ctx, command.stats_at, &failure),
     }
     // Who wants to see commands that took less than a millisecond has each of them timed.
     let each = (0..1000).contains(&ctx.server.settings.slowlog_slower_than_us.load(Ordering::Relaxed));
@@ -74,8 +74,11 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
                 multi.spoil();
             }
             ctx.server.stats.note_error(failure.text());
-            if let Some(command) = Table::get().find(&args[0]) {
-                let stats = &ctx.server.stats.commands[command.index];
+            // Redis does not count what it cannot find, subcommands among it.
+            if let Some(command) = Table::get().find(&args[0])
+                && (args.len() == 1 || command.has_subcommand_of(&args))
+            {
+                let stats = &ctx.server.stats.commands[command.stats_of(&args)];
                 stats.rejected.fetch_add(1, Ordering::Relaxed);
             }
             ctx.reply.error(failure.text());
@@ -225,7 +228,7 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
         Some(Fast::Slow | Fast::NeedsFlash(_)) | None => (command.run)(ctx, args).await,
     };
     let nanos = pumice_reactor::now().0.saturating_sub(started.0);
-    account(ctx, command, result, mark, nanos);
+    account(ctx, command, command.stats_of(&args), result, mark, nanos);
     note_slow(ctx, command, &args, nanos);
     if is_told_after {
         crate::commands::monitor::tell(ctx, &args);
@@ -236,6 +239,7 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
 pub(crate) fn account(
     ctx: &mut Ctx,
     command: &'static Command,
+    stats_at: usize,
     result: CommandResult,
     mark: Mark,
     nanos: u64,
@@ -251,17 +255,17 @@ pub(crate) fn account(
             ctx.session.close_after_reply = true;
         } else {
             ctx.reply.rollback(mark);
-            fail(ctx, command, &failure);
+            fail(ctx, stats_at, &failure);
         }
     }
     ctx.is_streaming = false;
-    ctx.count_command(command.index, nanos);
+    ctx.count_command(command, stats_at, nanos);
 }
 
-fn fail(ctx: &mut Ctx, command: &Command, failure: &Failure) {
+fn fail(ctx: &mut Ctx, stats_at: usize, failure: &Failure) {
     ctx.reply.error(failure.text());
     ctx.server.stats.note_error(failure.text());
-    ctx.server.stats.commands[command.index].failed.fetch_add(1, Ordering::Relaxed);
+    ctx.server.stats.commands[stats_at].failed.fetch_add(1, Ordering::Relaxed);
 }
 
 fn note_slow(ctx: &mut Ctx, command: &Command, args: &Args<'_>, nanos: u64) {

@@ -27,7 +27,7 @@ pub struct CommandStats {
 
 /// Counters of the Redis face since its start (or CONFIG RESETSTAT).
 pub struct Stats {
-    /// By place in the command table.
+    /// By [`crate::command::Command::stats_of`].
     pub commands: Vec<CommandStats>,
     /// Connections accepted.
     pub connections: AtomicU64,
@@ -70,7 +70,7 @@ pub struct Stats {
 impl Default for Stats {
     fn default() -> Self {
         Self {
-            commands: Table::get().commands().iter().map(|_| CommandStats::default()).collect(),
+            commands: (0..Table::get().stats_len()).map(|_| CommandStats::default()).collect(),
             connections: AtomicU64::new(0),
             rejected_connections: AtomicU64::new(0),
             input_bytes: AtomicU64::new(0),

@@ -154,3 +154,42 @@ fn what_a_scan_asks_for_is_on_its_way_at_once() {
         assert_eq!(n, KEYS);
     });
 }
+
+/// All of it is in memory, so the scan never waits for the drive.
+#[test]
+fn a_scan_lets_others_have_their_turn() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = cold(&device, options()).await;
+        let turns = Rc::new(Cell::new(0));
+        let other = {
+            let turns = turns.clone();
+            spawn(async move {
+                loop {
+                    turns.set(turns.get() + 1);
+                    yield_now().await;
+                }
+            })
+        };
+        for is_warm in [false, true] {
+            let snapshot = store.snapshot();
+            let set = SliceSet::One(SLICE);
+            let mut scan = store.scan(
+                &snapshot,
+                set,
+                Bound::Unbounded,
+                Bound::Unbounded,
+                Direction::Forward,
+                Want::Keys,
+            );
+            let (mut keys, before) = (0, turns.get());
+            while scan.next().await.expect("scan").is_some() {
+                keys += 1;
+            }
+            assert_eq!(keys, KEYS);
+            let turns = turns.get() - before;
+            assert!(turns >= KEYS / 1000, "{turns} turns in {keys} keys (warm: {is_warm})");
+        }
+        other.abort();
+    });
+}

@@ -242,12 +242,13 @@ fn cpu(lines: &mut Lines) {
 }
 
 fn commandstats(ctx: &Ctx, lines: &mut Lines) {
-    for (command, stats) in Table::get().commands().iter().zip(&ctx.server.stats.commands) {
+    let all_facts = Table::get().commands().iter().flat_map(|command| command.all_facts());
+    for (facts, stats) in all_facts.zip(&ctx.server.stats.commands) {
         let (calls, nanos) = (load(&stats.calls), load(&stats.nanos));
         let (rejected, failed) = (load(&stats.rejected), load(&stats.failed));
         if calls + rejected > 0 {
             let per_call = nanos as f64 / 1000.0 / calls.max(1) as f64;
-            let (name, usec) = (command.facts.name, nanos / 1000);
+            let (name, usec) = (facts.name, nanos / 1000);
             lines.add(
                 &format!("cmdstat_{name}"),
                 format!(

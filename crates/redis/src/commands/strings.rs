@@ -175,7 +175,7 @@ pub(crate) async fn answer_cold_gets(
             Ok(found) => reply_string(ctx, place, found).await,
             Err(failure) => Err(failure),
         };
-        crate::execute::account(ctx, command, answered, mark, each);
+        crate::execute::account(ctx, command, command.stats_at, answered, mark, each);
     }
 }
 

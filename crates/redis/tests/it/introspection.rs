@@ -528,3 +528,42 @@ fn a_password_asked_for_at_run_time_holds_for_new_clients() {
         "#,
     );
 }
+
+#[test]
+fn subcommands_have_statistics_of_their_own() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.line("CONFIG RESETSTAT");
+    client.line("CLIENT ID");
+    client.line("CLIENT ID");
+    client.line("CLIENT SETNAME a b");
+    client.line("CONFIG SET nonsense 1");
+    client.line("OBJECT NOSUCH x");
+    client.line("OBJECT");
+    client.line("GET x");
+    let info = text(client.line("INFO commandstats"));
+    let counted: Vec<String> = info
+        .lines()
+        .filter_map(|line| line.strip_prefix("cmdstat_"))
+        .map(|line| {
+            let (name, fields) = line.split_once(':').expect("a name");
+            let field = |name: &str| {
+                let field = fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+                field.expect(name).to_string()
+            };
+            format!("{name} {} {} {}", field("calls"), field("rejected_calls"), field("failed_calls"))
+        })
+        .collect();
+    let mut sorted = counted.clone();
+    sorted.sort_unstable();
+    // What CONFIG RESETSTAT itself took is counted after it, as in Redis.
+    let expected = [
+        "client|id 2 0 0",
+        "client|setname 0 1 0",
+        "config|resetstat 1 0 0",
+        "config|set 1 0 1",
+        "get 1 0 0",
+        "object 0 1 0",
+    ];
+    assert_eq!(sorted, expected);
+}
