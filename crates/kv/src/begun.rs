@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use pumice_reactor::LocalBoxFuture;
 
-/// See the head of this file. It goes no further than its first wait unless it is awaited.
+/// See the head of this file. It goes no further than its first wait unless it is awaited, so that wait must be for the drive: a
+/// permit or a lock granted to it meanwhile would be kept from others.
 pub enum Begun<T> {
     UnderWay(LocalBoxFuture<'static, T>),
     Done(T),
