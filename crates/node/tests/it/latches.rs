@@ -90,18 +90,18 @@ fn a_waiter_that_was_called_and_goes_away_has_the_next_one_called() {
         let held = latches.try_latch(&[key(1)]).unwrap();
         let mut first = Box::pin(latches.latch(&[key(1)]));
         assert!(poll_once(first.as_mut()).await.is_none());
-        let (set, is_set) = (Rc::new(Cell::new(false)), latches.clone());
+        let was_in = Rc::new(Cell::new(false));
         let second = {
-            let set = set.clone();
+            let (latches, was_in) = (latches.clone(), was_in.clone());
             spawn(async move {
-                drop(is_set.latch(&[key(1)]).await);
-                set.set(true);
+                drop(latches.latch(&[key(1)]).await);
+                was_in.set(true);
             })
         };
         yield_now().await;
         drop(held);
         yield_now().await;
-        assert!(!set.get(), "one is called at a time");
+        assert!(!was_in.get(), "one is called at a time");
         drop(first);
         second.await.unwrap();
         assert!(latches.try_latch(&[key(1)]).is_some());
@@ -166,19 +166,18 @@ async fn add_under_latches(seed: u64, latches: Latches, cells: Arc<Vec<AtomicU64
         let _held = match latches.try_latch(&keys) {
             Some(held) => held,
             None => {
-                // Some lose patience, whatever has become of their turn by then.
                 let mut latching = Box::pin(latches.latch(&keys));
-                let mut given_up = false;
-                if rng.chance(0.3) {
-                    given_up = poll_once(latching.as_mut()).await.is_none();
+                if !rng.chance(0.3) {
+                    latching.await
+                } else if let Some(held) = poll_once(latching.as_mut()).await {
+                    held
+                } else {
+                    // It loses patience, whatever has become of its turn by then.
                     for _ in 0..rng.below(3) {
                         yield_now().await;
                     }
-                }
-                if given_up {
                     continue;
                 }
-                latches.latch(&keys).await
             }
         };
         chosen.dedup();
