@@ -9,6 +9,9 @@ use crate::slice::key_hash;
 use crate::store::{Inner, Store, entry_of, value_in};
 use crate::types::{Entry, EntryView, Hint, Known, Meta, Peek, SliceId, ValueView};
 
+/// Copying a longer value into the row cache costs more than its look-up elsewhere in memory.
+const KEPT_BYTES_MAX: usize = 4 << 10;
+
 /// What the memtables of a slice say of a key.
 enum InMemtables<R> {
     /// All there is to say.
@@ -24,7 +27,7 @@ impl Store {
     /// under a lock, and must be short. Large values count as lying on flash.
     pub fn peek_with<R>(&self, slice: SliceId, key: &[u8], look: impl FnOnce(EntryView<'_>) -> R) -> Peek<R> {
         let inner = &*self.inner;
-        let state = inner.slice(slice);
+        let mut state = inner.slice(slice);
         if !state.rows.is_empty()
             && let Some(row) = state.rows.get(key)
         {
@@ -49,6 +52,7 @@ impl Store {
                 break;
             }
         }
+        let keeps = !matches!(answer, InMemtables::Answered(_)) && state.keeps_found();
         let found = match answer {
             InMemtables::Answered(answer) => return answer,
             InMemtables::Record(found) => {
@@ -67,12 +71,18 @@ impl Store {
         };
         let Some(look) = look else { return Peek::NeedsFlash(Hint::default()) };
         match inner.peek_value(key, &found) {
-            Peek::Found(entry) => Peek::Found(look(EntryView {
-                tag: entry.tag,
-                expire_ms: entry.expire_ms,
-                seq: entry.seq,
-                value: ValueView::Shared(&entry.value),
-            })),
+            Peek::Found(mut entry) => {
+                let answer = look(EntryView {
+                    tag: entry.tag,
+                    expire_ms: entry.expire_ms,
+                    seq: entry.seq,
+                    value: ValueView::Shared(&entry.value),
+                });
+                if keeps && entry.value.len() <= KEPT_BYTES_MAX {
+                    inner.keep_row(slice, epoch, key, &found, &mut entry);
+                }
+                Peek::Found(answer)
+            }
             Peek::Absent => Peek::Absent,
             Peek::NeedsFlash(_) => Peek::NeedsFlash(Hint((!found.large).then_some(Known { epoch, found }))),
         }

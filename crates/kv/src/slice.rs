@@ -36,6 +36,10 @@ impl Weighter<Box<[u8]>, Entry> for RowWeight {
     }
 }
 
+/// Of so many look-ups that key tables or the log's tail answered from memory one puts its row into the cache: a hot key is soon
+/// there, and what comes once pays a quarter.
+const FOUND_PER_KEPT: u64 = 4;
+
 /// Gaps that a slice remembers.
 const GAPS_MAX: usize = 256;
 
@@ -61,6 +65,8 @@ pub struct Slice {
     pub gaps: Gaps<Box<[u8]>>,
     /// Versions inserted that are no tombstones: what was put while a scan went on may lie in what seems a gap.
     pub puts: u64,
+    /// Look-ups that memory answered, but neither the row cache nor a memtable alone.
+    found_elsewhere: u64,
 }
 
 impl Slice {
@@ -81,6 +87,7 @@ impl Slice {
             epoch: 0,
             gaps: Gaps::new(GAPS_MAX),
             puts: 0,
+            found_elsewhere: 0,
         }
     }
 
@@ -114,6 +121,12 @@ impl Slice {
             self.rows.remove(key);
         }
         (replaced, grown)
+    }
+
+    /// A look-up was answered from memory, by neither a row nor a memtable alone: whether its row is to be cached.
+    pub fn keeps_found(&mut self) -> bool {
+        self.found_elsewhere += 1;
+        self.found_elsewhere.is_multiple_of(FOUND_PER_KEPT)
     }
 
     /// Caches a row that was read while the slice was in `epoch`, unless the key was written since. Its value holds no

@@ -489,7 +489,7 @@ impl Inner {
     }
 
     /// Caches what was read of a key as it was in `epoch`.
-    fn keep_row(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
+    pub fn keep_row(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
         // A copy of its own to keep: the record came in a larger buffer, a frame of many perhaps, and what reads come into is the
         // best memory for that.
         if found.record().is_some() {

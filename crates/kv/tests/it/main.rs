@@ -8,6 +8,7 @@ mod failed_drive;
 mod formats;
 mod gaps;
 mod hints;
+mod hot_rows;
 mod large;
 mod long_reads;
 mod long_scans;

@@ -1,0 +1,77 @@
+//! What key tables and the log's tail answer from memory is cached as a row before long, and never outlives a write.
+
+use crate::common::*;
+use pumice_kv::{Peek, SliceId, Store};
+
+const KEYS: u64 = 400;
+/// Looked at so often, each has been the one that is cached.
+const LOOKS: u64 = 40;
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key:{n:08}").into_bytes()
+}
+
+/// Short ones lie in key tables, the others in records.
+fn filled(n: u64, version: u64) -> Vec<u8> {
+    let len = if n.is_multiple_of(2) { 60 } else { 1500 };
+    vec![(n + version) as u8; len]
+}
+
+/// Each slice in turn, so that none keeps the same keys each time.
+fn slice(n: u64) -> u16 {
+    (n % 3) as u16
+}
+
+fn look(store: &Store, n: u64) -> Vec<u8> {
+    match store.peek(SliceId(slice(n)), &key(n)) {
+        Peek::Found(entry) => entry.value.to_vec(),
+        other => panic!("key {n} is in memory: {other:?}"),
+    }
+}
+
+fn row_hits(store: &Store) -> u64 {
+    store.stats().counters.row_hits
+}
+
+#[test]
+fn what_memory_answers_from_elsewhere_becomes_a_row_until_it_is_written() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = formatted(&device).await;
+        for n in 0..KEYS {
+            put(&store, slice(n), &key(n), &filled(n, 0)).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        for look_up in 0..LOOKS {
+            for n in 0..KEYS {
+                assert_eq!(look(&store, n), filled(n, 0), "key {n}, look-up {look_up}");
+            }
+        }
+        let (before, blocks) = (row_hits(&store), store.stats().counters.block_hits);
+        (0..KEYS).for_each(|n| assert_eq!(look(&store, n), filled(n, 0), "key {n}"));
+        let from_rows = row_hits(&store) - before;
+        assert!(from_rows > KEYS * 9 / 10, "{from_rows} of {KEYS} from rows");
+        assert!(store.stats().counters.block_hits - blocks < KEYS / 10, "the tables were asked nevertheless");
+        // A write takes the row out, and so does a delete: in the memtable, and again when that is a key table.
+        for n in 0..KEYS {
+            if n.is_multiple_of(5) {
+                delete(&store, slice(n), &key(n)).await;
+            } else {
+                put(&store, slice(n), &key(n), &filled(n, 1)).await;
+            }
+        }
+        for flushed in [false, true] {
+            if flushed {
+                store.checkpoint().await.expect("checkpoint");
+            }
+            for n in (0..LOOKS).flat_map(|_| 0..KEYS) {
+                match store.peek(SliceId(slice(n)), &key(n)) {
+                    Peek::Absent => assert!(n.is_multiple_of(5), "key {n} is there"),
+                    Peek::Found(entry) => assert_eq!(entry.value, filled(n, 1), "key {n}"),
+                    other @ Peek::NeedsFlash(_) => panic!("key {n} is in memory: {other:?}"),
+                }
+            }
+        }
+        store.close().await.expect("close");
+    });
+}
