@@ -6,13 +6,14 @@ use crate::driver::{
     Handle, ListenOptions, Op, Outcome, ReceiveInto, SMALL_RECEIVE_BYTES, SendData, ShutdownHow,
 };
 use crate::executor::{Core, current};
-use crate::operation::{Many, submit};
+use crate::operation::{Many, Operation, submit};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 /// Connections accepted ahead of the caller.
 const ACCEPTED_AHEAD_MAX: usize = 64;
@@ -191,30 +192,22 @@ impl Inner {
         }
     }
 
-    async fn send(&self, mut data: SendData) -> (io::Result<()>, SendData) {
-        let len = data.len();
-        let mut skip = 0;
-        while skip < len {
-            let op = Op::Send { stream: self.handle.clone(), data, skip };
-            let result;
-            (result, data) = match submit(op).await {
-                Outcome::Sent(result, data) => (result, data),
-                other => other.unexpected(),
-            };
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), data),
-                Ok(bytes) => skip += bytes,
-                Err(error) => return (Err(error), data),
-            }
+    async fn send(&self, data: SendData) -> (io::Result<()>, SendData) {
+        if data.is_empty() {
+            return (Ok(()), data);
         }
-        (Ok(()), data)
+        let mut sending = self.begin_send(data, 0);
+        poll_fn(|context| sending.poll_data(context, true)).await
+    }
+
+    fn begin_send(&self, data: SendData, skip: usize) -> Sending<'_> {
+        let bytes = data.len() - skip;
+        let operation = submit(Op::Send { stream: self.handle.clone(), data, skip });
+        Sending { inner: self, operation, skip, bytes }
     }
 
     async fn send_parts(&self, parts: Vec<Bytes>) -> (io::Result<()>, Vec<Bytes>) {
-        match self.send(SendData::Parts(parts)).await {
-            (result, SendData::Parts(parts)) => (result, parts),
-            (_, SendData::One(_)) => unreachable!("the driver gives back what it got"),
-        }
+        parts_of(self.send(SendData::Parts(parts)).await)
     }
 
     async fn send_one(&self, data: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
@@ -235,6 +228,51 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.many.close(&self.core);
+    }
+}
+
+/// Bytes on their way to the peer: see [`SendHalf::begin_send`]. Dropping it gives up what has not left.
+pub struct Sending<'a> {
+    inner: &'a Inner,
+    operation: Operation,
+    /// What had left before.
+    skip: usize,
+    /// What the operation is to send.
+    bytes: usize,
+}
+
+impl Sending<'_> {
+    /// Whether all has left; the parts come back. Not `awaited`: that it has wakes nobody, only that it cannot does, and whoever
+    /// comes for a reason of his own sees it. Who then wants to know sooner polls again.
+    pub fn poll(&mut self, context: &mut Context<'_>, awaited: bool) -> Poll<(io::Result<()>, Vec<Bytes>)> {
+        self.poll_data(context, awaited).map(parts_of)
+    }
+
+    fn poll_data(&mut self, context: &mut Context<'_>, awaited: bool) -> Poll<(io::Result<()>, SendData)> {
+        loop {
+            let quiet_bytes = (!awaited).then_some(self.bytes);
+            let (result, data) = match ready!(self.operation.poll_outcome(context, quiet_bytes)) {
+                Outcome::Sent(result, data) => (result, data),
+                other => other.unexpected(),
+            };
+            let result = match result {
+                Ok(sent) if sent == self.bytes => Ok(()),
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => {
+                    *self = self.inner.begin_send(data, self.skip + sent);
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            return Poll::Ready((result, data));
+        }
+    }
+}
+
+fn parts_of((result, data): (io::Result<()>, SendData)) -> (io::Result<()>, Vec<Bytes>) {
+    match data {
+        SendData::Parts(parts) => (result, parts),
+        SendData::One(_) => unreachable!("the driver gives back what it got"),
     }
 }
 
@@ -352,6 +390,12 @@ impl SendHalf {
     /// See [`Stream::send_parts`].
     pub async fn send_parts(&self, parts: Vec<Bytes>) -> (io::Result<()>, Vec<Bytes>) {
         self.0.send_parts(parts).await
+    }
+
+    /// [`send_parts`](Self::send_parts), begun at once, that need not be awaited: a server that has answered rests until the next
+    /// request comes, and need not be woken to hear that the answer has left. `parts` hold something.
+    pub fn begin_send(&self, parts: Vec<Bytes>) -> Sending<'_> {
+        self.0.begin_send(SendData::Parts(parts), 0)
     }
 
     /// See [`Stream::send_one`].

@@ -80,8 +80,16 @@ impl Core {
         let mut dropped = None;
         let (waker, overflow) = match state.as_ref().unwrap_or(&slot.state) {
             State::Many(many) => many.push(outcome, more),
-            State::One(_) => {
-                let Some(State::One(waker)) = state else { panic!("{token:?} completed twice") };
+            State::One(_) | State::Quiet { .. } => {
+                let waker = match state {
+                    Some(State::One(waker)) => waker,
+                    Some(State::Quiet { bytes, .. }) if matches!(outcome, Outcome::Sent(Ok(sent), _) if sent == bytes) => {
+                        None
+                    }
+                    Some(State::Quiet { waker, .. }) => waker,
+                    Some(_) => unreachable!("matched just above"),
+                    None => panic!("{token:?} completed twice"),
+                };
                 slot.state = State::Done(outcome);
                 operations.in_flight -= 1;
                 drop(operations);
@@ -129,6 +137,11 @@ pub(crate) enum State {
     Free,
     /// One outcome awaited.
     One(Option<Waker>),
+    /// One outcome that wakes nobody if it is that so many bytes were sent.
+    Quiet {
+        waker: Option<Waker>,
+        bytes: usize,
+    },
     /// Several, kept by the stream or listener.
     Many(Rc<Many>),
     /// The outcome is here.
@@ -161,7 +174,8 @@ impl Operations {
 
     pub(crate) fn waiting(&self) -> Vec<Token> {
         let slots = self.slots.iter().enumerate();
-        let waiting = slots.filter(|(_, slot)| matches!(slot.state, State::One(_) | State::Many(_)));
+        let waiting = slots
+            .filter(|(_, slot)| matches!(slot.state, State::One(_) | State::Quiet { .. } | State::Many(_)));
         waiting.map(|(index, slot)| Token::new(index as u32, slot.generation)).collect()
     }
 
@@ -277,23 +291,35 @@ impl Future for Operation {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let this = &mut *self;
-        assert!(!this.taken, "an operation was polled after it was ready");
-        let mut operations = this.core.operations.borrow_mut();
-        let slot = operations.slot(this.token);
-        match &mut slot.state {
-            State::One(Some(waker)) => waker.clone_from(context.waker()),
-            State::One(none) => *none = Some(context.waker().clone()),
-            State::Done(_) => {
-                let State::Done(outcome) = std::mem::replace(&mut slot.state, State::Free) else {
-                    unreachable!("matched just above")
-                };
-                operations.release(this.token);
-                this.taken = true;
+        self.poll_outcome(context, None)
+    }
+}
+
+impl Operation {
+    /// Polls it. With `quiet_bytes`, that so many bytes were sent wakes nobody: whoever asks next time sees it.
+    pub(crate) fn poll_outcome(
+        &mut self,
+        context: &mut Context<'_>,
+        quiet_bytes: Option<usize>,
+    ) -> Poll<Outcome> {
+        assert!(!self.taken, "an operation was polled after it was ready");
+        let mut operations = self.core.operations.borrow_mut();
+        let slot = operations.slot(self.token);
+        let known = match std::mem::replace(&mut slot.state, State::Free) {
+            State::One(waker) | State::Quiet { waker, .. } => waker,
+            State::Done(outcome) => {
+                operations.release(self.token);
+                self.taken = true;
                 return Poll::Ready(outcome);
             }
             State::Many(_) | State::Dropped | State::Free => panic!("an awaited operation lost its slot"),
-        }
+        };
+        let waker = known.filter(|known| known.will_wake(context.waker()));
+        let waker = Some(waker.unwrap_or_else(|| context.waker().clone()));
+        slot.state = match quiet_bytes {
+            Some(bytes) => State::Quiet { waker, bytes },
+            None => State::One(waker),
+        };
         Poll::Pending
     }
 }

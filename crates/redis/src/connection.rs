@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +28,7 @@ use pumice_node::{Gate, Place};
 use pumice_reactor::{IoBuf, PeerAddr, Stream};
 
 use crate::args::{Args, LargeArgument, Span};
+use crate::clients::Client;
 use crate::context::Ctx;
 use crate::errors::{self, Failure};
 use crate::execute::{Tried, execute, refuse, try_execute};
@@ -46,6 +47,10 @@ const FLUSH_BYTES: usize = 64 << 10;
 /// Bytes of a value still to come that are received into the memory from which they are written: of less, copying costs less than
 /// turning from shared buffers to that memory and back.
 const LENT_FROM_BYTES: u64 = 256 << 10;
+/// Acknowledgements of so many bytes count as sent when they are handed over, and the connection's task is not woken to hear that
+/// they have left: many become durable at once, and each poll finds its connection out of the processor's cache. (Other
+/// replies leave at once, and that they have is told together with the next request.)
+const QUIET_BYTES_MAX: usize = 4 << 10;
 /// Replies on their way when the server stops get this long to leave.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
@@ -91,7 +96,7 @@ const PROTECTED: &str = "-DENIED Pumice is running in protected mode because pro
 
 async fn run(
     server: &Arc<Server>,
-    client: &Arc<crate::clients::Client>,
+    client: &Arc<Client>,
     session: Session,
     receiver: Receiver,
     sender: Sender,
@@ -116,21 +121,29 @@ async fn run(
     let watched = watch(client, &output);
     {
         let mut processing = pin!(connection.run());
-        let mut sending = pin!(send(&output, server, &sender));
+        let mut sending = pin!(send(&output, server, client, &sender));
         let mut watching = pin!(watched);
         let mut stopping = pin!(server.stopping.wait());
         let mut is_processing = true;
+        let mut known: Option<Waker> = None;
         poll_fn(|context| {
-            if is_processing && processing.as_mut().poll(context).is_ready() {
+            if is_processing && output.sending_next(|| processing.as_mut().poll(context).is_ready()) {
                 is_processing = false;
                 output.finish();
             }
             let sent = sending.as_mut().poll(context).is_ready();
+            // Both know whom to wake since the first poll: what they wait for is looked at first, which takes no lock.
+            let is_known = known.as_ref().is_some_and(|known| known.will_wake(context.waker()));
+            if !is_known {
+                known = Some(context.waker().clone());
+            }
+            let looks = !is_known || client.is_killed() || client.is_monitor();
             // A closed client gets nothing more, not even the rest of what is being sent.
-            if sent || output.is_closed() || watching.as_mut().poll(context).is_ready() {
+            if sent || output.is_closed() || (looks && watching.as_mut().poll(context).is_ready()) {
                 return Poll::Ready(());
             }
-            if is_processing && stopping.as_mut().poll(context).is_ready() {
+            let looks = is_processing && (!is_known || server.stopping.is_set());
+            if looks && stopping.as_mut().poll(context).is_ready() {
                 stopped.set(true);
                 return Poll::Ready(());
             }
@@ -151,7 +164,7 @@ async fn run(
 }
 
 /// Looks after a connection from outside: ends when it was killed; passes lines to a monitor.
-async fn watch(client: &Arc<crate::clients::Client>, output: &Rc<Output>) {
+async fn watch(client: &Arc<Client>, output: &Rc<Output>) {
     loop {
         client.wake.notified().await;
         if client.is_killed() {
@@ -164,9 +177,10 @@ async fn watch(client: &Arc<crate::clients::Client>, output: &Rc<Output>) {
 }
 
 /// The sending half: ends when there is nothing more to send, or it cannot be sent.
-async fn send(output: &Rc<Output>, server: &Arc<Server>, sender: &Sender) {
+async fn send(output: &Output, server: &Server, client: &Client, sender: &Sender) {
     while let Some(mut outgoing) = output.next().await {
-        if !outgoing.gate.is_empty() {
+        let is_acknowledgement = !outgoing.gate.is_empty();
+        if is_acknowledgement {
             if !server.node.is_open(&outgoing.gate)
                 && let Err(error) = server.node.wait(&outgoing.gate).await
             {
@@ -180,8 +194,17 @@ async fn send(output: &Rc<Output>, server: &Arc<Server>, sender: &Sender) {
             output.merge(&mut outgoing, Gate::is_empty);
         }
         output.sending();
-        let (result, parts) = sender.send(outgoing.parts).await;
-        output.sent(outgoing.bytes, parts);
+        let is_quiet = is_acknowledgement && outgoing.bytes <= QUIET_BYTES_MAX && !client.is_monitor();
+        if is_quiet {
+            output.count_sent(outgoing.bytes);
+        }
+        // What is queued meanwhile, but for a monitor, comes with a poll of this task, and so does the end.
+        let is_awaited = || !is_quiet || output.goes_on();
+        let (result, parts) = sender.send(outgoing.parts, is_awaited).await;
+        if !is_quiet {
+            output.count_sent(outgoing.bytes);
+        }
+        output.sent(parts);
         if result.is_err() {
             output.close();
             break;

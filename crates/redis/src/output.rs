@@ -86,6 +86,8 @@ pub struct Output {
     stalled_at: Cell<Option<u64>>,
     /// Whether it is up to the client that nothing moves, not to drives that make its replies durable.
     is_sending: Cell<bool>,
+    /// The sending half looks at the queue anyway before the connection's task rests.
+    is_sending_next: Cell<bool>,
     is_closed: Cell<bool>,
     is_finished: Cell<bool>,
     sender: RefCell<Option<Waker>>,
@@ -106,6 +108,7 @@ impl Output {
             progress: Cell::new(0),
             stalled_at: Cell::new(None),
             is_sending: Cell::new(false),
+            is_sending_next: Cell::new(false),
             is_closed: Cell::new(false),
             is_finished: Cell::new(false),
             sender: RefCell::default(),
@@ -124,7 +127,18 @@ impl Output {
         self.waiting_bytes.set(own);
         self.client.output_bytes.store(own as u64, Ordering::Relaxed);
         self.queue.borrow_mut().push_back(outgoing);
-        wake(&self.sender);
+        if !self.is_sending_next.get() {
+            wake(&self.sender);
+        }
+    }
+
+    /// Carries out `process`, after which the sending half is polled: it need not be woken, which would have the task polled once
+    /// more for nothing.
+    pub fn sending_next<T>(&self, process: impl FnOnce() -> T) -> T {
+        self.is_sending_next.set(true);
+        let result = process();
+        self.is_sending_next.set(false);
+        result
     }
 
     /// Queues what the client did not ask for piece by piece and nothing can hold back (MONITOR): closes the
@@ -200,19 +214,28 @@ impl Output {
         wake(&self.processor);
     }
 
-    /// `bytes` have left.
-    pub fn sent(&self, bytes: usize, mut parts: Vec<Bytes>) {
-        self.is_sending.set(false);
+    /// `bytes` no longer wait: they have left, or are so few that they count as if they had.
+    pub fn count_sent(&self, bytes: usize) {
         self.waiting_bytes.set(self.waiting_bytes.get() - bytes);
-        self.progress.set(self.progress.get() + 1);
         self.client.output_bytes.store(self.waiting_bytes.get() as u64, Ordering::Relaxed);
         self.server.stats.output_waiting_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         self.server.stats.output_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A send has ended; `parts` is the vector of what was sent.
+    pub fn sent(&self, mut parts: Vec<Bytes>) {
+        self.is_sending.set(false);
+        self.progress.set(self.progress.get() + 1);
         parts.clear();
         if parts.capacity() <= 256 && self.spare.borrow().len() < 2 {
             self.spare.borrow_mut().push(parts);
         }
         wake(&self.processor);
+    }
+
+    /// Whether the end of a send is waited for: something is queued, or nothing more will be.
+    pub fn goes_on(&self) -> bool {
+        self.is_finished.get() || !self.queue.borrow().is_empty()
     }
 
     /// An empty vector, used before if there is one.

@@ -34,6 +34,29 @@ fn no_reply_waits_for_the_next_write_of_somebody_else() {
     }
 }
 
+/// Nobody is woken when a short acknowledgement has left: what follows it must come nevertheless.
+#[test]
+fn whoever_leaves_or_monitors_after_a_write_gets_all_that_was_meant_for_him() {
+    let server = TestServer::start();
+    for _ in 0..20 {
+        let mut client = server.client();
+        client.send(b"SET k v\r\n");
+        client.close_writing();
+        assert_eq!(client.read_to_end(), b"+OK\r\n", "the answer, and then the end");
+        let mut client = server.client();
+        client.send(b"SET k v\r\nQUIT\r\n");
+        assert_eq!(client.read_to_end(), b"+OK\r\n+OK\r\n");
+    }
+    let (mut monitor, mut other) = (server.client(), server.client());
+    assert_eq!(monitor.line("SET k v"), other.line("SET k w"));
+    monitor.line("MONITOR");
+    for value in 0..20 {
+        other.line(&format!("SET k {value}"));
+        let line = monitor.try_read().expect("each command is told, one by one");
+        assert!(format!("{line:?}").contains(&format!("{value}")), "{line:?}");
+    }
+}
+
 #[test]
 fn commands_are_listed_with_their_subcommands() {
     check(

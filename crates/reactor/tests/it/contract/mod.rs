@@ -73,6 +73,7 @@ macro_rules! contract_tests {
             streams::unread_input_of_many_starves_nobody,
             streams::streams_dropped_while_receiving_close,
             streams::a_send_to_a_closed_peer_fails,
+            streams::an_unawaited_send_wakes_nobody_unless_it_fails,
             streams::nobody_listening_is_refused,
             streams::a_dropped_listener_frees_its_address,
             streams::held_receive_buffers_do_not_block_others,

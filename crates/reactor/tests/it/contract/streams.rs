@@ -3,11 +3,15 @@
 use super::{PATIENCE, Place};
 use bytes::Bytes;
 use pumice_base::rng::Rng;
+use pumice_reactor::sync::Notify;
 use pumice_reactor::{
-    Addr, Came, IoBuf, ListenOptions, Listener, RecvHalf, Stream, sleep, spawn, timeout, yield_now,
+    Addr, Came, IoBuf, JoinHandle, ListenOptions, Listener, RecvHalf, SendHalf, Stream, sleep, spawn,
+    timeout, yield_now,
 };
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -261,6 +265,71 @@ pub async fn a_send_to_a_closed_peer_fails(place: Place) {
         }
     });
     failed.await.expect("the send fails in the end");
+}
+
+/// More than a connection holds on its way.
+const MUCH_BYTES: usize = 6 << 20;
+
+/// A send that is awaited only when somebody says so.
+struct Unawaited {
+    polls: Rc<Cell<u32>>,
+    is_awaited: Rc<Cell<bool>>,
+    again: Rc<Notify>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl Unawaited {
+    fn begin(sender: &SendHalf, bytes: usize) -> Self {
+        let (polls, is_awaited, again) =
+            (Rc::<Cell<u32>>::default(), Rc::<Cell<bool>>::default(), Rc::<Notify>::default());
+        let (counted, asked, told, sender) =
+            (polls.clone(), is_awaited.clone(), again.clone(), sender.clone());
+        let task = spawn(async move {
+            let mut sending = sender.begin_send(vec![Bytes::from(vec![7; bytes])]);
+            let mut told = pin!(told.notified());
+            let mut was_told = false;
+            let sent = poll_fn(|context| {
+                counted.set(counted.get() + 1);
+                was_told = was_told || told.as_mut().poll(context).is_ready();
+                sending.poll(context, asked.get())
+            });
+            sent.await.0
+        });
+        Self { polls, is_awaited, again, task }
+    }
+
+    async fn end(self) -> io::Result<()> {
+        timeout(PATIENCE, self.task).await.expect("the send ends").unwrap()
+    }
+}
+
+pub async fn an_unawaited_send_wakes_nobody_unless_it_fails(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let mut client = Stream::connect(&addr).await.unwrap();
+    let (_receiver, sender) = listener.accept().await.unwrap().0.split();
+
+    let short = Unawaited::begin(&sender, 100);
+    assert_eq!(receive(&mut client, 100).await, vec![7; 100]);
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(short.polls.get(), 1, "it was woken to hear that all has left");
+    short.again.notify_one();
+    let polls = short.polls.clone();
+    short.end().await.unwrap();
+    assert_eq!(polls.get(), 2);
+
+    // Who begins to wait while it is under way hears of its end.
+    let long = Unawaited::begin(&sender, MUCH_BYTES);
+    sleep(Duration::from_millis(20)).await;
+    assert!(!long.task.is_finished(), "a connection holds more than was thought");
+    long.is_awaited.set(true);
+    long.again.notify_one();
+    receive(&mut client, MUCH_BYTES).await;
+    long.end().await.unwrap();
+
+    let long = Unawaited::begin(&sender, MUCH_BYTES);
+    sleep(Duration::from_millis(20)).await;
+    drop(client);
+    long.end().await.unwrap_err();
 }
 
 pub async fn nobody_listening_is_refused(place: Place) {
