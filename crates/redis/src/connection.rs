@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -125,27 +125,28 @@ async fn run(
         let mut watching = pin!(watched);
         let mut stopping = pin!(server.stopping.wait());
         let mut is_processing = true;
-        let mut known: Option<Waker> = None;
+        let mut bell: Option<Arc<Bell>> = None;
         poll_fn(|context| {
             if is_processing && output.sending_next(|| processing.as_mut().poll(context).is_ready()) {
                 is_processing = false;
                 output.finish();
             }
             let sent = sending.as_mut().poll(context).is_ready();
-            // Both know whom to wake since the first poll: what they wait for is looked at first, which takes no lock.
-            let is_known = known.as_ref().is_some_and(|known| known.will_wake(context.waker()));
-            if !is_known {
-                known = Some(context.waker().clone());
-            }
-            let looks = !is_known || client.is_killed() || client.is_monitor();
             // A closed client gets nothing more, not even the rest of what is being sent.
-            if sent || output.is_closed() || (looks && watching.as_mut().poll(context).is_ready()) {
+            if sent || output.is_closed() {
                 return Poll::Ready(());
             }
-            let looks = is_processing && (!is_known || server.stopping.is_set());
-            if looks && stopping.as_mut().poll(context).is_ready() {
-                stopped.set(true);
-                return Poll::Ready(());
+            let bell = bell.get_or_insert_with(|| Bell::of(context.waker()));
+            if bell.has_rung() {
+                let waker = Waker::from(bell.clone());
+                let context = &mut Context::from_waker(&waker);
+                if watching.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(());
+                }
+                if is_processing && stopping.as_mut().poll(context).is_ready() {
+                    stopped.set(true);
+                    return Poll::Ready(());
+                }
             }
             Poll::Pending
         })
@@ -161,6 +162,32 @@ async fn run(
     connection.ctx.session.multi = None;
     connection.ctx.forget_watches();
     connection.count_input(0);
+}
+
+/// Wakes a connection's task for what seldom happens, and tells that it did: otherwise what waits for that is not polled, which would
+/// take its locks each time.
+struct Bell {
+    rung: AtomicBool,
+    task: Waker,
+}
+
+impl Bell {
+    /// One that has rung: what waits for it has yet to say so.
+    fn of(task: &Waker) -> Arc<Self> {
+        Arc::new(Self { rung: AtomicBool::new(true), task: task.clone() })
+    }
+
+    /// Whether it has rung since this was asked last.
+    fn has_rung(&self) -> bool {
+        self.rung.load(Ordering::Acquire) && self.rung.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.rung.store(true, Ordering::Release);
+        self.task.wake_by_ref();
+    }
 }
 
 /// Looks after a connection from outside: ends when it was killed; passes lines to a monitor.

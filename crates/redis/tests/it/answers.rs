@@ -57,6 +57,23 @@ fn whoever_leaves_or_monitors_after_a_write_gets_all_that_was_meant_for_him() {
     }
 }
 
+/// The end of MONITOR falls together with lines that call its client; whoever calls it later must be heard.
+#[test]
+fn who_has_been_a_monitor_can_be_killed() {
+    let server = TestServer::start();
+    let mut other = server.client();
+    for _ in 0..100 {
+        let mut client = server.client();
+        client.line("MONITOR");
+        other.send("PING\r\n".repeat(20).as_bytes());
+        client.send(b"RESET\r\n");
+        (0..20).for_each(|_| drop(other.read()));
+        while !format!("{:?}", client.read()).contains("RESET") {}
+        other.line("CLIENT KILL TYPE normal");
+        client.read_to_end();
+    }
+}
+
 #[test]
 fn commands_are_listed_with_their_subcommands() {
     check(
