@@ -96,6 +96,8 @@ pub(crate) struct Inner {
     patrol: Mutex<PatrolStats>,
     /// When the commit stream last opened a segment.
     commit_opened_ns: AtomicU64,
+    /// What the commit stream took for its last segment; `u64::MAX` before that is known.
+    commit_segment_ns: AtomicU64,
     /// Free segments, as of the last change.
     free: AtomicU32,
     commit: Mutex<Commit>,
@@ -158,6 +160,7 @@ impl Inner {
             meta_kicked: AtomicBool::new(false),
             patrol: Mutex::default(),
             commit_opened_ns: AtomicU64::new(0),
+            commit_segment_ns: AtomicU64::new(u64::MAX),
             free: AtomicU32::new(u32::MAX),
             commit: Mutex::new(Commit::new(1, 0, 1)),
             table: Mutex::new(table),
@@ -381,7 +384,12 @@ impl Inner {
         }
         let now_ns = pumice_reactor::now().0;
         let before_ns = self.commit_opened_ns.swap(now_ns, Ordering::Relaxed);
-        if before_ns > 0 && now_ns - before_ns < PREWRITE_IF_SLOWER_NS {
+        if before_ns > 0 {
+            self.commit_segment_ns.store(now_ns - before_ns, Ordering::Relaxed);
+        }
+        let is_slow =
+            |inner: &Self| inner.commit_segment_ns.load(Ordering::Relaxed) >= PREWRITE_IF_SLOWER_NS;
+        if !is_slow(self) {
             return;
         }
         let Some(first) = self.table().begin_prewrite(self.options.prewrite_segments) else { return };
@@ -394,7 +402,8 @@ impl Inner {
                 inner.counters.prewritten_bytes.fetch_add(bytes, Ordering::Relaxed);
                 let mut table = inner.table();
                 table.end_prewrite(written);
-                let go_on = written && inner.blocked().is_none();
+                // A stream that has become fast takes them as soon as they are written, and this would never end.
+                let go_on = written && is_slow(&inner) && inner.blocked().is_none();
                 next = if go_on { table.begin_prewrite(inner.options.prewrite_segments) } else { None };
             }
         }));
