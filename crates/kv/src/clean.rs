@@ -29,7 +29,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_flash::FlashError;
@@ -445,7 +444,21 @@ impl Inner {
                 live += value.bytes();
                 mover.push_pieces(value).await?;
             }
-            live += self.move_values(values, mover).await?;
+            let mut alive = self.alive(values);
+            while let Some(candidate) = alive.next().await {
+                match candidate {
+                    Ok(candidate) => {
+                        live += u64::from(candidate.record.ptr.len);
+                        mover.push(candidate).await?;
+                    }
+                    // Others can be moved all the same.
+                    Err(error) if error.is_of_the_media() => {
+                        tracing::error!(%error, "cleaning cannot tell whether a record is needed");
+                        mover.unread += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
             mover.end_window().await?;
             self.let_users_write(bytes.saturating_sub(live));
         }
@@ -459,62 +472,6 @@ impl Inner {
         self.heap.pace(free <= most);
         let bytes = bytes / 2 + bytes * u64::from(free.min(most)) / u64::from(most);
         self.heap.earn(bytes.try_into().unwrap_or(i64::MAX));
-    }
-
-    /// Finds those of a window's values that are alive. Answers how many bytes they are.
-    async fn move_values(
-        self: &Arc<Self>,
-        mut records: Vec<Replayed>,
-        mover: &mut Mover,
-    ) -> Result<u64, StoreError> {
-        let owner = |record: &Replayed| record::decode_key(&record.payload);
-        // What lies beside its key is nowhere pointed at, and the checkpoint covers it: of small values there are tens of
-        // thousands in a segment.
-        records.retain(|record| owner(record).is_some_and(|owner| owner.rest.len() > self.inline_max));
-        // In key order, so that neighbours share key blocks.
-        records.sort_by_cached_key(|record| {
-            owner(record).map(|owner| (owner.slice, record.payload.slice(owner.key)))
-        });
-        let mut live = 0;
-        for record in records {
-            let Some(owner) = owner(&record) else { continue };
-            if usize::from(owner.slice.0) >= self.slices.len() {
-                continue;
-            }
-            let key = record.payload.slice(owner.key.clone());
-            let candidate = match self.candidate(owner.slice, key, record).await {
-                // Others can be moved all the same.
-                Err(error) if error.is_of_the_media() => {
-                    tracing::error!(%error, "cleaning cannot tell whether a record is needed");
-                    mover.unread += 1;
-                    continue;
-                }
-                candidate => candidate?,
-            };
-            let Some(candidate) = candidate else { continue };
-            live += u64::from(candidate.record.ptr.len);
-            mover.push(candidate).await?;
-        }
-        Ok(live)
-    }
-
-    /// A record to move, if its key points at it and nobody retired its prefix.
-    async fn candidate(
-        &self,
-        slice: SliceId,
-        key: Bytes,
-        record: Replayed,
-    ) -> Result<Option<Candidate>, StoreError> {
-        // Retired is asked before the index, and again when the record gets its number: a prefix that is not in the list now
-        // and was retired before lies in no table any more, and one that is retired from now on stays in the list until a
-        // flush later than this epoch. Asked after the index alone, the list might have forgotten it meanwhile.
-        let epoch = self.slice(slice).epoch;
-        if self.is_retired(slice, &key) {
-            return Ok(None);
-        }
-        let Some(found) = self.find(slice, &key).await? else { return Ok(None) };
-        let points_here = found.record().map(|ptr| self.place_of(ptr)) == Some(record.ptr);
-        Ok(points_here.then_some(Candidate { slice, key, record, found, epoch }))
     }
 
     /// Bytes moved in one write: a quarter of a segment where segments are small, because every write ends in half a page of
@@ -601,16 +558,13 @@ impl Inner {
                 batch.push(candidate);
             }
         }
-        self.look_again(batch).await?;
-        if batch.is_empty() { Ok(()) } else { Box::pin(self.move_batch(batch)).await }
-    }
-
-    /// Asks the index again about candidates that a seal came between.
-    async fn look_again(&self, batch: &mut Vec<Candidate>) -> Result<(), StoreError> {
-        for Candidate { slice, key, record, .. } in std::mem::take(batch) {
-            batch.extend(self.candidate(slice, key, record).await?);
+        // The index is asked again about those that a seal came between.
+        let again: Vec<_> = batch.drain(..).map(|candidate| candidate.record).collect();
+        let mut alive = self.alive(again);
+        while let Some(candidate) = alive.next().await {
+            batch.push(candidate?);
         }
-        Ok(())
+        if batch.is_empty() { Ok(()) } else { Box::pin(self.move_batch(batch)).await }
     }
 
     /// Points a key at its record's new place, unless it was written meanwhile.
