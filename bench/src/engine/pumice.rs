@@ -296,13 +296,7 @@ async fn set(store: &Store, shared: &Shared, index: u64, batch: &mut Batch) -> R
 }
 
 async fn write(store: &Store, shared: &Shared, batch: &Batch) -> Result<()> {
-    let seq = loop {
-        match store.write(batch) {
-            Ok(seq) => break seq,
-            Err(WriteError::Busy) => store.ready().await,
-            Err(error) => return Err(error.into()),
-        }
-    };
+    let seq = store.write_ready(batch).await?;
     if shared.spec.durable {
         store.wait_durable(seq).await?;
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use pumice_base::rng::Rng;
 use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::{
-    Batch, Direction, Peek, SliceId, SliceSet, Store, StoreFormat, StoreOptions, StoreStats, Want, WriteError,
+    Batch, Direction, Peek, SliceId, SliceSet, Store, StoreFormat, StoreOptions, StoreStats, Want,
 };
 use pumice_reactor::sync::oneshot;
 use pumice_reactor::{Config, CoreId, LocalBoxFuture, now, spawn};
@@ -200,16 +200,8 @@ async fn phase(load: &Rc<Load>, name: &str, ops: u64, kind: Kind) {
 async fn set(load: &Load, n: u64, batch: &mut Batch) {
     batch.clear();
     batch.put(slice_of(n, load.store.slice_count()), &key_of(n), 0, 0, &load.value);
-    loop {
-        match load.store.write(batch) {
-            Ok(seq) => {
-                load.store.wait_durable(seq).await.expect("durable");
-                return;
-            }
-            Err(WriteError::Busy) => load.store.ready().await,
-            Err(error) => panic!("write: {error}"),
-        }
-    }
+    let seq = load.store.write_ready(batch).await.unwrap_or_else(|error| panic!("write: {error}"));
+    load.store.wait_durable(seq).await.expect("durable");
 }
 
 async fn get(load: &Load, n: u64) {

@@ -73,9 +73,8 @@ async fn write(store: &Store, keys: u64, value_bytes: usize, log_bytes: Option<u
         batch.clear();
         batch.put(SliceId((n % 4) as u16), format!("key:{n:012}").as_bytes(), 0, 0, &value);
         loop {
-            match store.write(&batch) {
+            match store.write_ready(&batch).await {
                 Ok(_) => break,
-                Err(WriteError::Busy) => store.ready().await,
                 Err(WriteError::Full(_)) => sleep(Duration::from_millis(20)).await,
                 Err(error) => panic!("{error}"),
             }

@@ -231,7 +231,7 @@ impl LargeWriter {
             loop {
                 match store.heap.write_object(record::PIECE, Group::Large, &mut object).await {
                     Ok(ptr) => return Ok(Piece { ptr, len }),
-                    Err(AppendError::Busy) => store.room_for_users().await,
+                    Err(AppendError::Busy) => store.room_for_pieces().await,
                     Err(error) => return Err(write_error(error)),
                 }
             }

@@ -180,27 +180,27 @@ impl Store {
     /// answered.
     ///
     /// # Errors
-    /// [`WriteError::Busy`]: wait for [`Store::ready`]. [`WriteError::Full`]: the drive has no room for it.
+    /// [`WriteError::Busy`]: there is no room now, or others wait for it; use [`Store::write_ready`]. [`WriteError::Full`]: the drive
+    /// has none for it.
     pub fn write(&self, batch: &Batch) -> Result<Seq, WriteError> {
-        self.inner.write(batch, if batch.only_frees() { AppendClass::Delete } else { AppendClass::User })
+        if batch.only_frees() {
+            self.inner.write(batch, AppendClass::Delete)
+        } else if self.inner.heap.users_wait() {
+            Err(WriteError::Busy)
+        } else {
+            self.inner.write(batch, AppendClass::User)
+        }
     }
 
-    /// Waits until a write that was answered Busy may be tried again.
-    pub async fn ready(&self) {
-        let inner = &*self.inner;
-        // A flush that finds no segment will not end: the writer tries again and is told that the drive is full.
-        let may_end = || {
-            !inner.closing.load(Ordering::Relaxed)
-                && !inner.heap.is_futile()
-                && inner.heap.read_only().is_none()
-        };
-        while inner.memtables_full() && may_end() {
-            inner.flush_wanted.notify_one();
-            // A flush needs segments, too.
-            inner.end_long_reads();
-            let _ = pumice_reactor::timeout(Duration::from_millis(20), inner.flushed.notified()).await;
+    /// [`Store::write`] that waits for room, behind those who wait already. What only makes space does not queue.
+    ///
+    /// # Errors
+    /// As [`Store::write`], but never `Busy`.
+    pub async fn write_ready(&self, batch: &Batch) -> Result<Seq, WriteError> {
+        match self.write(batch) {
+            Err(WriteError::Busy) => self.inner.write_when_there_is_room(batch).await,
+            done => done,
         }
-        inner.room_for_users().await;
     }
 
     /// The number of the last write.
@@ -593,10 +593,43 @@ pub(crate) fn write_error(error: AppendError) -> WriteError {
 const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 
 impl Inner {
-    /// Waits until a user's write that found no room is worth another try.
-    pub async fn room_for_users(&self) {
+    async fn write_when_there_is_room(&self, batch: &Batch) -> Result<Seq, WriteError> {
+        let (class, mut place) = if batch.only_frees() {
+            (AppendClass::Delete, None)
+        } else {
+            (AppendClass::User, Some(self.heap.queue(batch.bytes() as u64)))
+        };
+        loop {
+            self.until_flushed().await;
+            self.end_long_reads();
+            match &mut place {
+                Some(place) => place.called().await,
+                None => self.heap.room().await,
+            }
+            match self.write(batch, class) {
+                Err(WriteError::Busy) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits until a large value's piece that found no segment is worth another try. Pieces do not queue: they are written to
+    /// segments of their own, and take no credit.
+    pub async fn room_for_pieces(&self) {
         self.end_long_reads();
         self.heap.room().await;
+    }
+
+    /// Waits while memtables are full.
+    async fn until_flushed(&self) {
+        // A flush that finds no segment will not end: the writer tries again and is told that the drive is full.
+        let may_end = || !self.is_closing() && !self.heap.is_futile() && self.heap.read_only().is_none();
+        while self.memtables_full() && may_end() {
+            self.flush_wanted.notify_one();
+            // A flush needs segments, too.
+            self.end_long_reads();
+            let _ = pumice_reactor::timeout(Duration::from_millis(20), self.flushed.notified()).await;
+        }
     }
 
     /// A user waits: what long reads hold back is given to writers if that is what they wait for.

@@ -292,11 +292,7 @@ impl Node {
     /// The caller holds the latches of the keys, so that nobody sees the space between.
     pub fn write(&self, batch: &NodeBatch) -> Result<Gate, WriteError> {
         let mut gate = Gate::open();
-        self.write_from(batch, 0, &mut gate).map(|()| gate)
-    }
-
-    fn write_from(&self, batch: &NodeBatch, skip: usize, gate: &mut Gate) -> Result<(), WriteError> {
-        for (applied, (drive, part)) in batch.parts().iter().enumerate().skip(skip) {
+        for (applied, (drive, part)) in batch.parts().iter().enumerate() {
             if part.is_empty() {
                 continue;
             }
@@ -305,28 +301,22 @@ impl Node {
                 Err(source) => return Err(WriteError { drive: *drive, applied, source }),
             }
         }
-        Ok(())
+        Ok(gate)
     }
 
-    /// [`Node::write`] that waits while a drive is behind with its commits.
+    /// [`Node::write`] that waits while a drive is behind, or others wait for room there.
     pub async fn write_ready(&self, batch: &NodeBatch) -> Result<Gate, WriteError> {
         let mut gate = Gate::open();
-        let mut skip = 0;
-        loop {
-            match self.write_from(batch, skip, &mut gate) {
-                Ok(()) => return Ok(gate),
-                Err(WriteError { drive, applied, source: pumice_kv::WriteError::Busy }) => {
-                    skip = applied;
-                    self.store(drive).ready().await;
-                }
-                Err(error) => return Err(error),
+        for (applied, (drive, part)) in batch.parts().iter().enumerate() {
+            if part.is_empty() {
+                continue;
+            }
+            match self.store(*drive).write_ready(part).await {
+                Ok(seq) => gate.add(*drive, seq),
+                Err(source) => return Err(WriteError { drive: *drive, applied, source }),
             }
         }
-    }
-
-    /// Waits until drive `drive` takes writes again, after `Busy`.
-    pub async fn ready(&self, drive: u16) {
-        self.store(drive).ready().await;
+        Ok(gate)
     }
 
     /// An id never used before on the drive of `place`, across crashes too.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_flash::{Device, FlashError};
+use pumice_reactor::now;
 use pumice_reactor::sync::Gate;
-use pumice_reactor::{now, timeout, yield_now};
 use smallvec::SmallVec;
 
 use crate::inner::Inner;
@@ -18,12 +18,10 @@ pub use crate::writer::Hold;
 use crate::writer::MovedFrames;
 use crate::{
     AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
-    HeapStats, Object, Patrol, PatrolStats, ReadError, RecordPtr, SegmentId, SpaceReport, Stream, Sweep,
+    HeapStats, Object, Patrol, PatrolStats, Place, ReadError, RecordPtr, SegmentId, SpaceReport, Stream,
+    Sweep,
 };
 use crate::{commit, read, writer};
-
-/// Longest wait of [`Heap::room`]: the caller looks again.
-const ROOM_WAIT: Duration = Duration::from_millis(20);
 
 /// A record to append: its payload is the concatenation of `parts`.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +128,7 @@ impl Drop for CleaningRoom {
         table.keep_less_for_cleaning(self.bytes);
         self.inner.note_reserve(&table);
         drop(table);
-        self.inner.room.notify_all();
+        self.inner.room_came();
     }
 }
 
@@ -304,19 +302,20 @@ impl Heap {
         result
     }
 
-    /// Waits until an append that was answered [`AppendError::Busy`] is worth another try.
+    /// Waits until an append that was answered [`AppendError::Busy`] is worth another try, for those who do not queue: who has other
+    /// bounds than users.
     pub async fn room(&self) {
-        let inner = &self.inner;
-        let has_room = || {
-            let quiet = inner.commit().undurable_bytes <= inner.options.undurable_max_bytes / 2;
-            quiet && inner.pace.lets_pass() && inner.table().has_room()
-        };
-        if inner.blocked().is_none() && has_room() {
-            // A caller in a loop must let others work, whatever it was refused for.
-            return yield_now().await;
-        }
-        // A notification may slip in between the look and the wait: the time-out bounds what that costs.
-        let _ = timeout(ROOM_WAIT, inner.room.notified()).await;
+        self.inner.wait_for_room().await;
+    }
+
+    /// Whether users wait for room. Who comes now is to [queue](Heap::queue) up behind them, though an append might be taken.
+    pub fn users_wait(&self) -> bool {
+        self.inner.room.users_wait()
+    }
+
+    /// A place behind all users who wait for room, for an append of about `bytes` that was answered [`AppendError::Busy`].
+    pub fn queue(&self, bytes: u64) -> Place {
+        Place::last(&self.inner, bytes)
     }
 
     /// The newest sequence number given out; 0 before the first.
@@ -614,21 +613,21 @@ impl Heap {
     pub fn pace(&self, on: bool) {
         self.inner.pace.set(on, self.inner.segment_bytes);
         if !on {
-            self.inner.room.notify_all();
+            self.inner.room_came();
         }
     }
 
     /// Cleaning has won so many bytes: user appends may take as many. Less than none: other background work took them.
     pub fn earn(&self, bytes: i64) {
         self.inner.pace.earn(bytes, self.inner.segment_bytes);
-        self.inner.room.notify_all();
+        self.inner.room_came();
     }
 
     /// The client cleaned many victims and no segment came free: what is called dead is what packing loses. Writes
     /// are refused as [`AppendError::Full`] until about a segment's worth has died.
     pub fn cleaning_won_nothing(&self) {
         self.inner.table().cleaning_won_nothing();
-        self.inner.room.notify_all();
+        self.inner.room_came();
     }
 
     /// A delete was refused because of [`Heap::cleaning_won_nothing`]: has cleaning tried again, once until a delete

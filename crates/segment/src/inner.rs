@@ -19,6 +19,7 @@ use crate::layout::{frame, record};
 use crate::metalog::MetaLog;
 use crate::moves::Moves;
 use crate::pace::Pace;
+use crate::room::Room;
 use crate::table::{OpenSegment, Table};
 use crate::tail::Tail;
 use crate::writer::{self, Writer};
@@ -73,7 +74,7 @@ pub(crate) struct Inner {
     /// Address of the forming frame's buffer, `u64::MAX` when none forms: spares most readers the commit lock.
     pub forming_at: AtomicU64,
     pub pump_wake: Notify,
-    pub room: Notify,
+    pub room: Room,
     pub pace: Pace,
     /// Commits are to pad as little as possible.
     pub is_sparing: AtomicBool,
@@ -145,7 +146,7 @@ impl Inner {
             written: Gate::new(0),
             forming_at: AtomicU64::new(u64::MAX),
             pump_wake: Notify::new(),
-            room: Notify::new(),
+            room: Room::default(),
             pace: Pace::default(),
             is_sparing: AtomicBool::new(false),
             meta,
@@ -253,7 +254,7 @@ impl Inner {
         };
         self.written.fail(&reason);
         self.durable.fail(&reason);
-        self.room.notify_all();
+        self.room_came();
     }
 
     /// Takes no appends for now.
@@ -261,6 +262,8 @@ impl Inner {
         let mut why = lock(&self.blocked_why);
         why.paused = reason.map(Into::into);
         self.blocked.store(why.is_blocked(), Ordering::Release);
+        drop(why);
+        self.room_came();
     }
 
     /// Why nothing is written now, if that is for want of space under the device.
@@ -278,6 +281,8 @@ impl Inner {
         let mut why = lock(&self.blocked_why);
         why.host_full = reason.map(Into::into);
         self.blocked.store(why.is_blocked(), Ordering::Release);
+        drop(why);
+        self.room_came();
     }
 
     /// Opens segments for `stream` and asks for a metadata record in time for the next ones.
@@ -387,8 +392,7 @@ impl Inner {
         if before_ns > 0 {
             self.commit_segment_ns.store(now_ns - before_ns, Ordering::Relaxed);
         }
-        let is_slow =
-            |inner: &Self| inner.commit_segment_ns.load(Ordering::Relaxed) >= PREWRITE_IF_SLOWER_NS;
+        let is_slow = |inner: &Self| inner.commit_segment_ns.load(Ordering::Relaxed) >= PREWRITE_IF_SLOWER_NS;
         if !is_slow(self) {
             return;
         }
@@ -421,7 +425,7 @@ impl Inner {
             let _ = crate::pump::flush(&inner).await;
             let _ = crate::metalog::write_meta(&inner, crate::metalog::Write::internal()).await;
             inner.meta_kicked.store(false, Ordering::Release);
-            inner.room.notify_all();
+            inner.room_came();
         }));
     }
 }

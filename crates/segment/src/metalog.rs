@@ -237,7 +237,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 if was_full {
                     inner.host_full(None);
                 }
-                inner.room.notify_all();
+                inner.room_came();
                 return Ok(());
             }
             // Space may come, but not for the sake of an opening or a closing that somebody waits for.

@@ -35,6 +35,11 @@ impl Pace {
         !self.is_on() || self.credit_bytes.load(Ordering::Acquire) > 0
     }
 
+    /// Bytes that user appends may take now, at least.
+    pub(crate) fn allows(&self) -> u64 {
+        if self.is_on() { self.credit_bytes.load(Ordering::Acquire).max(0) as u64 } else { u64::MAX }
+    }
+
     pub(crate) fn spend(&self, bytes: usize) {
         if self.is_on() {
             self.credit_bytes.fetch_sub(bytes as i64, Ordering::AcqRel);

@@ -316,7 +316,7 @@ fn written(inner: &Arc<Inner>, frame: Sealed, took: Duration) {
         }
     }
     if room {
-        inner.room.notify_all();
+        inner.room_came();
     }
     inner.kick_meta();
 }

@@ -31,7 +31,8 @@ fn writers_that_wait_for_a_flush_are_told_that_the_drive_failed_and_reads_go_on(
             matches!(&refused, Err(WriteError::ReadOnly(reason)) if reason.contains("write failed")),
             "{refused:?}"
         );
-        store.ready().await;
+        let refused = store.write_ready(&batch).await;
+        assert!(matches!(refused, Err(WriteError::ReadOnly(_))), "{refused:?}");
         for key in [0, keys / 2, keys - 1] {
             assert_eq!(get(&store, 0, &key.to_be_bytes()).await.expect("there").2, [7; 40]);
         }

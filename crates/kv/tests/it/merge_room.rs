@@ -57,7 +57,9 @@ fn a_table_that_spans_more_than_there_is_room_for_is_merged_in_parts() {
             batch.put(pumice_kv::SliceId(1), &ballast.to_be_bytes(), 0, 0, &[7; 3000]);
             match store.write(&batch) {
                 Ok(seq) => store.wait_durable(seq).await.expect("durable"),
-                Err(WriteError::Busy) if store.heap().free_segments() > 0 => store.ready().await,
+                Err(WriteError::Busy) if store.heap().free_segments() > 0 => {
+                    sleep(Duration::from_millis(1)).await
+                }
                 Err(WriteError::Busy | WriteError::Full(_)) => break,
                 Err(error) => panic!("{error}"),
             }

@@ -33,9 +33,8 @@ async fn fill(store: &Store, len: usize) -> u64 {
     loop {
         batch.clear();
         batch.put(SliceId((n % 3) as u16), &numbered(n), 0, 0, &filled(n, len));
-        match store.write(&batch) {
+        match store.write_ready(&batch).await {
             Ok(_) => (n, refused) = (n + 1, 0),
-            Err(WriteError::Busy) => store.ready().await,
             Err(WriteError::Full(_)) if refused < 20 => {
                 refused += 1;
                 sleep(Duration::from_millis(20)).await;
@@ -205,9 +204,8 @@ fn a_full_drive_still_reads_and_deletes_and_after_deleting_half_half_fits_again(
                 let mut batch = Batch::new();
                 batch.put(SliceId((n % 3) as u16), &numbered(n), 0, 0, &filled(n + keys, len));
                 loop {
-                    match store.write(&batch) {
+                    match store.write_ready(&batch).await {
                         Ok(_) => break,
-                        Err(WriteError::Busy) => store.ready().await,
                         Err(WriteError::Full(_)) => sleep(Duration::from_millis(20)).await,
                         Err(error) => panic!("{error}"),
                     }

@@ -31,16 +31,13 @@ async fn lie(store: Store, over: Rc<Cell<bool>>) {
 async fn try_put(store: &Store, slice: u16, key: u64, value: &[u8]) -> bool {
     let mut batch = Batch::new();
     batch.put(SliceId(slice), &key.to_be_bytes(), 0, 0, value);
-    loop {
-        match store.write(&batch) {
-            Ok(_) => return true,
-            Err(WriteError::Busy) => store.ready().await,
-            Err(WriteError::Full(_)) => {
-                yield_now().await;
-                return false;
-            }
-            Err(error) => panic!("{error}"),
+    match store.write_ready(&batch).await {
+        Ok(_) => true,
+        Err(WriteError::Full(_)) => {
+            yield_now().await;
+            false
         }
+        Err(error) => panic!("{error}"),
     }
 }
 

@@ -7,7 +7,7 @@ use pumice_base::rng::Rng;
 use pumice_kv::{
     Batch, Direction, LargeRef, Peek, SliceId, SliceSet, Store, VALUE_BYTES_MAX, Want, WriteError,
 };
-use pumice_reactor::{now, sleep, wall_ms, yield_now};
+use pumice_reactor::{sleep, wall_ms, yield_now};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
@@ -177,34 +177,25 @@ impl Client {
     }
 
     pub(crate) async fn write_batch(&mut self, batch: &Batch, changes: &[Change]) -> Result<(), Full> {
-        let (mut began, mut refusals) = (now(), 0u32);
-        let seq = loop {
-            match self.store.write(batch) {
-                Ok(seq) => break seq,
-                Err(WriteError::Busy) => {
-                    self.model.count("writes told to wait", 1);
-                    self.store.ready().await;
-                    refusals = if now() == began { refusals + 1 } else { 0 };
-                    began = now();
-                    assert!(
-                        refusals < 1000,
-                        "write answers Busy while ready() returns at once: {}",
-                        self.store.space()
-                    );
-                }
-                Err(WriteError::Full(report)) => {
-                    self.model.count("writes refused as full", 1);
-                    assert_eq!(report.accounted(), report.raw, "the space report does not add up: {report}");
-                    return Err(Full);
-                }
-                // It waited for room while the store was closed.
-                Err(WriteError::ReadOnly(_)) if self.store.is_closing() => return Err(Full),
-                Err(WriteError::ReadOnly(_)) if self.model.may_fail.get() => {
-                    self.model.count("writes refused by a failed drive", 1);
-                    return Err(Full);
-                }
-                Err(error) => panic!("a write was refused: {error}"),
+        let mut written = self.store.write(batch);
+        if matches!(written, Err(WriteError::Busy)) {
+            self.model.count("writes told to wait", 1);
+            written = self.store.write_ready(batch).await;
+        }
+        let seq = match written {
+            Ok(seq) => seq,
+            Err(WriteError::Full(report)) => {
+                self.model.count("writes refused as full", 1);
+                assert_eq!(report.accounted(), report.raw, "the space report does not add up: {report}");
+                return Err(Full);
             }
+            // It waited for room while the store was closed.
+            Err(WriteError::ReadOnly(_)) if self.store.is_closing() => return Err(Full),
+            Err(WriteError::ReadOnly(_)) if self.model.may_fail.get() => {
+                self.model.count("writes refused by a failed drive", 1);
+                return Err(Full);
+            }
+            Err(error) => panic!("a write was refused: {error}"),
         };
         let write = self.model.oracle.borrow_mut().write(changes);
         self.model.count("writes", 1);

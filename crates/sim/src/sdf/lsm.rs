@@ -23,7 +23,7 @@ use bytes::Bytes;
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device};
-use pumice_kv::{Batch, SliceId, Store, StoreFormat, StoreOptions, WriteError};
+use pumice_kv::{Batch, SliceId, Store, StoreFormat, StoreOptions};
 use pumice_reactor::{JoinHandle, now, sleep, spawn};
 
 use super::Run;
@@ -119,13 +119,8 @@ impl Stores {
 }
 
 async fn durable(store: &Store, batch: &Batch) -> Result<(), String> {
-    loop {
-        match store.write(batch) {
-            Ok(seq) => return store.wait_durable(seq).await.map_err(|error| error.to_string()),
-            Err(WriteError::Busy) => store.ready().await,
-            Err(error) => return Err(error.to_string()),
-        }
-    }
+    let seq = store.write_ready(batch).await.map_err(|error| error.to_string())?;
+    store.wait_durable(seq).await.map_err(|error| error.to_string())
 }
 
 /// What clients of `slices` slices get in `ms`, each with `keys` keys.

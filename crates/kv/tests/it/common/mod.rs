@@ -8,7 +8,7 @@ use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{
     Batch, Direction, Entry, Opened, Peek, SliceId, SliceSet, Snapshot, Store, StoreFormat, StoreOptions,
-    Want, WriteError,
+    Want,
 };
 
 /// What a key holds: tag, expiry and value.
@@ -58,14 +58,7 @@ pub async fn formatted(device: &Device) -> Store {
 
 /// Writes, waiting out Busy.
 pub async fn write(store: &Store, batch: &Batch) -> u64 {
-    for _ in 0..100_000 {
-        match store.write(batch) {
-            Ok(seq) => return seq,
-            Err(WriteError::Busy) => store.ready().await,
-            Err(error) => panic!("write: {error}"),
-        }
-    }
-    panic!("busy for ever");
+    store.write_ready(batch).await.unwrap_or_else(|error| panic!("write: {error}"))
 }
 
 pub async fn put(store: &Store, slice: u16, key: &[u8], value: &[u8]) -> u64 {

@@ -1,0 +1,151 @@
+//! Who waits for room is served in the order of coming, and hears when none will ever come.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::common::*;
+use pumice_flash::{Fault, Operation};
+use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
+use pumice_segment::{AppendError, Heap};
+
+const BYTES: usize = 4000;
+
+/// A heap whose users have used up all credit.
+async fn exhausted() -> (Heap, std::sync::Arc<pumice_flash::Emulated>) {
+    let (device, nand) = emulated("emu:tiny").await;
+    let heap = formatted(&device).await;
+    heap.pace(true);
+    while append(&heap, 1, &[0; BYTES]).is_ok() {}
+    (heap, nand)
+}
+
+/// Cleaning wins enough for so many appends.
+fn earn(heap: &Heap, appends: usize) {
+    heap.earn((appends * BYTES) as i64);
+}
+
+type Served = Rc<RefCell<Vec<u32>>>;
+
+/// A user who queues now and appends once, as soon as it may.
+fn user(heap: &Heap, name: u32, served: &Served) -> JoinHandle<Result<(), AppendError>> {
+    let (heap, served) = (heap.clone(), served.clone());
+    let mut place = heap.queue(BYTES as u64);
+    spawn(async move {
+        loop {
+            place.called().await;
+            match append(&heap, 1, &[1; BYTES]) {
+                Ok(_) => break served.borrow_mut().push(name),
+                Err(AppendError::Busy) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whatever can be done without waiting for time to pass is done.
+async fn settled() {
+    for _ in 0..100 {
+        yield_now().await;
+    }
+}
+
+#[test]
+fn users_are_served_in_the_order_in_which_they_came() {
+    pumice_reactor::block_on(async {
+        let (heap, _) = exhausted().await;
+        assert!(!heap.users_wait());
+        let served = Served::default();
+        let users: Vec<_> = (0..20).map(|name| user(&heap, name, &served)).collect();
+        settled().await;
+        assert!(heap.users_wait() && served.borrow().is_empty());
+        // What is less than nothing at first: the last append before went into debt.
+        earn(&heap, 2);
+        settled().await;
+        let first = served.borrow().len();
+        assert!((1..=3).contains(&first), "{first} were served for two appends' worth");
+        while heap.users_wait() {
+            let before = served.borrow().len();
+            earn(&heap, 3);
+            settled().await;
+            let now = served.borrow().len();
+            assert!((2..=5).contains(&(now - before)) || now == 20, "{before} and then {now} were served");
+        }
+        assert_eq!(*served.borrow(), (0..20).collect::<Vec<_>>());
+        for user in users {
+            user.await.expect("not aborted").expect("appended");
+        }
+    });
+}
+
+#[test]
+fn who_leaves_the_queue_is_passed_over_called_or_not() {
+    pumice_reactor::block_on(async {
+        let (heap, _) = exhausted().await;
+        let served = Served::default();
+        let users: Vec<_> = (0..6).map(|name| user(&heap, name, &served)).collect();
+        settled().await;
+        users[1].abort();
+        users[2].abort();
+        settled().await;
+        // Calls the first of those that are left, and the one that was called leaves before it acts.
+        earn(&heap, 2);
+        users[0].abort();
+        for _ in 0..4 {
+            settled().await;
+            earn(&heap, 2);
+        }
+        settled().await;
+        assert_eq!(*served.borrow(), vec![3, 4, 5]);
+        assert!(!heap.users_wait());
+    });
+}
+
+/// A large append that is refused for want of a segment keeps its place, and smaller ones do not overtake it for ever.
+#[test]
+fn a_user_who_is_refused_again_keeps_its_place() {
+    pumice_reactor::block_on(async {
+        let (heap, _) = exhausted().await;
+        let served = Served::default();
+        let first = user(&heap, 0, &served);
+        let second = user(&heap, 1, &served);
+        // The first looks after a while though nobody called it, and is refused.
+        sleep(Duration::from_millis(60)).await;
+        assert!(served.borrow().is_empty());
+        earn(&heap, 4);
+        settled().await;
+        assert_eq!(*served.borrow(), vec![0, 1]);
+        for user in [first, second] {
+            user.await.expect("not aborted").expect("appended");
+        }
+    });
+}
+
+#[test]
+fn all_who_wait_hear_that_the_drive_failed_or_is_closed() {
+    for closes in [false, true] {
+        pumice_reactor::block_on(async {
+            let (heap, nand) = exhausted().await;
+            let served = Served::default();
+            let users: Vec<_> = (0..10).map(|name| user(&heap, name, &served)).collect();
+            settled().await;
+            if closes {
+                heap.close().await.expect("close");
+            } else {
+                nand.fail_at(Operation::Program, 1, Fault::TimedOut);
+                // The first three may append, and what they append fails.
+                earn(&heap, 3);
+                settled().await;
+                heap.wait_durable(heap.last_seq()).await.expect_err("the commit failed");
+            }
+            let appended = served.borrow().len();
+            for (name, user) in users.into_iter().enumerate().skip(appended) {
+                let answer = user.await.expect("not aborted");
+                assert!(matches!(answer, Err(AppendError::ReadOnly(_))), "{name}: {answer:?}");
+            }
+            assert!(appended < 6, "{appended} appended");
+            assert!(!heap.users_wait());
+        });
+    }
+}
