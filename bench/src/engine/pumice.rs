@@ -16,7 +16,7 @@ use pumice_base::hash::stable_hash64;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{
     Batch, Direction, Entry, Peek, PrewriteProgress, SliceId, SliceSet, Store, StoreFormat, StoreOptions,
-    VALUE_BYTES_MAX, Want, WriteError,
+    VALUE_BYTES_MAX, Want,
 };
 use pumice_reactor::sync::Event;
 use pumice_reactor::{Config, CoreId, core, sleep, spawn_on, yield_now};

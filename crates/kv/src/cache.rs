@@ -132,11 +132,13 @@ impl Inner {
         let most = cache.budget / 4 * 3;
         let versions: Vec<Arc<Version>> =
             self.slices.iter().map(|slice| lock(slice).version.clone()).collect();
-        let (mut bytes, mut table_bytes) = (0, 0);
+        let (mut bytes, mut table_bytes, mut bounds_bytes) = (0, 0, 0);
         for table in versions.iter().flat_map(|version| version.tables()) {
             bytes += lock(&table.head).as_ref().map_or(0, |head| head.bytes() as u64);
             table_bytes += u64::from(table.meta.ptr.len);
+            bounds_bytes += (table.meta.min_key.len() + table.meta.max_key.len()) as u64;
         }
+        self.bounds_room.set_tables(bounds_bytes);
         cache.table_bytes.store(table_bytes, Ordering::Relaxed);
         for _ in 0..2 {
             for table in versions.iter().flat_map(|version| version.tables()) {

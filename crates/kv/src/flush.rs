@@ -19,6 +19,7 @@ use pumice_base::sync::lock;
 use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
 use pumice_segment::{AppendError, CommitFailed, Group, Hold, RecordPtr};
 
+use crate::bounds::{Before, Behind};
 use crate::clean::SEAL_TURNS;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
@@ -49,6 +50,8 @@ struct Sealed {
     memtables: Vec<Vec<SharedMemtable>>,
     tallies: HashMap<u32, i64>,
     bytes: u64,
+    /// What their keys were thought to add to bounds.
+    bounds_ahead: u64,
 }
 
 /// What decides which rows a flush leaves out.
@@ -103,6 +106,7 @@ impl Inner {
         }
         drop(commit_turn);
         self.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
+        self.bounds_room.flushed(sealed.bounds_ahead);
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(new.bytes);
         self.heap.earn(-(new.bytes as i64));
@@ -140,6 +144,7 @@ impl Inner {
             memtables: slices.iter().map(|slice| slice.sealed.clone()).collect(),
             tallies: lock(&self.tallies).clone(),
             bytes,
+            bounds_ahead: self.bounds_room.ahead(),
         }
     }
 
@@ -154,7 +159,7 @@ impl Inner {
         let version = lock(&self.manifest).versions[usize::from(slice.0)].clone();
         let (order, nothing_below) = (version.newest_order() + 1, version.runs.is_empty());
         let (ids, retired) = self.ids_and_retired(slice);
-        let mut writer = TableWriter::new(self, (slice, order), ids, UPPER_FILTER_BITS, 0);
+        let mut writer = TableWriter::new(self, (slice, order), ids, UPPER_FILTER_BITS, 0, Before::Nothing);
         let context = RowContext { slice, nothing_below, retired };
         if !older.is_empty() {
             // A flush before this one failed: its rows go along, each key's newest version.
@@ -171,7 +176,7 @@ impl Inner {
             for (key, entry) in rows {
                 self.flush_row(&mut writer, &key, entry, &context, new).await?;
             }
-            return writer.finish(new).await;
+            return writer.finish(new, Behind::Nothing).await;
         }
         let order = lock(first).rows_in_order();
         let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
@@ -188,7 +193,7 @@ impl Inner {
             }
             yield_now().await;
         }
-        writer.finish(new).await
+        writer.finish(new, Behind::Nothing).await
     }
 
     async fn flush_row(
@@ -278,6 +283,8 @@ pub struct TableWriter<'a> {
     next_id: u64,
     filter_bits: usize,
     group: Group,
+    /// What lies before the table that is open, or opened next.
+    before: Before,
     builder: Option<(TableBuilder, usize)>,
     writing: Option<JoinHandle<Result<Written, StoreError>>>,
 }
@@ -297,33 +304,44 @@ impl<'a> TableWriter<'a> {
         ids: u64,
         filter_bits: usize,
         run_bytes: u64,
+        before: Before,
     ) -> Self {
         let group = store.group_of(slice, order, run_bytes);
-        Self { store, slice, order, next_id: ids, filter_bits, group, builder: None, writing: None }
+        Self { store, slice, order, next_id: ids, filter_bits, group, before, builder: None, writing: None }
     }
 
     /// Adds an entry, whose key is above all before it.
     pub async fn add(&mut self, key: &[u8], entry: &KeyEntry, new: &mut NewTables) -> Result<(), StoreError> {
-        let (builder, limit) = self.builder.get_or_insert_with(|| {
+        if self.full_bytes() > 0 {
+            self.send(new, Behind::From(key)).await?;
+        }
+        let (builder, _) = self.builder.get_or_insert_with(|| {
             self.next_id += 1;
             let limit = self.store.table_limit(self.group);
             (TableBuilder::new(self.next_id - 1, self.slice, self.filter_bits, limit), limit)
         });
         builder.add(key, entry);
-        if builder.payload_bytes() >= *limit { self.send(new).await } else { Ok(()) }
+        Ok(())
     }
 
-    /// Closes the table that is open and waits until all are written.
-    pub async fn finish(&mut self, new: &mut NewTables) -> Result<(), StoreError> {
-        self.send(new).await?;
+    /// Bytes of the table that is open, if it takes no more: it waits for the key behind it.
+    pub fn full_bytes(&self) -> u64 {
+        let full = self.builder.as_ref().filter(|(builder, limit)| builder.payload_bytes() >= *limit);
+        full.map_or(0, |(builder, _)| builder.payload_bytes() as u64)
+    }
+
+    /// Closes the table that is open, before what is `behind`, and waits until all are written.
+    pub async fn finish(&mut self, new: &mut NewTables, behind: Behind<'_>) -> Result<(), StoreError> {
+        self.send(new, behind).await?;
         self.settle(new).await
     }
 
     /// Closes the table that is open, and has it written once the one before it is.
-    async fn send(&mut self, new: &mut NewTables) -> Result<(), StoreError> {
+    async fn send(&mut self, new: &mut NewTables, behind: Behind<'_>) -> Result<(), StoreError> {
         let Some((builder, _)) = self.builder.take() else { return Ok(()) };
         self.settle(new).await?;
-        let (mut meta, payload) = builder.finish();
+        let (mut meta, payload) = builder.finish(&self.before, behind);
+        self.before = Before::UpTo(meta.max_key.clone());
         let head_at = meta.head_at as usize;
         let head = Head::verify(&meta, &payload[head_at..head_at + meta.head_len as usize])
             .expect("the builder's own head verifies");

@@ -19,6 +19,8 @@ mod background;
 mod batch;
 mod begun;
 pub mod block;
+pub mod bounds;
+mod bounds_room;
 mod cache;
 mod check;
 mod chunked;

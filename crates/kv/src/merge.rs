@@ -12,6 +12,7 @@ use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_reactor::yield_now;
 
+use crate::bounds::{Before, Behind, lower};
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::flush::{BOTTOM_FILTER_BITS, NewTables, TableWriter, UPPER_FILTER_BITS};
@@ -69,11 +70,15 @@ impl Inner {
         for source in &mut sources {
             source.advance(self).await?;
         }
-        let place = Place { slice: job.slice, target, is_bottom, run_bytes: all_bytes, ids };
-        let mut step = self.merge_sources(&place, &mut sources, &retired).await?;
+        // Whatever lies before in the target lies below all that is merged.
+        let lowest =
+            inputs.iter().filter_map(|run| run.tables.first()).map(|table| &table.meta.min_key).min();
+        let before = lowest.map_or(Before::Nothing, |key| Before::From(key.clone()));
+        let place = Place { slice: job.slice, target, is_bottom, run_bytes: all_bytes, ids, before };
+        let mut step = self.merge_sources(&place, &mut sources, &retired, Behind::Nothing).await?;
         let mut changes = step.new.changes.clone();
         for (run, source) in inputs.iter().zip(&sources) {
-            consumed(run, source, job.slice, &mut changes);
+            consumed(run, source, job.slice, step.reached(), &mut changes);
         }
         let done =
             sources.iter().zip(&inputs).all(|(source, run)| run.order == target || source.key.is_none());
@@ -172,16 +177,23 @@ impl Inner {
     }
 
     /// Merges sources, newest first, into tables until the step is long enough or all sources but the last,
-    /// which is the target, are at their end.
+    /// which is the target, are at their end. What is behind the sources' `end` is told by the caller.
     async fn merge_sources(
         self: &Arc<Self>,
         place: &Place,
         sources: &mut [RunReader],
         retired: &Retired,
+        end: Behind<'_>,
     ) -> Result<Step, StoreError> {
         let bits = if place.is_bottom { BOTTOM_FILTER_BITS } else { UPPER_FILTER_BITS };
-        let mut writer =
-            TableWriter::new(self, (place.slice, place.target), place.ids, bits, place.run_bytes);
+        let mut writer = TableWriter::new(
+            self,
+            (place.slice, place.target),
+            place.ids,
+            bits,
+            place.run_bytes,
+            place.before.clone(),
+        );
         let mut step = Step::default();
         let mut since_yield = 0;
         let alone = sources.len() == 1;
@@ -193,15 +205,17 @@ impl Inner {
             // key lies in it. But between two of its keys newer runs may hold more than there is room for.
             let may_end =
                 sources.iter().all(|source| source.order != place.target || source.is_between_tables());
-            let is_long = step.new.bytes >= step_bytes || step.dropped.len() >= 200_000;
+            let written = step.new.bytes + writer.full_bytes();
+            let is_long = written >= step_bytes || step.dropped.len() >= 200_000;
             let is_rest =
                 !alone && sources.iter().all(|source| source.key.is_none() || source.order == place.target);
-            if (may_end && (is_long || is_rest)) || step.new.bytes >= most_bytes {
+            if (may_end && (is_long || is_rest)) || written >= most_bytes {
                 break;
             }
             let (key, entry) = sources[first].take();
             let mut entry = entry.expect("a source with a key has its entry");
             let is_retired = retired.covers(place.slice, &key);
+            step.last_key = Some(key.clone());
             sources[first].advance(self).await?;
             queue.update(|at| sources[at].key.as_ref());
             while let Some(other) = queue.first() {
@@ -233,7 +247,8 @@ impl Inner {
                 yield_now().await;
             }
         }
-        writer.finish(&mut step.new).await?;
+        let next = sources.iter().filter_map(|source| source.key.as_ref()).min();
+        writer.finish(&mut step.new, next.map_or(end, |key| Behind::From(key))).await?;
         step.taken_bytes = sources.iter().map(|source| source.taken_bytes).sum();
         Ok(step)
     }
@@ -256,10 +271,12 @@ impl Inner {
         let mut source = RunReader::new(self, &one, &retired, one.bytes(), true);
         source.advance(self).await?;
         let is_bottom = version.runs.last().is_some_and(|run| run.order == order);
-        let place = Place { slice, target: order, is_bottom, run_bytes: run.bytes(), ids };
-        let mut step = self.merge_sources(&place, std::slice::from_mut(&mut source), &retired).await?;
+        let before = Before::From(table.meta.min_key.clone());
+        let place = Place { slice, target: order, is_bottom, run_bytes: run.bytes(), ids, before };
+        let end = Behind::Above(&table.meta.max_key);
+        let mut step = self.merge_sources(&place, std::slice::from_mut(&mut source), &retired, end).await?;
         let mut changes = step.new.changes.clone();
-        consumed(&one, &source, slice, &mut changes);
+        consumed(&one, &source, slice, step.reached(), &mut changes);
         self.finish_step(slice, changes, &mut step).await?;
         Ok(false)
     }
@@ -296,23 +313,47 @@ struct Place {
     run_bytes: u64,
     /// The first of their numbers.
     ids: u64,
+    /// What lies before them in the run.
+    before: Before,
 }
 
 #[derive(Default)]
 struct Step {
     new: NewTables,
     dropped: Vec<(Bytes, KeyEntry)>,
+    /// The last key that was merged.
+    last_key: Option<Bytes>,
     /// Bytes of the entries that were merged, their tables' filters and indexes in proportion.
     taken_bytes: u64,
 }
 
-/// Notes what a source has used up of a run.
-fn consumed(run: &Run, source: &RunReader, slice: SliceId, changes: &mut Vec<Change>) {
+impl Step {
+    /// Up to where its tables reach, and what it used up.
+    fn reached(&self) -> Option<&Bytes> {
+        let tables = self.new.changes.iter().filter_map(|change| match change {
+            Change::Add(_, meta) => Some(&meta.max_key),
+            _ => None,
+        });
+        tables.chain(&self.last_key).max()
+    }
+}
+
+/// Notes what a source has used up of a run, up to the key that was reached.
+fn consumed(
+    run: &Run,
+    source: &RunReader,
+    slice: SliceId,
+    reached: Option<&Bytes>,
+    changes: &mut Vec<Change>,
+) {
     for table in &run.tables {
         match &source.key {
             Some(next) if table.meta.max_key >= *next => {
-                if table.meta.min_key < *next {
-                    changes.push(Change::Trim(slice, table.meta.id, next.clone()));
+                if let Some(reached) = reached
+                    && table.meta.min_key <= *reached
+                {
+                    let from = lower(next, &Before::UpTo(reached.clone()));
+                    changes.push(Change::Trim(slice, table.meta.id, from));
                 }
             }
             _ => changes.push(Change::Drop(slice, table.meta.id)),

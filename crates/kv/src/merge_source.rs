@@ -51,6 +51,9 @@ pub struct RunReader {
     is_long: bool,
     piece_bytes: u32,
     entries: std::vec::IntoIter<(Bytes, KeyEntry)>,
+    /// The next key is the first of its table that counts; or none of it was met yet.
+    is_first: bool,
+    is_opened: bool,
     /// The next key; `None` at the end.
     pub key: Option<Bytes>,
     entry: Option<KeyEntry>,
@@ -102,6 +105,8 @@ impl RunReader {
             is_long,
             piece_bytes,
             entries: Vec::new().into_iter(),
+            is_first: false,
+            is_opened: false,
             key: None,
             entry: None,
             entry_bytes: 0,
@@ -112,7 +117,7 @@ impl RunReader {
     /// Whether the next key is the first of a table, or there is none.
     pub fn is_between_tables(&self) -> bool {
         match (&self.key, &self.current) {
-            (Some(key), Some((table, ..))) => *key == table.meta.min_key,
+            (Some(_), Some(_)) => self.is_first,
             _ => true,
         }
     }
@@ -173,6 +178,7 @@ impl RunReader {
         loop {
             if let Some((key, entry)) = self.entries.next() {
                 (self.key, self.entry) = (Some(key), Some(entry));
+                self.is_first = std::mem::take(&mut self.is_opened);
                 return Ok(());
             }
             let Some((table, head, block)) = &mut self.current else {
@@ -187,6 +193,7 @@ impl RunReader {
                 let first = first_block(table, &head);
                 self.entry_bytes = u64::from(table.meta.ptr.len) / table.meta.entries.max(1);
                 self.current = self.opening.take().map(|table| (table, head, first));
+                self.is_opened = true;
                 (self.bytes, self.bytes_at) = (Bytes::new(), 0);
                 continue;
             };

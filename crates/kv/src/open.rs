@@ -13,6 +13,7 @@ use pumice_flash::Device;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed};
 
+use crate::bounds_room::BoundsRoom;
 use crate::cache::TableCache;
 use crate::clean::SEAL_TURNS;
 use crate::errors::{OpenError, StoreError};
@@ -102,6 +103,7 @@ impl Store {
         }
         let checkpoint = manifest.checkpoint;
         let segment_bytes = heap.segment_bytes() as usize;
+        let metadata_bytes_max = heap.metadata_bytes_max();
         let segments = (heap.space().raw / u64::from(heap.segment_bytes()).max(1)) as u32;
         let states = manifest.versions.iter().map(|version| {
             let mut slice = Slice::new(budget.rows / u64::from(slices));
@@ -139,6 +141,7 @@ impl Store {
             active_bytes: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
+            bounds_room: BoundsRoom::new(metadata_bytes_max),
             log_bytes: AtomicU64::new(0),
             flush_wanted: Notify::default(),
             merge_wanted: Notify::default(),

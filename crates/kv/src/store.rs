@@ -14,12 +14,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
+use pumice_reactor::sleep;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport};
 use smallvec::SmallVec;
 
 use crate::aside::Aside;
 use crate::batch::{Batch, Op};
+use crate::bounds_room::BoundsRoom;
 use crate::cache::TableCache;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::{StoreError, WriteError};
@@ -95,6 +97,7 @@ pub(crate) struct Inner {
     pub accepted: AtomicU64,
     /// Memory of sealed memtables, in bytes.
     pub sealed_bytes: AtomicU64,
+    pub bounds_room: BoundsRoom,
     /// Log appended since the last seal, in bytes.
     pub log_bytes: AtomicU64,
     /// There is work for the flush.
@@ -272,16 +275,17 @@ impl Inner {
         self.slices.iter().map(lock).collect()
     }
 
-    /// Twice the budget: the flush is a whole memtable behind.
+    /// Twice the budget: the flush is a whole memtable behind. Or of so long keys that they must become tables first.
     pub fn memtables_full(&self) -> bool {
         let bytes = self.active_bytes.load(Ordering::Relaxed) + self.sealed_bytes.load(Ordering::Relaxed);
-        bytes >= 2 * self.budget.memtable
+        bytes >= 2 * self.budget.memtable || self.bounds_room.wants_flush()
     }
 
     pub fn write(&self, batch: &Batch, class: AppendClass) -> Result<Seq, WriteError> {
         if batch.is_empty() {
             return Ok(self.heap.durable().current());
         }
+        self.check_bounds(batch, class)?;
         if class != AppendClass::System && self.memtables_full() {
             // Nor would a flush end on a drive that takes no writes.
             if let Some(reason) = self.heap.read_only() {
@@ -399,6 +403,7 @@ impl Inner {
         ptr: RecordPtr,
         newest_snapshot: Seq,
     ) -> usize {
+        self.note_key(key.len());
         let (replaced, grown) = slice.insert(key, new, newest_snapshot);
         match replaced {
             Replaced::NewRow(row) => self.count_shadow(id, slice, key, row, new),
@@ -604,6 +609,7 @@ impl Inner {
             self.end_long_reads();
             match &mut place {
                 Some(place) => place.called().await,
+                None if self.are_bounds_short() => sleep(Duration::from_millis(1)).await,
                 None => self.heap.room().await,
             }
             match self.write(batch, class) {

@@ -9,6 +9,7 @@ use pumice_base::checksum::crc32c_seeded;
 use pumice_segment::{Addr, RecordPtr};
 
 use crate::block::BlockBuilder;
+use crate::bounds::{Before, Behind, lower, separator, upper};
 use crate::chunked::Chunked;
 use crate::codec::{Cursor, put_varint};
 use crate::entry::{Body, KeyEntry};
@@ -35,9 +36,9 @@ pub struct TableMeta {
     pub slice: SliceId,
     /// Where it lies. Cleaning changes this.
     pub ptr: RecordPtr,
-    /// Entries below this key do not count any more: a partial merge took them.
+    /// At or below the first key (`bounds`). Entries below do not count any more: a partial merge took them.
     pub min_key: Bytes,
-    /// The last key.
+    /// At or above the last key.
     pub max_key: Bytes,
     /// Entries.
     pub entries: u64,
@@ -220,6 +221,7 @@ pub struct TableBuilder {
     index: Index,
     hashes: Chunked<u64>,
     filter_bits_per_key: usize,
+    first_key: Bytes,
     last_key: Vec<u8>,
     /// The last block's place, whose separator awaits the next key.
     pending: Option<(u32, u32)>,
@@ -250,6 +252,7 @@ impl TableBuilder {
             index: Index::default(),
             hashes: Chunked::default(),
             filter_bits_per_key,
+            first_key: Bytes::new(),
             last_key: Vec::new(),
             pending: None,
         }
@@ -271,7 +274,7 @@ impl TableBuilder {
     /// Adds an entry, whose key is above all before it.
     pub fn add(&mut self, key: &[u8], entry: &KeyEntry) {
         if self.meta.entries == 0 {
-            self.meta.min_key = Bytes::copy_from_slice(key);
+            self.first_key = Bytes::copy_from_slice(key);
         }
         if let Some(place) = self.pending.take() {
             self.index.push(separator(&self.last_key, key), place);
@@ -296,16 +299,18 @@ impl TableBuilder {
         }
     }
 
-    /// The table's payload, and its description but for where it will lie.
-    pub fn finish(mut self) -> (TableMeta, Bytes) {
+    /// The table's payload, and its description but for where it will lie: with bounds that keep clear of what lies before it and
+    /// behind.
+    pub fn finish(mut self, before: &Before, behind: Behind<'_>) -> (TableMeta, Bytes) {
+        self.meta.min_key = lower(&self.first_key, before);
+        self.meta.max_key = upper(&self.last_key, behind);
         if self.block.count() > 0 {
             self.pending = Some(self.block.finish(self.meta.id, &mut self.out));
         }
         if let Some(place) = self.pending.take() {
-            self.index.push(&self.last_key, place);
+            self.index.push(&self.meta.max_key, place);
         }
         let meta = &mut self.meta;
-        meta.max_key = Bytes::from(self.last_key);
         meta.head_at = self.out.len() as u32;
         let filter = filter::build(self.hashes.len(), self.hashes.iter().copied(), self.filter_bits_per_key);
         let start = self.out.len();
@@ -320,14 +325,6 @@ impl TableBuilder {
         self.out.extend_from_slice(&footer);
         (self.meta, Bytes::from(self.out))
     }
-}
-
-/// The shortest prefix of `next` that is at or above `last` (and so below or at `next`); `last` itself when
-/// none is shorter. Requires `last < next`; the result is below `next` unless it is `last`.
-fn separator<'a>(last: &'a [u8], next: &'a [u8]) -> &'a [u8] {
-    let same = last.iter().zip(next).take_while(|(a, b)| a == b).count();
-    // `next[..=same]` is above `last`; it is below `next` only when `next` goes on.
-    if same + 1 < next.len() && same + 1 < last.len() { &next[..=same] } else { last }
 }
 
 fn encode_footer(meta: &TableMeta) -> [u8; FOOTER_BYTES] {

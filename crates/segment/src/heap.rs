@@ -435,6 +435,11 @@ impl Heap {
         writer::write_object(&self.inner, kind, group, AppendClass::System, object).await
     }
 
+    /// Bytes of metadata, the client's and the heap's, that the metadata log takes.
+    pub fn metadata_bytes_max(&self) -> u64 {
+        metalog::half_bytes(&self.inner.superblock)
+    }
+
     /// The largest payload that still fits in the open segment of `group`, so that objects can be cut to fit; a
     /// whole segment's worth when a new one is due.
     pub fn object_room(&self, group: Group) -> u32 {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
 use pumice_kv::block::Block;
+use pumice_kv::bounds::{Before, Behind};
 use pumice_kv::entry::{Body, KeyEntry};
 use pumice_kv::filter::filter_hash;
 use pumice_kv::manifest::{self, Change};
@@ -120,7 +121,7 @@ fn entries() -> Vec<(Vec<u8>, KeyEntry)> {
 pub fn table_seeds() -> Vec<Vec<u8>> {
     let mut builder = TableBuilder::new(TABLE_ID, SliceId(1), 10, 64 << 10);
     entries().iter().for_each(|(key, entry)| builder.add(key, entry));
-    let (meta, table) = builder.finish();
+    let (meta, table) = builder.finish(&Before::Nothing, Behind::Nothing);
     let head = &table[meta.head_at as usize..][..meta.head_len as usize];
     let index = Head::verify(&meta, head).expect("a table that was just built").index;
     let block = index.place(0);

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
 use pumice_base::hash::stable_hash64;
 use pumice_kv::block::Block;
+use pumice_kv::bounds::{Before, Behind};
 use pumice_kv::codec::{Cursor, put_varint};
 use pumice_kv::entry::{Body, KeyEntry};
 use pumice_kv::filter::filter_hash;
@@ -109,7 +110,7 @@ fn entries() -> Vec<(&'static [u8], KeyEntry)> {
 fn table() -> (TableMeta, Bytes) {
     let mut builder = TableBuilder::new(77, SliceId(2), 10, 64 << 10);
     entries().iter().for_each(|(key, entry)| builder.add(key, entry));
-    builder.finish()
+    builder.finish(&Before::Nothing, Behind::Nothing)
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn long_key_tables_keep_their_layout() {
         };
         builder.add(format!("user:{i:06}:{}", "x".repeat((i % 13) as usize)).as_bytes(), &entry);
     }
-    let (meta, payload) = builder.finish();
+    let (meta, payload) = builder.finish(&Before::Nothing, Behind::Nothing);
     let head = &payload[meta.head_at as usize..][..meta.head_len as usize];
     let blocks = Head::verify(&meta, head).expect("the head verifies").index.blocks();
     let print = format!("{} B, {blocks} blocks, {:016x}", payload.len(), stable_hash64(0, &payload));

@@ -11,6 +11,7 @@ mod gaps;
 mod hints;
 mod hot_rows;
 mod large;
+mod long_keys;
 mod long_reads;
 mod long_scans;
 mod memory;
