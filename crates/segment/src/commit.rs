@@ -657,7 +657,11 @@ pub(crate) fn append(
             inner.counters.busy.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::Busy);
         }
-        commit.reserve_segments(inner, total, largest, records.len(), class)?;
+        let reserved = commit.reserve_segments(inner, total, largest, records.len(), class);
+        if class == AppendClass::User {
+            inner.room.tried(!matches!(reserved, Err(AppendError::Busy)));
+        }
+        reserved?;
         if class == AppendClass::User {
             // Not before it is certain: who is refused and tries again must not use up what others could.
             inner.pace.spend(total);

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub(crate) struct Room {
     /// Those who do not queue: upkeep, cleaning and deletes, which have other bounds.
     others: Notify,
     users: AtomicUsize,
+    /// The last user who tried found no segment: those that are open are too full for it.
+    lacks_segment: AtomicBool,
     /// A leaf lock.
     queue: Mutex<Queue>,
 }
@@ -52,6 +54,13 @@ struct Waiting {
 impl Room {
     pub(crate) fn users_wait(&self) -> bool {
         self.users.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes whether a user who tried found a segment.
+    pub(crate) fn tried(&self, found: bool) {
+        if self.lacks_segment.load(Ordering::Relaxed) == found {
+            self.lacks_segment.store(!found, Ordering::Relaxed);
+        }
     }
 
     /// Calls users from the front until `bytes` will be used up by those who are called.
@@ -94,11 +103,8 @@ impl Inner {
         }
         let (max, undurable) = (self.options.undurable_max_bytes, self.commit().undurable_bytes);
         let is_quiet = undurable <= max / 2;
-        if is_quiet && self.table().may_take_users() {
-            self.pace.allows().min((max - undurable) as u64)
-        } else {
-            0
-        }
+        let may_fit = !self.room.lacks_segment.load(Ordering::Relaxed) || self.table().has_room();
+        if is_quiet && may_fit { self.pace.allows().min((max - undurable) as u64) } else { 0 }
     }
 
     /// Waits, as one who does not queue, until another try may be worth it.

@@ -124,8 +124,6 @@ pub(crate) struct Table {
     prewriting: Option<u32>,
     /// How many segments the last refusal was about; 0 after a success.
     refused: u32,
-    /// One of the refusals since then was a user's.
-    refused_users: bool,
     next_life: u64,
     /// Released, and what must be over before they are free.
     releasing: Vec<Releasing>,
@@ -175,7 +173,6 @@ impl Table {
             spares: system::Spares::default(),
             prewriting: None,
             refused: 0,
-            refused_users: false,
             next_life: 1,
             releasing: Vec::new(),
             freeing: BTreeSet::new(),
@@ -325,7 +322,6 @@ impl Table {
     /// Refuses `class` the `n` segments that it wants.
     pub(crate) fn refuse(&mut self, class: AppendClass, n: u32) -> NoSegment {
         self.refused = n;
-        self.refused_users |= class == AppendClass::User;
         if class == AppendClass::Delete {
             self.reconsider();
         }
@@ -345,10 +341,9 @@ impl Table {
         }
         if self.openable() < n {
             self.refused = n as u32;
-            self.refused_users |= class == AppendClass::User;
             return Err(NoSegment::Later);
         }
-        (self.refused, self.refused_users) = (0, false);
+        self.refused = 0;
         if class == AppendClass::Delete {
             // Much was deleted since cleaning was last tried, though key tables do not show it yet.
             (self.futile_for_bytes, self.tried_for_deletes) = (0, false);

@@ -54,11 +54,6 @@ impl Table {
         self.free_count() >= self.user_floor() + wanted && self.openable() >= wanted as usize
     }
 
-    /// Whether user data may find room: in a segment that is open, as long as none was refused another, or in that.
-    pub(crate) fn may_take_users(&self) -> bool {
-        !self.refused_users || self.has_room()
-    }
-
     /// Keeps so much free for cleaning beside the reserve, which is enough for one victim. Answers false, and changes nothing,
     /// when users could not have as much, and a segment more that is left to them.
     pub(crate) fn keep_for_cleaning(&mut self, bytes: u64) -> bool {
