@@ -138,7 +138,7 @@ impl Inner {
             table_bytes += u64::from(table.meta.ptr.len);
             bounds_bytes += (table.meta.min_key.len() + table.meta.max_key.len()) as u64;
         }
-        self.bounds_room.set_tables(bounds_bytes);
+        self.metadata_room.set_bounds(bounds_bytes);
         cache.table_bytes.store(table_bytes, Ordering::Relaxed);
         for _ in 0..2 {
             for table in versions.iter().flat_map(|version| version.tables()) {

@@ -106,7 +106,7 @@ impl Inner {
         }
         drop(commit_turn);
         self.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
-        self.bounds_room.flushed(sealed.bounds_ahead);
+        self.metadata_room.flushed(sealed.bounds_ahead);
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(new.bytes);
         self.heap.earn(-(new.bytes as i64));
@@ -144,7 +144,7 @@ impl Inner {
             memtables: slices.iter().map(|slice| slice.sealed.clone()).collect(),
             tallies: lock(&self.tallies).clone(),
             bytes,
-            bounds_ahead: self.bounds_room.ahead(),
+            bounds_ahead: self.metadata_room.ahead(),
         }
     }
 

@@ -13,13 +13,13 @@ use pumice_flash::Device;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed};
 
-use crate::bounds_room::BoundsRoom;
 use crate::cache::TableCache;
 use crate::clean::SEAL_TURNS;
 use crate::errors::{OpenError, StoreError};
 use crate::large::{LargeRef, PIECE_BYTES_MAX, PieceMemory};
 use crate::manifest::{self, Manifest};
 use crate::memtable::{NewBody, NewVersion};
+use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes};
 use crate::record;
 use crate::slice::Slice;
@@ -141,7 +141,7 @@ impl Store {
             active_bytes: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
-            bounds_room: BoundsRoom::new(metadata_bytes_max),
+            metadata_room: MetadataRoom::new(metadata_bytes_max),
             log_bytes: AtomicU64::new(0),
             flush_wanted: Notify::default(),
             merge_wanted: Notify::default(),

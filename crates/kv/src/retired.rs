@@ -16,7 +16,12 @@ pub struct Retired {
     prefixes: BTreeMap<(SliceId, Bytes), Seq>,
     /// How many prefixes have each length.
     lengths: BTreeMap<usize, u32>,
+    /// What they take in a snapshot of the manifest, at most.
+    bytes: u64,
 }
+
+/// Of a prefix in a snapshot, besides the prefix: kind, slice, length and number.
+const ENTRY_BYTES: u64 = 16;
 
 impl Retired {
     /// Adds a prefix that the record `seq` retired. A flush adds again what it wrote down: the highest number stays.
@@ -28,6 +33,7 @@ impl Retired {
             }
             Entry::Vacant(fresh) => {
                 fresh.insert(seq);
+                self.bytes += prefix.len() as u64 + ENTRY_BYTES;
                 *self.lengths.entry(prefix.len()).or_insert(0) += 1;
             }
         }
@@ -36,6 +42,7 @@ impl Retired {
     /// Takes a prefix out.
     pub fn remove(&mut self, slice: SliceId, prefix: &Bytes) {
         if self.prefixes.remove(&(slice, prefix.clone())).is_some() {
+            self.bytes -= prefix.len() as u64 + ENTRY_BYTES;
             let count = self.lengths.get_mut(&prefix.len()).expect("every prefix is counted");
             *count -= 1;
             if *count == 0 {
@@ -47,6 +54,11 @@ impl Retired {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
+    }
+
+    /// Bytes that they take in a snapshot of the manifest, at most.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// How many there are.

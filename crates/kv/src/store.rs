@@ -21,7 +21,6 @@ use smallvec::SmallVec;
 
 use crate::aside::Aside;
 use crate::batch::{Batch, Op};
-use crate::bounds_room::BoundsRoom;
 use crate::cache::TableCache;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::{StoreError, WriteError};
@@ -29,6 +28,7 @@ use crate::large::LargeRef;
 use crate::large::PieceMemory;
 use crate::manifest::Manifest;
 use crate::memtable::{NewBody, NewVersion, Replaced};
+use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreOptions};
 use crate::record;
 use crate::slice::{Slice, key_hash};
@@ -97,7 +97,7 @@ pub(crate) struct Inner {
     pub accepted: AtomicU64,
     /// Memory of sealed memtables, in bytes.
     pub sealed_bytes: AtomicU64,
-    pub bounds_room: BoundsRoom,
+    pub metadata_room: MetadataRoom,
     /// Log appended since the last seal, in bytes.
     pub log_bytes: AtomicU64,
     /// There is work for the flush.
@@ -186,7 +186,9 @@ impl Store {
     /// [`WriteError::Busy`]: there is no room now, or others wait for it; use [`Store::write_ready`]. [`WriteError::Full`]: the drive
     /// has none for it.
     pub fn write(&self, batch: &Batch) -> Result<Seq, WriteError> {
-        if batch.only_frees() {
+        if self.inner.wants_merges(batch) {
+            Err(WriteError::Busy)
+        } else if batch.only_frees() {
             self.inner.write(batch, AppendClass::Delete)
         } else if self.inner.heap.users_wait() {
             Err(WriteError::Busy)
@@ -278,14 +280,14 @@ impl Inner {
     /// Twice the budget: the flush is a whole memtable behind. Or of so long keys that they must become tables first.
     pub fn memtables_full(&self) -> bool {
         let bytes = self.active_bytes.load(Ordering::Relaxed) + self.sealed_bytes.load(Ordering::Relaxed);
-        bytes >= 2 * self.budget.memtable || self.bounds_room.wants_flush()
+        bytes >= 2 * self.budget.memtable || self.metadata_room.wants_flush()
     }
 
     pub fn write(&self, batch: &Batch, class: AppendClass) -> Result<Seq, WriteError> {
         if batch.is_empty() {
             return Ok(self.heap.durable().current());
         }
-        self.check_bounds(batch, class)?;
+        self.check_metadata(batch, class)?;
         if class != AppendClass::System && self.memtables_full() {
             // Nor would a flush end on a drive that takes no writes.
             if let Some(reason) = self.heap.read_only() {
@@ -599,6 +601,7 @@ const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 
 impl Inner {
     async fn write_when_there_is_room(&self, batch: &Batch) -> Result<Seq, WriteError> {
+        self.until_merged(batch).await;
         let (class, mut place) = if batch.only_frees() {
             (AppendClass::Delete, None)
         } else {

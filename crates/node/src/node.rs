@@ -210,6 +210,11 @@ impl Node {
         self.inner.placement.of_slot(slot)
     }
 
+    /// Whether it is better there to delete a few thousand keys one by one than to retire their prefix.
+    pub fn retires_many(&self, place: Place) -> bool {
+        self.store(place.drive).retires_many()
+    }
+
     /// Every place, for changes that concern all of them (a flush).
     pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
         let Placement { drives, slices } = self.inner.placement;

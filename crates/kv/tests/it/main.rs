@@ -21,6 +21,7 @@ mod model;
 mod opening;
 mod read_errors;
 mod retiring;
+mod retiring_many;
 mod set_aside;
 mod shared_reads;
 mod short_scans;

@@ -20,6 +20,8 @@ pub struct Latched(#[allow(dead_code)] Option<LatchSet>);
 /// Collections up to this many elements are removed element by element, larger ones by retiring their prefix:
 /// a retired prefix costs the engine memory and a look-up until compaction has dropped its last element.
 const ERASE_ONE_BY_ONE_MAX: u64 = 128;
+/// The same while so many others are retired that the drive is behind with forgetting them.
+const ERASE_ONE_BY_ONE_WHERE_MANY_ARE_RETIRED_MAX: u64 = 4096;
 
 /// Bytes of changes whose buffer a connection keeps.
 const SPARE_BYTES_MAX: usize = 64 << 10;
@@ -343,7 +345,12 @@ impl Ctx {
             return Ok(());
         }
         let prefix = collection_prefix(collection.key.space(), collection.id);
-        if collection.count > ERASE_ONE_BY_ONE_MAX {
+        let most = if self.server.node.retires_many(collection.elements) {
+            ERASE_ONE_BY_ONE_WHERE_MANY_ARE_RETIRED_MAX
+        } else {
+            ERASE_ONE_BY_ONE_MAX
+        };
+        if collection.count > most {
             change.retire(collection.elements, &prefix);
             return Ok(());
         }
