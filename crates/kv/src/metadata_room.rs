@@ -3,10 +3,11 @@
 //!
 //! What does not fit into the log ends all writes for ever, deletes too. So both have a part of it.
 //!
-//! - *Bounds*, three eighths: keys that begin alike for thousands of bytes need bounds as long as that. Who writes long keys waits a little
-//!   for merges beyond, and is refused when these win too little; what memtables may add is guessed, and flushed before it is too much. Deletes may take an eighth more, and then wait for merges.
-//! - *Retired prefixes*, a quarter: who retires more waits a little for the merges that let them be forgotten, and is refused when
-//!   even that is not enough. The layer above deletes one by one what it can meanwhile ([`crate::Store::retires_many`]).
+//! - *Bounds*, five sixteenths: keys that begin alike for thousands of bytes need bounds as long as that. Who writes long keys waits a
+//!   little for merges beyond, and is refused when these win too little; what memtables may add is guessed, and flushed before it is too
+//!   much. Deletes may take six sixteenths more: each is a key of a table, too, until it meets what it deletes.
+//! - *Retired prefixes*, an eighth: who retires more waits a little for the merges that let them be forgotten, and is refused when even
+//!   a sixteenth more is not enough. The layer above deletes one by one what it can meanwhile ([`crate::Store::retires_many`]).
 //!
 //! The rest is the segment table's and what tables need besides.
 
@@ -23,10 +24,17 @@ use crate::errors::WriteError;
 use crate::record;
 use crate::store::{Inner, Store};
 
+/// Sixteenths of the log that bounds may take before users' long keys are refused, and before deletes of such keys are.
+const BOUNDS_OF_USERS_MAX: u64 = 5;
+const BOUNDS_MAX: u64 = 11;
+/// Guesses are in so many parts of a byte: keys of 100 B add little each.
+const PARTS: u64 = 256;
 /// What keys of a few KiB add to the bounds of tables of 2 MiB.
 const FEW_BYTES: u64 = 32;
 /// Longest wait for merges of who is refused without.
 const MERGES_WAIT: Duration = Duration::from_secs(2);
+/// The same of who deletes long keys: that is what has to be merged.
+const DELETES_WAIT: Duration = Duration::from_secs(30);
 /// Between two flushes for the sake of forgetting.
 const FLUSH_PAUSE_NS: u64 = 1_000_000_000;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -38,7 +46,7 @@ pub struct MetadataRoom {
     log_bytes: u64,
     /// Bytes of the tables' bounds.
     bounds: AtomicU64,
-    /// Bytes that the memtables' keys may add, at most.
+    /// What the memtables' keys may add, at most, in parts of a byte.
     ahead: AtomicU64,
     /// A write waits for memtables to become tables.
     wants_flush: AtomicBool,
@@ -56,8 +64,8 @@ impl MetadataRoom {
         }
     }
 
-    fn eighths(&self, n: u64) -> u64 {
-        self.log_bytes / 8 * n
+    fn sixteenths(&self, n: u64) -> u64 {
+        self.log_bytes / 16 * n
     }
 
     /// Tables have come or gone.
@@ -83,7 +91,7 @@ impl MetadataRoom {
 impl Store {
     /// Whether so many prefixes are retired and not forgotten that it is better to delete a few thousand keys one by one.
     pub fn retires_many(&self) -> bool {
-        self.inner.retired_bytes() > self.inner.metadata_room.eighths(1)
+        self.inner.retired_bytes() > self.inner.metadata_room.sixteenths(1)
     }
 }
 
@@ -95,19 +103,19 @@ impl Inner {
         }
     }
 
-    /// What a key adds to its tables' bounds, at most: its share of a table, which has two. It lies there twice, in its block and
-    /// behind it in the index.
+    /// What a key adds to its tables' bounds, at most, in parts of a byte: its share of a table, which has two. It lies there twice, in its
+    /// block and behind it in the index.
     fn bounds_of(&self, len: usize) -> u64 {
-        (2 * len * 2 * len / self.table_bytes) as u64 + 1
+        (2 * len * 2 * len) as u64 * PARTS / self.table_bytes as u64
     }
 
     fn retired_bytes(&self) -> u64 {
         lock(&self.manifest).retired.bytes()
     }
 
-    /// Whether keys are refused for what bounds take.
-    pub fn are_bounds_short(&self) -> bool {
-        self.metadata_room.bounds.load(Ordering::Relaxed) > self.metadata_room.eighths(3)
+    /// Whether bounds take more than so many sixteenths of the log.
+    fn bounds_exceed(&self, parts: u64) -> bool {
+        self.metadata_room.bounds.load(Ordering::Relaxed) > self.metadata_room.sixteenths(parts)
     }
 
     /// Refuses what there may be no room for in the metadata log.
@@ -120,7 +128,10 @@ impl Inner {
                 wanted += self.bounds_of(len);
             }
         }
-        if retires && self.retired_bytes() > self.metadata_room.eighths(3) {
+        if retires
+            && self.retired_bytes() > self.metadata_room.sixteenths(3)
+            && self.heap.read_only().is_none()
+        {
             self.ask_for_merges();
             let why = "so much was deleted at once that the metadata log has no room to note more: try again when it is merged";
             return Err(WriteError::TooLarge(why.into()));
@@ -130,43 +141,52 @@ impl Inner {
 
     fn check_bounds(&self, wanted: u64, class: AppendClass) -> Result<(), WriteError> {
         let room = &self.metadata_room;
+        let wanted = wanted / PARTS;
         // Keys of which it takes very many to fill the log may have as much as deletes.
         let may_take_more = class == AppendClass::Delete || wanted <= FEW_BYTES;
-        let most = room.eighths(if may_take_more { 4 } else { 3 });
-        let (bounds, ahead) = (room.bounds.load(Ordering::Relaxed), room.ahead());
-        if bounds + ahead + wanted <= most {
+        let most = room.sixteenths(if may_take_more { BOUNDS_MAX } else { BOUNDS_OF_USERS_MAX });
+        let (bounds, ahead) = (room.bounds.load(Ordering::Relaxed), room.ahead() / PARTS);
+        // A drive that takes no writes has a reason of its own, and flushes and merges nothing.
+        if bounds + ahead + wanted <= most || self.heap.read_only().is_some() {
             return Ok(());
         }
-        if ahead > 0 {
-            // Tables tell what their bounds really take.
+        if bounds + wanted <= most {
+            // Once the memtables are tables these tell what their bounds really take.
             room.wants_flush.store(true, Ordering::Relaxed);
             self.flush_wanted.notify_one();
-            return Err(WriteError::Busy);
+            return Err(if self.heap.is_futile() {
+                WriteError::Full(Box::new(self.heap.space()))
+            } else {
+                WriteError::Busy
+            });
         }
         // Merged, there are fewer tables, and what was deleted has none.
         self.ask_for_merges();
-        if class == AppendClass::Delete {
-            return Err(WriteError::Busy);
-        }
         Err(WriteError::TooLarge(format!(
             "keys of more than {SHORT_KEY_BYTES} B that begin alike take {bounds} B of the {most} B that the metadata log has for what lies \
-             between key tables: use shorter keys, or delete some and try again"
+             between key tables: use shorter keys, or delete some; try again when they are merged"
         )))
     }
 
     /// Whether a batch is to wait for merges, after which the log has more room for what it adds.
     pub fn wants_merges(&self, batch: &Batch) -> bool {
         let room = &self.metadata_room;
-        let is_long = |op: &Op| self.bounds_of((op.key_end - op.key) as usize) > FEW_BYTES;
+        let is_long = |op: &Op| self.bounds_of((op.key_end - op.key) as usize) > FEW_BYTES * PARTS;
         let retires = batch.ops.iter().any(|op| op.kind == record::RETIRE);
-        retires && self.retired_bytes() > room.eighths(2)
-            || self.are_bounds_short() && !batch.only_frees() && batch.ops.iter().any(is_long)
+        let most = if batch.only_frees() { BOUNDS_MAX } else { BOUNDS_OF_USERS_MAX };
+        retires && self.retired_bytes() > room.sixteenths(2)
+            || self.bounds_exceed(most) && batch.ops.iter().any(is_long)
     }
 
     /// Waits for merges, not for ever, if the batch wants some.
     pub async fn until_merged(&self, batch: &Batch) {
-        let began = now();
-        while self.wants_merges(batch) && began.elapsed() < MERGES_WAIT && !self.is_closing() {
+        let (began, retires) = (now(), batch.ops.iter().any(|op| op.kind == record::RETIRE));
+        let longest = if batch.only_frees() && !retires { DELETES_WAIT } else { MERGES_WAIT };
+        while self.wants_merges(batch)
+            && began.elapsed() < longest
+            && !self.is_closing()
+            && self.heap.read_only().is_none()
+        {
             self.ask_for_merges();
             // A prefix is not forgotten before a checkpoint knows of it.
             let (now_ns, last_ns) = (now().0, self.metadata_room.flush_wanted_ns.load(Ordering::Relaxed));

@@ -14,7 +14,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
-use pumice_reactor::sleep;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport};
 use smallvec::SmallVec;
@@ -601,7 +600,6 @@ const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 
 impl Inner {
     async fn write_when_there_is_room(&self, batch: &Batch) -> Result<Seq, WriteError> {
-        self.until_merged(batch).await;
         let (class, mut place) = if batch.only_frees() {
             (AppendClass::Delete, None)
         } else {
@@ -609,10 +607,10 @@ impl Inner {
         };
         loop {
             self.until_flushed().await;
+            self.until_merged(batch).await;
             self.end_long_reads();
             match &mut place {
                 Some(place) => place.called().await,
-                None if self.are_bounds_short() => sleep(Duration::from_millis(1)).await,
                 None => self.heap.room().await,
             }
             match self.write(batch, class) {
