@@ -49,8 +49,8 @@ pub enum WriteError {
     /// The drive has no room.
     #[error("the drive is full: {}; {}", .0.shortage(), .0)]
     Full(Box<SpaceReport>),
-    /// Too much awaits flash: wait for [`crate::Store::ready`] and try again.
-    #[error("busy: too much awaits flash")]
+    /// There is no room now, or others wait for it: [`crate::Store::write_ready`] waits, too.
+    #[error("busy: there is no room for it now")]
     Busy,
     /// A record is longer than the heap's segments take.
     #[error("too large: {0}")]
