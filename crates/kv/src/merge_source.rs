@@ -51,8 +51,9 @@ pub struct RunReader {
     is_long: bool,
     piece_bytes: u32,
     entries: std::vec::IntoIter<(Bytes, KeyEntry)>,
-    /// The next key is the first of its table that counts; or none of it was met yet.
+    /// The next key is the first of its table that counts.
     is_first: bool,
+    /// A table was opened, and no key of it was met yet.
     is_opened: bool,
     /// The next key; `None` at the end.
     pub key: Option<Bytes>,

@@ -4,7 +4,7 @@
 //! each portion as many are called, from the front, as it is likely to do for. A call promises nothing: who is refused again keeps
 //! its place. Who comes while others wait is to queue up behind them ([`crate::Heap::users_wait`]).
 //!
-//! Rejected: waking all, who then take what they find. Of two dozen writers one that never had to wait for anything else took the
+//! Rejected: waking all, who then take what they find. Of 32 writers one that never had to wait for anything else took the
 //! whole of each portion, and others waited 20 s; of 500, nearly all woke in vain. Portions counted out in bytes, as a semaphore
 //! does: credit, memory and segments each set a bound, and what a batch takes of them is only known when it is appended.
 
