@@ -40,6 +40,7 @@ use crate::flush::ROOM_TRIES;
 use crate::manifest::Change;
 use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::mover::{Candidate, Mover};
+use crate::progress::{self, Progress, Verdict};
 use crate::record;
 use crate::slice::key_hash;
 use crate::store::Inner;
@@ -57,12 +58,6 @@ const HASTE: Duration = Duration::from_secs(1);
 pub const SEAL_TURNS: u64 = 256;
 /// Bytes of records moved in one write, at most.
 const MOVE_BYTES: usize = 512 * 1024;
-/// Victims cleaned in a row without a segment coming free or a user's write getting through, after which cleaning
-/// is called futile: each promised at least a sixty-fourth of a segment.
-const BARREN_MAX: u32 = 96;
-/// Of such victims, those that are not counted because a merge went on meanwhile, at most: cleaning gives merges their
-/// work, so they may go on for ever.
-const SPARED_MAX: u32 = 2 * BARREN_MAX;
 /// Free segments, the reserve included, with which a flush has some that cleaning does not need.
 const FLUSH_SEGMENTS: u64 = 2;
 /// Of a victim so much must be dead, as a part, while nobody waits for what it wins.
@@ -112,7 +107,7 @@ pub enum Outcome {
 
 pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
-    let (mut barren, mut spared, mut most_free, mut accepted, mut merges) = (0u32, 0u32, 0, 0, 0);
+    let mut progress = Progress::default();
     let mut victims = Victims::default();
     let (mut held_at, mut cleaned_at) = (None, None);
     let mut second_looks = SecondLooks::new();
@@ -171,20 +166,11 @@ pub async fn clean_task(store: Arc<Inner>) {
                 sleep(AFTER_FAILURE).await;
             }
         }
-        let (free, now_accepted) = (store.free_of_all_kinds(), store.accepted.load(Ordering::Relaxed));
-        let merged = store.counters.merges.get();
-        if free > most_free || now_accepted != accepted {
-            (barren, spared, most_free, accepted) = (0, 0, free, now_accepted);
-        } else if store.heap.free_segments() >= store.needed_target() {
-            // Nobody waits for this.
-            barren = 0;
-        } else if merged != merges && spared < SPARED_MAX {
-            // What a merge finds dead is still to come.
-            spared += 1;
-        } else {
-            barren += 1;
-            if barren.is_multiple_of(BARREN_MAX / 4) {
+        match progress.judge(store.progress_state(), u64::from(store.heap.segment_bytes())) {
+            Verdict::GoOn => {}
+            Verdict::AskForMerges => {
                 store.free_released(&mut released).await;
+                store.let_users_have_what_is_free();
                 // A flush without room would wait for cleaning, which would wait for it.
                 if store.free_of_all_kinds() < FLUSH_SEGMENTS {
                     store.heap.seal_tables();
@@ -192,12 +178,14 @@ pub async fn clean_task(store: Arc<Inner>) {
                     tracing::warn!(%error, "a flush for cleaning's sake failed");
                 }
             }
-        }
-        merges = merged;
-        if barren >= BARREN_MAX {
-            tracing::info!("cleaning wins nothing more: the drive is full");
-            (barren, spared, most_free) = (0, 0, 0);
-            store.heap.cleaning_won_nothing();
+            Verdict::Pause => {
+                store.free_released(&mut released).await;
+                sleep(progress::PAUSE).await;
+            }
+            Verdict::Full => {
+                tracing::info!("cleaning wins nothing more: the drive is full");
+                store.heap.cleaning_won_nothing();
+            }
         }
         if released >= RELEASED_MAX || store.heap.free_segments() <= target / 4 {
             store.free_released(&mut released).await;
@@ -251,6 +239,17 @@ impl Inner {
     pub fn free_of_all_kinds(&self) -> u64 {
         let space = self.heap.space();
         (space.free + space.reserved) / u64::from(self.heap.segment_bytes())
+    }
+
+    fn progress_state(&self) -> progress::State {
+        let space = self.heap.space();
+        progress::State {
+            free: (space.free + space.reserved) / u64::from(self.heap.segment_bytes()),
+            live: space.live,
+            accepted: self.accepted.load(Ordering::Relaxed),
+            upkeep: self.counters.merges.get() + self.counters.flushes.get(),
+            is_enough: self.heap.free_segments() >= self.needed_target(),
+        }
     }
 
     /// Cleans the best victim, or puts it aside.
@@ -472,6 +471,14 @@ impl Inner {
         self.heap.pace(free <= most);
         let bytes = bytes / 2 + bytes * u64::from(free.min(most)) / u64::from(most);
         self.heap.earn(bytes.try_into().unwrap_or(i64::MAX));
+    }
+
+    /// Cleaning gets nowhere: what is free beyond the reserve is no use to anybody but users, and what they write may be what merges
+    /// need to win. Held to what cleaning wins they would be refused with segments free.
+    fn let_users_have_what_is_free(&self) {
+        if self.heap.free_segments() > 0 {
+            self.heap.earn(2 * i64::from(self.heap.segment_bytes()));
+        }
     }
 
     /// Bytes moved in one write: a quarter of a segment where segments are small, because every write ends in half a page of

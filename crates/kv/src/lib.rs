@@ -48,6 +48,7 @@ mod peek;
 mod pick;
 mod pieces;
 pub mod plan;
+pub mod progress;
 pub mod queue;
 pub mod record;
 mod relocate;

@@ -132,8 +132,9 @@ fn a_drive_of_small_values_two_thirds_full_is_overwritten_twice() {
             filled.table_bytes,
             filled.space.raw
         );
-        // Keys that come in order are written to the log and to one table.
-        assert!(filled.counters.merge_bytes < filled.counters.flush_bytes / 2, "{:?}", filled.counters);
+        println!("filled: {:?}", filled.counters);
+        // Keys that come in order are written to the log and to one table; what cleaning asks for early ends in small ones, which are merged.
+        assert!(filled.counters.merge_bytes < filled.counters.flush_bytes, "{:?}", filled.counters);
         for _ in 0..2 * keys {
             let n = rng.below(keys);
             versions[n as usize] = versions[n as usize].wrapping_add(1);
