@@ -33,7 +33,9 @@ use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_flash::FlashError;
 use pumice_reactor::{now, sleep, timeout};
-use pumice_segment::{AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, Stream, Sweep};
+use pumice_segment::{
+    AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, SpaceReport, Stream, Sweep,
+};
 
 use crate::errors::StoreError;
 use crate::flush::ROOM_TRIES;
@@ -237,14 +239,17 @@ impl Inner {
 
     /// Free segments, the reserve included.
     pub fn free_of_all_kinds(&self) -> u64 {
-        let space = self.heap.space();
+        self.free_of(&self.heap.space())
+    }
+
+    fn free_of(&self, space: &SpaceReport) -> u64 {
         (space.free + space.reserved) / u64::from(self.heap.segment_bytes())
     }
 
     fn progress_state(&self) -> progress::State {
         let space = self.heap.space();
         progress::State {
-            free: (space.free + space.reserved) / u64::from(self.heap.segment_bytes()),
+            free: self.free_of(&space),
             live: space.live,
             accepted: self.accepted.load(Ordering::Relaxed),
             upkeep: self.counters.merges.get() + self.counters.flushes.get(),
@@ -473,8 +478,8 @@ impl Inner {
         self.heap.earn(bytes.try_into().unwrap_or(i64::MAX));
     }
 
-    /// Cleaning gets nowhere: what is free beyond the reserve is no use to anybody but users, and what they write may be what merges
-    /// need to win. Held to what cleaning wins they would be refused with segments free.
+    /// Cleaning gets nowhere: held to what it wins, users would be refused with segments free beyond the reserve, and what they write may
+    /// be what merges need to win.
     fn let_users_have_what_is_free(&self) {
         if self.heap.free_segments() > 0 {
             self.heap.earn(2 * i64::from(self.heap.segment_bytes()));
