@@ -51,6 +51,7 @@ pub mod plan;
 pub mod progress;
 pub mod queue;
 pub mod record;
+mod refused;
 mod relocate;
 mod rescue;
 pub mod retired;

@@ -14,6 +14,7 @@ use std::hash::BuildHasher;
 use crate::entry::KeyEntry;
 use crate::gaps::Gaps;
 use crate::memtable::{Memtable, NewBody, NewVersion, Replaced};
+use crate::refused::Refused;
 use crate::types::{Entry, Seq};
 use crate::version::Version;
 
@@ -31,9 +32,13 @@ const ROW_OVERHEAD_BYTES: u64 = 208;
 
 impl Weighter<Box<[u8]>, Entry> for RowWeight {
     fn weight(&self, key: &Box<[u8]>, row: &Entry) -> u64 {
-        let pieces = row.large.as_ref().map_or(0, |large| large.piece_count() * 16);
-        (key.len() + row.value.len() + pieces) as u64 + ROW_OVERHEAD_BYTES
+        weight_of(key, row)
     }
+}
+
+fn weight_of(key: &[u8], row: &Entry) -> u64 {
+    let pieces = row.large.as_ref().map_or(0, |large| large.piece_count() * 16);
+    (key.len() + row.value.len() + pieces) as u64 + ROW_OVERHEAD_BYTES
 }
 
 /// Of so many look-ups that key tables or the log's tail answered from memory one puts its row into the cache: a hot key is soon
@@ -67,6 +72,8 @@ pub struct Slice {
     pub puts: u64,
     /// Look-ups that memory answered, but neither the row cache nor a memtable alone.
     found_elsewhere: u64,
+    /// Keys whose rows flash answered and the full row cache did not take.
+    refused: Refused,
 }
 
 impl Slice {
@@ -88,6 +95,7 @@ impl Slice {
             gaps: Gaps::new(GAPS_MAX),
             puts: 0,
             found_elsewhere: 0,
+            refused: Refused::default(),
         }
     }
 
@@ -127,6 +135,12 @@ impl Slice {
     pub fn keeps_found(&mut self) -> bool {
         self.found_elsewhere += 1;
         self.found_elsewhere.is_multiple_of(FOUND_PER_KEPT)
+    }
+
+    /// Whether a row that flash answered is to be cached: while there is room each is, then those asked for again before long.
+    pub fn keeps_read(&mut self, key: &[u8], row: &Entry) -> bool {
+        let has_room = self.rows.weight() + weight_of(key, row) <= self.rows.capacity();
+        has_room || self.refused.take_or_put(key_hash(key), self.rows.len())
     }
 
     /// Caches a row that was read while the slice was in `epoch`, unless the key was written since. Its value holds no

@@ -157,7 +157,7 @@ impl Store {
             match inner.read_value(slice, key, ptr).await {
                 Ok(value) => {
                     let mut entry = entry_of(&found, value);
-                    inner.keep_row(slice, epoch, key, &found, &mut entry);
+                    inner.keep_read(slice, epoch, key, &found, &mut entry);
                     return Ok(Some(entry));
                 }
                 // It was moved, or overwritten and cleaned, since it was looked up.
@@ -482,7 +482,7 @@ impl Inner {
                         pinned.pin = Some(pin);
                         entry.large = Some(Arc::new(pinned));
                     } else {
-                        self.keep_row(slice, epoch, key, &found, &mut entry);
+                        self.keep_read(slice, epoch, key, &found, &mut entry);
                     }
                     return Ok(Some(entry));
                 }
@@ -494,13 +494,18 @@ impl Inner {
         }
     }
 
-    /// Caches what was read of a key as it was in `epoch`.
-    pub fn keep_row(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
-        // A copy of its own to keep: the record came in a larger buffer, a frame of many perhaps, and what reads come into is the
-        // best memory for that.
-        if found.record().is_some() {
-            entry.value = Bytes::copy_from_slice(&entry.value);
+    /// Caches what flash answered of a key as it was in `epoch`, if the cache has room for it or refused it lately.
+    fn keep_read(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
+        own_value(found, entry);
+        let mut slice = self.slice(slice);
+        if slice.keeps_read(key, entry) {
+            slice.fill(epoch, key, entry.clone());
         }
+    }
+
+    /// Caches what is known of a key as it was in `epoch`.
+    pub fn keep_row(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
+        own_value(found, entry);
         self.slice(slice).fill(epoch, key, entry.clone());
     }
 
@@ -659,5 +664,13 @@ impl StoreError {
     /// gets the same place again knows that it is.
     pub(crate) fn may_be_stale(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Damaged { .. })
+    }
+}
+
+/// Gives an entry a value of its own: a record came in a larger buffer, a frame of many perhaps, which neither the cache nor a client
+/// that takes its time may hold, and what reads come into is the best memory for that.
+fn own_value(found: &KeyEntry, entry: &mut Entry) {
+    if found.record().is_some() {
+        entry.value = Bytes::copy_from_slice(&entry.value);
     }
 }

@@ -10,6 +10,7 @@ mod formats;
 mod gaps;
 mod hints;
 mod hot_rows;
+mod kept_rows;
 mod large;
 mod long_keys;
 mod long_reads;
