@@ -41,6 +41,8 @@ pub struct PumiceOptions {
     pub memory_bytes: u64,
     /// `--cores`.
     pub cores: usize,
+    /// Size of its drive; by default it grows to most of the disk, which others need in a comparison.
+    pub drive_bytes: Option<u64>,
     /// Further arguments.
     pub more: Vec<String>,
 }
@@ -63,6 +65,9 @@ impl Server {
         std::fs::create_dir_all(dir)?;
         // The port is free now; nobody else on a benchmark machine should take it in the next milliseconds.
         let addr = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        if kind == ServerKind::Pumice {
+            make_drive(dir, pumice)?;
+        }
         let mut command = match kind {
             ServerKind::Pumice => pumice_command(dir, addr, pumice),
             _ => redis_command(kind, dir, addr),
@@ -163,6 +168,23 @@ impl Drop for Server {
             self.signal(libc::SIGKILL);
             let _ = self.child.wait();
         }
+    }
+}
+
+/// Makes the drive in `dir` if it is to be of a certain size and is not there yet.
+fn make_drive(dir: &Path, options: &PumiceOptions) -> Result<()> {
+    let drive = dir.join("drive0");
+    let Some(bytes) = options.drive_bytes.filter(|_| !drive.exists()) else { return Ok(()) };
+    let output = Command::new(&options.binary)
+        .arg("format")
+        .arg(&drive)
+        .args(["--size", &format!("{}MiB", bytes >> 20)])
+        .output()
+        .map_err(|e| format!("pumice format: {e}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("pumice format: {}", String::from_utf8_lossy(&output.stderr).trim()).into())
     }
 }
 

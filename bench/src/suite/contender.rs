@@ -9,6 +9,9 @@ use crate::net::server::{PumiceOptions, Server, ServerKind};
 use crate::phase::PhaseResult;
 use crate::report::{count, times};
 
+/// Many times the data. All contenders' files lie on one disk, and redis's logs grow without end.
+const DRIVE_BYTES: u64 = 8 << 30;
+
 /// A server as it is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contender {
@@ -42,7 +45,9 @@ impl Contender {
     /// Starts it with its data in `dir`.
     pub fn start(&self, context: &Context, dir: &Path, memory_bytes: u64) -> Result<Server> {
         let binary = context.pumice.clone().unwrap_or_default();
-        let options = PumiceOptions { binary, memory_bytes, cores: self.cores, more: Vec::new() };
+        let drive_bytes = Some(DRIVE_BYTES);
+        let options =
+            PumiceOptions { binary, memory_bytes, cores: self.cores, drive_bytes, more: Vec::new() };
         Server::start(self.kind, dir, &options)
     }
 }

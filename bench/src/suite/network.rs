@@ -83,7 +83,7 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
 /// How `pumice serve` is started by the suites that measure it on one core.
 pub(super) fn options(context: &Context, memory_bytes: u64) -> PumiceOptions {
     let binary = context.pumice.clone().unwrap_or_default();
-    PumiceOptions { binary, memory_bytes, cores: 1, more: Vec::new() }
+    PumiceOptions { binary, memory_bytes, cores: 1, drive_bytes: None, more: Vec::new() }
 }
 
 /// All servers at all loads of values of one size. A server that fails is left out from then on, and the notes say why.
