@@ -44,10 +44,11 @@ struct Turns {
 
 impl Turns {
     fn median(&self, of: impl Fn(&PhaseResult, f64) -> f64) -> f64 {
-        let mut all = self.each(of);
-        all.get(all.len() / 2).copied().unwrap_or_else(|| all.pop().unwrap_or(0.0))
+        let all = self.each(of);
+        all.get(all.len() / 2).copied().unwrap_or(0.0)
     }
 
+    /// In order.
     fn each(&self, of: impl Fn(&PhaseResult, f64) -> f64) -> Vec<f64> {
         let mut all: Vec<f64> = self.turns.iter().map(|(pumice, fio)| of(pumice, *fio)).collect();
         all.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
 //! Keys that a full cache refused of late: one that comes again before long is worth the place of another.
 //!
-//! Of reads all over the data hardly any comes again while its row would lie in the cache, and keeping each costs a sixth of a
-//! GET's processor time: the row's memory, and that of the one which it pushes out. (TinyLFU's doorkeeper, Einziger et al.,
-//! "TinyLFU: A Highly Efficient Cache Admission Policy", section 3.4.2, with the age that a table of fixed size gives for free.)
+//! Of reads all over the data hardly any comes again while its row would lie in the cache, and keeping each costs a tenth of a
+//! GET's processor time: the row's memory, and that of the one which it pushes out. (The doorkeeper of Einziger et al.,
+//! "TinyLFU: A Highly Efficient Cache Admission Policy", with the age that a table of fixed size gives for free.)
 
 /// Keys remembered for each row that the cache holds. With more a cache whose hot keys change has the new ones sooner; with fewer
 /// what is read all over the data is kept more rarely.
