@@ -186,7 +186,7 @@ impl Inner {
         for (slice, key, entry) in dead {
             let Some(list) = self.list_of(&entry).await else { continue };
             if let Body::Record(ptr) = entry.body {
-                self.heap.mark_dead(self.place_of(ptr));
+                self.mark_dead(ptr, entry.seq);
             }
             let newest = match self.find(slice, &key).await {
                 Ok(Some(newest)) if newest.large => self.list_of(&newest).await,
@@ -195,8 +195,9 @@ impl Inner {
             let kept =
                 |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
             for piece in list.pieces {
+                // A merge may find the list long after cleaning released what it names.
                 if !kept(piece.ptr) {
-                    self.heap.mark_dead(piece.ptr);
+                    self.mark_dead(piece.ptr, entry.seq);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Telling the heap early which records an overwrite or a delete has killed.
 //!
 //! Cleaning is as good as its hints. A merge finds every shadowed version in the end, but by then as much may
-//! have been written again as the drive has to spare. So a write of a separated value looks its key up in the
+//! have been written again as the drive has to spare. So a write of a separated or large value looks its key up in the
 //! tables, in memory only, and marks the older record dead at once; the row is then `counted`, which keeps the
 //! merge from counting twice. What memory does not know is left to a task that reads key blocks in, as long as
 //! all of them fit in the cache; beyond that reading would cost more than it wins.
@@ -38,7 +38,8 @@ impl Inner {
 
     /// Finds what a new row of the active memtable shadows, if memory knows.
     pub fn count_shadow(&self, id: SliceId, slice: &mut Slice, key: &[u8], row: u32, new: &NewVersion<'_>) {
-        if matches!(new.body, NewBody::Inline(_)) || new.counted {
+        // A small value is not looked up; of a large one only the list of its pieces is small.
+        if (matches!(new.body, NewBody::Inline(_)) && !new.large) || new.counted {
             return;
         }
         let hash = key_hash(key);

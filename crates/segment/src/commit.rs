@@ -32,6 +32,7 @@ use crate::layout::header::SegmentHeader;
 use crate::layout::record;
 use crate::pump::pump;
 use crate::relocate::reencode_records;
+use crate::room::Lacks;
 use crate::table::{NoSegment, OpenSegment};
 use crate::{Addr, AppendClass, AppendError, Appended, Durability, Record, RecordIn, RecordPtr, SegmentId};
 use crate::{Stream, tail};
@@ -659,7 +660,9 @@ pub(crate) fn append(
         }
         let reserved = commit.reserve_segments(inner, total, largest, records.len(), class);
         if class == AppendClass::User {
-            inner.room.tried(!matches!(reserved, Err(AppendError::Busy)));
+            let lacks =
+                if matches!(reserved, Err(AppendError::Busy)) { Lacks::Segment } else { Lacks::Nothing };
+            inner.room.tried(lacks);
         }
         reserved?;
         if class == AppendClass::User {

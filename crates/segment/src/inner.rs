@@ -19,8 +19,8 @@ use crate::layout::{frame, record};
 use crate::metalog::MetaLog;
 use crate::moves::Moves;
 use crate::pace::Pace;
-use crate::room::Room;
-use crate::table::{OpenSegment, Table};
+use crate::room::{Lacks, Room};
+use crate::table::{NoSegment, OpenSegment, Table};
 use crate::tail::Tail;
 use crate::writer::{self, Writer};
 use crate::{
@@ -334,12 +334,20 @@ impl Inner {
             return Ok(());
         }
         let mut table = self.table();
-        if class == AppendClass::User && free >= table.least_free_for_users() {
+        if class == AppendClass::User && table.leaves_reserve() {
             return Ok(());
         }
         let why = table.refuse(class, 1);
         drop(table);
+        if class == AppendClass::User && why == NoSegment::Later {
+            self.room.tried(Lacks::Reserve);
+        }
         Err(no_segment(self, why))
+    }
+
+    /// Whether so much of the reserve is free that user data is taken.
+    pub(crate) fn leaves_reserve(&self) -> bool {
+        self.table().leaves_reserve()
     }
 
     pub(crate) fn stats(&self) -> HeapStats {

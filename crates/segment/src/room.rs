@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -32,10 +32,21 @@ pub(crate) struct Room {
     /// Those who do not queue: upkeep, cleaning and deletes, which have other bounds.
     others: Notify,
     users: AtomicUsize,
-    /// The last user who tried found no segment: those that are open are too full for it.
-    lacks_segment: AtomicBool,
+    /// What the last user who tried was refused for; a [`Lacks`].
+    lacks: AtomicU8,
     /// A leaf lock.
     queue: Mutex<Queue>,
+}
+
+/// What a user has to wait for besides credit and memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Lacks {
+    Nothing,
+    /// Too much of the reserve is in use, though an open segment might take the append.
+    Reserve,
+    /// The open segments are too full for it.
+    Segment,
 }
 
 #[derive(Default)]
@@ -56,11 +67,15 @@ impl Room {
         self.users.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes whether a user who tried found a segment.
-    pub(crate) fn tried(&self, found: bool) {
-        if self.lacks_segment.load(Ordering::Relaxed) == found {
-            self.lacks_segment.store(!found, Ordering::Relaxed);
+    /// Notes what a user who tried was refused for.
+    pub(crate) fn tried(&self, lacks: Lacks) {
+        if self.lacks.load(Ordering::Relaxed) != lacks as u8 {
+            self.lacks.store(lacks as u8, Ordering::Relaxed);
         }
+    }
+
+    fn lacks(&self, lacks: Lacks) -> bool {
+        self.lacks.load(Ordering::Relaxed) == lacks as u8
     }
 
     /// Calls users from the front until `bytes` will be used up by those who are called.
@@ -103,7 +118,11 @@ impl Inner {
         }
         let (max, undurable) = (self.options.undurable_max_bytes, self.commit().undurable_bytes);
         let is_quiet = undurable <= max / 2;
-        let may_fit = !self.room.lacks_segment.load(Ordering::Relaxed) || self.table().has_room();
+        let may_fit = if self.room.lacks(Lacks::Reserve) {
+            self.leaves_reserve()
+        } else {
+            self.room.lacks(Lacks::Nothing) || self.table().has_room()
+        };
         if is_quiet && may_fit { self.pace.allows().min((max - undurable) as u64) } else { 0 }
     }
 

@@ -4,6 +4,7 @@
 mod blocks_ahead;
 mod cleaning_reads;
 mod common;
+mod dead_pieces;
 mod expiring;
 mod failed_drive;
 mod formats;

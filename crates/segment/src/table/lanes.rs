@@ -23,7 +23,7 @@ impl Table {
 
     /// Whether not even users get segments, so that nobody should open any for convenience.
     pub(crate) fn is_short(&self) -> bool {
-        self.free_count() < self.least_free_for_users()
+        !self.leaves_reserve()
     }
 
     /// A record was moved to this segment that nothing names yet: it is no victim until [`Table::let_go`]. Whoever emptied it

@@ -30,10 +30,9 @@ impl Table {
         }
     }
 
-    /// Free segments below which user data waits. Cleaning dips into the reserve all the time: a little of that is no
-    /// reason to.
-    pub(crate) fn least_free_for_users(&self) -> u32 {
-        self.user_floor() - self.user_floor() / 4
+    /// Whether user data need not wait for the reserve. Cleaning dips into it all the time: a little of that is no reason to.
+    pub(crate) fn leaves_reserve(&self) -> bool {
+        self.free_count() >= self.user_floor() - self.user_floor() / 4
     }
 
     pub(super) fn floor(&self, class: AppendClass) -> u32 {

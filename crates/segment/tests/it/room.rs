@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::*;
 use pumice_flash::{Fault, Operation};
 use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
-use pumice_segment::{AppendError, Heap};
+use pumice_segment::{AppendClass, AppendError, Heap, RecordIn};
 
 const BYTES: usize = 4000;
 
@@ -119,6 +119,39 @@ fn a_user_who_is_refused_again_keeps_its_place() {
         for user in [first, second] {
             user.await.expect("not aborted").expect("appended");
         }
+    });
+}
+
+/// Too much of the reserve is in use, though the open segment would take what the user has.
+#[test]
+fn who_waits_for_the_reserve_is_not_called_before_it_is_free_again() {
+    pumice_reactor::block_on(async {
+        let (device, _) = emulated("emu:tiny").await;
+        let heap = formatted(&device).await;
+        let kept = [2; BYTES];
+        let parts: &[&[u8]] = &[&kept];
+        loop {
+            match heap.append(&[RecordIn { kind: 1, parts }], AppendClass::System) {
+                Ok(_) => {}
+                Err(AppendError::Busy) => heap.room().await,
+                Err(AppendError::Full(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        heap.wait_durable(heap.last_seq()).await.expect("durable");
+        // Cleaning would win something, so users wait.
+        heap.segments_in_use().into_iter().step_by(2).for_each(|segment| heap.set_live(segment, 0));
+        let served = Served::default();
+        let users: Vec<_> = (0..4).map(|name| user(&heap, name, &served)).collect();
+        settled().await;
+        let before = heap.stats().busy;
+        for _ in 0..5 {
+            settled().await;
+        }
+        let tries = heap.stats().busy - before;
+        assert!(served.borrow().is_empty() && heap.users_wait());
+        assert!(tries < 10, "{tries} tries in vain");
+        users.iter().for_each(JoinHandle::abort);
     });
 }
 
