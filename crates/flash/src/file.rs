@@ -42,7 +42,7 @@ pub struct FileDevice {
 impl FileDevice {
     /// Grows a file that is shorter than that.
     pub(crate) async fn grown_to(mut self, capacity_bytes: u64) -> Result<Self, FlashError> {
-        if !self.file.is_block_device() && self.raw_bytes < capacity_bytes {
+        if !self.is_block_device() && self.raw_bytes < capacity_bytes {
             self.file
                 .set_len(capacity_bytes)
                 .await
@@ -51,6 +51,10 @@ impl FileDevice {
             self.geometry = default_geometry(&self.file, capacity_bytes);
         }
         Ok(self)
+    }
+
+    pub(crate) fn is_block_device(&self) -> bool {
+        self.file.is_block_device()
     }
 
     pub(crate) async fn over(file: File, name: String, access: Access) -> Result<Self, FlashError> {

@@ -186,6 +186,12 @@ impl Device {
         matches!(self, Self::File(_))
     }
 
+    /// True when the media take space of somebody else's, block by block as these are written, and can give it back
+    /// ([`Device::give_back`]): files.
+    pub fn takes_space_as_written(&self) -> bool {
+        matches!(self, Self::File(device) if !device.is_block_device())
+    }
+
     /// True when an erase leaves the bytes as they were, so that what says whether a block is erased has to be written:
     /// files and block devices.
     pub fn erase_keeps_bytes(&self) -> bool {

@@ -44,6 +44,7 @@ use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::mover::{Candidate, Mover};
 use crate::progress::{self, Progress, Verdict};
 use crate::record;
+use crate::shrink::Shrink;
 use crate::slice::key_hash;
 use crate::store::Inner;
 use crate::table;
@@ -110,6 +111,7 @@ pub enum Outcome {
 pub async fn clean_task(store: Arc<Inner>) {
     let mut released = 0;
     let mut progress = Progress::default();
+    let mut shrink = Shrink::default();
     let mut victims = Victims::default();
     let (mut held_at, mut cleaned_at) = (None, None);
     let mut second_looks = SecondLooks::new();
@@ -130,7 +132,7 @@ pub async fn clean_task(store: Arc<Inner>) {
         let target = store.free_target();
         if free >= target && !victims.are_under_way() {
             store.heap.spare(cleaned_at.is_some_and(|cleaned| now().since(cleaned) < HASTE));
-            store.rest(&mut released, &mut victims).await;
+            store.rest(&mut shrink, &mut released, &mut victims).await;
             continue;
         }
         let started = now();
@@ -143,7 +145,7 @@ pub async fn clean_task(store: Arc<Inner>) {
             Ok(Cleaned::Released) => released += 1,
             Ok(Cleaned::Kept) => {}
             Ok(Cleaned::Enough) => {
-                store.rest(&mut released, &mut victims).await;
+                store.rest(&mut shrink, &mut released, &mut victims).await;
                 continue;
             }
             Ok(Cleaned::MergeFirst) => {
@@ -205,9 +207,9 @@ pub async fn clean_task(store: Arc<Inner>) {
 
 impl Inner {
     /// Nothing is to be cleaned: looks after what decays, or waits a little.
-    async fn rest(self: &Arc<Self>, released: &mut u32, victims: &mut Victims) {
+    async fn rest(self: &Arc<Self>, shrink: &mut Shrink, released: &mut u32, victims: &mut Victims) {
         self.heap.pace(false);
-        if self.rescue(released, victims).await {
+        if self.rescue(released, victims).await || self.shrink(shrink, released, victims).await {
             return;
         }
         victims.offer_again(&self.heap);

@@ -58,6 +58,7 @@ pub mod retired;
 mod scan;
 mod scan_blocks;
 mod shadow;
+mod shrink;
 mod slice;
 mod snapshot;
 mod stats;

@@ -63,6 +63,9 @@ pub struct StoreOptions {
     pub reserve_segments: Option<u32>,
     /// The time in which the patrol reads a full drive once; `None`: there is none.
     pub patrol_pass: Option<std::time::Duration>,
+    /// Dead bytes that a drive in a file may hold beside as many as are alive, before segments are emptied so that the file need not
+    /// grow, or can shrink.
+    pub slack_bytes: u64,
 }
 
 /// The least memory a store works in.
@@ -90,6 +93,7 @@ impl Default for StoreOptions {
             memtable_bytes: None,
             reserve_segments: None,
             patrol_pass: None,
+            slack_bytes: 256 << 20,
         }
     }
 }

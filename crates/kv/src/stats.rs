@@ -96,6 +96,8 @@ counters! {
     victims_beside,
     /// Segments emptied because they failed, or a page of them was near its end.
     rescued_segments,
+    /// Free segments whose space was given back to the file system.
+    given_back_segments,
     /// Records that cleaning moved.
     moved_records,
     /// Their bytes.

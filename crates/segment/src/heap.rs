@@ -14,6 +14,7 @@ use crate::inner::Inner;
 use crate::metalog::{self, Write};
 use crate::pins::Revoked;
 use crate::replay::Replay;
+pub use crate::table::Growth;
 pub use crate::writer::Hold;
 use crate::writer::MovedFrames;
 use crate::{
@@ -606,6 +607,35 @@ impl Heap {
     pub fn free_segments(&self) -> u32 {
         let table = self.inner.table();
         table.free_count().saturating_sub(table.user_floor())
+    }
+
+    /// What a drive in a file holds of its file system's space among what is free; `None` on other media, and where all of it was
+    /// taken when the drive was formatted.
+    pub fn growth(&self) -> Option<Growth> {
+        self.inner.table().growth()
+    }
+
+    /// Gives the space of a free segment back to the file system. Answers whether there was one.
+    ///
+    /// # Errors
+    /// When the file system cannot take it.
+    pub async fn give_back(&self) -> Result<bool, FlashError> {
+        let inner = &self.inner;
+        let begun = {
+            let mut table = inner.table();
+            let begun = table.begin_give_back();
+            inner.note_reserve(&table);
+            begun
+        };
+        let Some(segment) = begun else { return Ok(false) };
+        let given = inner.device.give_back(inner.block(segment)).await;
+        {
+            let mut table = inner.table();
+            table.end_give_back(segment, given.is_ok());
+            inner.note_reserve(&table);
+        }
+        inner.room_came();
+        given.map(|()| true)
     }
 
     /// While on, what a commit pads is soon cleaned: commits of many users at once are made larger than the drive's speed asks

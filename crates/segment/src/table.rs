@@ -9,6 +9,7 @@
 //! that were written before go first because they commit faster.
 
 mod endangered;
+mod growth;
 mod lanes;
 mod report;
 mod reserve;
@@ -19,9 +20,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pumice_flash::{Device, Geometry};
 use pumice_reactor::Nanos;
 
-use crate::layout::meta::{FLAG_FAILED, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry, SegmentState};
+use crate::layout::meta::{FLAG_ALLOCATED, FLAG_FAILED, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry, SegmentState};
 use crate::pins::{Pins, Revoked};
 use crate::{AppendClass, SegmentId, Stream};
+
+pub use growth::Growth;
 
 /// Segments that a metadata record names as next: bounds the headers that recovery reads, and how many segments
 /// can be opened between two metadata records.
@@ -214,7 +217,7 @@ impl Table {
     /// Every data segment was written once before its first use.
     pub(crate) fn all_written(&mut self) {
         for entry in &mut self.entries[self.first_data as usize..] {
-            entry.flags |= FLAG_WRITTEN;
+            entry.flags |= FLAG_WRITTEN | FLAG_ALLOCATED;
         }
     }
 

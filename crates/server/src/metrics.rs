@@ -47,6 +47,11 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
                 c.victims_beside,
             ),
             ("segments_rescued", "Segments emptied before their pages were lost", c.rescued_segments),
+            (
+                "segments_given_back",
+                "Free segments whose space the file system got back",
+                c.given_back_segments,
+            ),
             ("records_moved", "Records that cleaning moved", c.moved_records),
             ("commits", "Commit writes", h.commits),
             ("commits_beside", "Commit writes begun while another one was on its way", h.commits_beside),

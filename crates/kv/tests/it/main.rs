@@ -29,6 +29,7 @@ mod retiring_many;
 mod set_aside;
 mod shared_reads;
 mod short_scans;
+mod shrinking;
 mod space;
 mod unnamed_tables;
 mod unreadable;

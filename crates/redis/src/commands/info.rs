@@ -293,6 +293,7 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("flash_reads_per_get", format!("{:.3}", reads as f64 / gets.max(1) as f64));
     lines.add("cleaned_segments", sum(|d| d.counters.cleaned_segments));
     lines.add("rescued_segments", sum(|d| d.counters.rescued_segments));
+    lines.add("given_back_segments", sum(|d| d.counters.given_back_segments));
     let patrols = (0..node.drive_count()).map(|drive| node.store(drive).heap().patrol_stats());
     let (mut at, mut of, mut passes, mut read, mut damaged) = (0u64, 0u64, u32::MAX, 0, 0);
     for patrol in patrols {

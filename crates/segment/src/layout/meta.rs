@@ -73,6 +73,8 @@ pub const FLAG_WRITTEN: u8 = 1;
 pub const FLAG_FAILED: u8 = 2;
 /// Flag: a page of the segment needed nearly all that its code corrects; its records move before they are lost.
 pub const FLAG_WEAK: u8 = 4;
+/// Flag: the segment's bytes were written when the drive was formatted, so that they are there: its space is not given back.
+pub const FLAG_ALLOCATED: u8 = 8;
 
 /// One metadata record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -74,6 +74,7 @@ impl Setup {
             log_max_bytes: self.log_max_bytes,
             memtable_bytes: Some(self.memtable_bytes),
             durability: self.durability,
+            slack_bytes: 2 * u64::from(self.segment_bytes),
             ..StoreOptions::default()
         }
     }

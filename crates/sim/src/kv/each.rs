@@ -38,12 +38,13 @@ enum Kind {
     MetaSwitch,
     Clean,
     Reuse,
+    GiveBack,
     Retire,
     Close,
     Recovery,
 }
 
-const KINDS: [(Kind, &str); 15] = [
+const KINDS: [(Kind, &str); 16] = [
     (Kind::SetInline, "SET, value in its key's row"),
     (Kind::SetRecord, "SET, value in a record"),
     (Kind::SetLarge, "SET, value in pieces"),
@@ -56,6 +57,7 @@ const KINDS: [(Kind, &str); 15] = [
     (Kind::MetaSwitch, "metadata log's other half"),
     (Kind::Clean, "victim cleaned and released"),
     (Kind::Reuse, "released segments used again"),
+    (Kind::GiveBack, "space given back to the file system"),
     (Kind::Retire, "space retired (FLUSHALL)"),
     (Kind::Close, "clean close"),
     (Kind::Recovery, "recovery"),
@@ -99,9 +101,14 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
         // Tables of a few KiB: smaller ones are merged.
         setup.memtable_bytes = 64 << 10;
     }
+    if kind == Kind::GiveBack {
+        // More than the pool holds.
+        setup.segments = 112;
+    }
     let bench = Bench::new(seed, setup, HostOptions { quirks: false, ..HostOptions::default() });
     bench.format()?;
-    let background = matches!(kind, Kind::Merge | Kind::Sink | Kind::Clean | Kind::Reuse | Kind::Retire);
+    let background =
+        matches!(kind, Kind::Merge | Kind::Sink | Kind::Clean | Kind::Reuse | Kind::GiveBack | Kind::Retire);
     let mut store = bench.open(background)?.ok_or("the host went down while opening")?;
     let client = |store: &Store| Client {
         store: store.clone(),
@@ -182,13 +189,21 @@ async fn prepare(mut client: Client, kind: Kind) {
         put(&mut client, number, [30, 2000][number as usize % 2]).await;
     }
     let heap = client.store.heap().clone();
-    if matches!(kind, Kind::Clean | Kind::Reuse) {
+    if matches!(kind, Kind::Clean | Kind::Reuse | Kind::GiveBack) {
         // Until few segments are left: cleaning begins soon.
         let mut number = 0;
         while heap.free_segments() > 8 {
             put(&mut client, number % 12, 3000).await;
             number += 1;
         }
+    }
+    if kind == Kind::GiveBack {
+        // Nobody writes until all that is dead is emptied.
+        until("the first that is given back", &mut client, async |client, _| {
+            sleep(Duration::from_millis(20)).await;
+            client.store.stats().counters.given_back_segments > 0
+        })
+        .await;
     }
     if kind == Kind::Expiry {
         for number in 0..6 {
@@ -282,6 +297,19 @@ async fn act(mut client: Client, kind: Kind) {
                 client.store.heap().stats().segments_opened > opened + free + 2
             })
             .await;
+        }
+        Kind::GiveBack => {
+            let given = store.stats().counters.given_back_segments;
+            until("what is given back", &mut client, async |client, _| {
+                sleep(Duration::from_millis(20)).await;
+                client.store.stats().counters.given_back_segments > given + 2
+            })
+            .await;
+            // The metadata log says so, and others are opened.
+            for number in 0..60 {
+                put(&mut client, number % 12, 3000).await;
+            }
+            store.checkpoint().await.expect("checkpoint");
         }
         Kind::Retire => {
             client.model.spaces.borrow_mut().remove(&SPACE);
