@@ -149,7 +149,7 @@ impl Inner {
         }
         cache.head_bytes.store(bytes, Ordering::Relaxed);
         let tables = cache.needed();
-        self.size_row_caches(self.budget.rows + (cache.budget - tables));
+        self.fit_row_caches();
         let each = tables.saturating_sub(bytes) / cache.blocks.len() as u64;
         for blocks in &cache.blocks {
             let mut blocks = lock(blocks);
@@ -157,6 +157,13 @@ impl Inner {
                 blocks.set_capacity(each);
             }
         }
+    }
+
+    /// Gives the row caches what key tables and kept pieces leave them.
+    pub fn fit_row_caches(&self) {
+        let bytes = self.budget.rows + (self.cache.budget - self.cache.needed());
+        self.kept_pieces.set_most(bytes / 2);
+        self.size_row_caches(bytes.saturating_sub(self.kept_pieces.bytes()));
     }
 
     /// Gives the row caches `bytes` together. A slice is not held up for longer than [`SHRINK_BYTES`] of rows take to go.

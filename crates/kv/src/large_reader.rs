@@ -35,10 +35,10 @@ struct Reading {
     state: State,
 }
 
-type Read = (Result<Bytes, StoreError>, OwnedPermit);
+/// With its turn among those of all values, which is over when they are handed over; what memory kept needs none.
+type Read = (Result<Bytes, StoreError>, Option<OwnedPermit>);
 
 enum State {
-    /// Takes its turn among the pieces of all values until it is handed over.
     Ready(Read),
     Pending(LocalBoxFuture<'static, Read>),
 }
@@ -132,12 +132,10 @@ impl LargeReader {
             if wanted.start < wanted.end {
                 let part = (wanted.start - start) as usize..(wanted.end - start) as usize;
                 let name = PieceName { id: self.value.id, index: self.index as u32 };
-                let store = self.store.clone();
-                let read = async move {
-                    let turn = store.piece_memory.reads.acquire_owned(1).await;
-                    (read_piece(&store, piece, name, part).await, turn)
+                let state = match self.store.kept_pieces.get(name) {
+                    Some(kept) => State::Ready((Ok(kept.slice(part)), None)),
+                    None => State::Pending(Box::pin(read_in_turn(self.store.clone(), piece, name, part))),
                 };
-                let state = State::Pending(Box::pin(read));
                 self.reading.push_back(Reading { index: self.index, at: self.at, state });
             }
             self.at = end;
@@ -167,6 +165,19 @@ impl LargeReader {
             _ => unreachable!("the poll above ends when the front is ready"),
         }
     }
+}
+
+async fn read_in_turn(store: Arc<Inner>, piece: Piece, name: PieceName, part: Range<usize>) -> Read {
+    let turn = store.piece_memory.reads.acquire_owned(1).await;
+    let is_whole = part.len() == piece.len as usize;
+    let read = read_piece(&store, piece, name, part).await;
+    if let Ok(data) = &read
+        && is_whole
+        && store.kept_pieces.offer(name, data)
+    {
+        store.fit_row_caches();
+    }
+    (read, Some(turn))
 }
 
 async fn read_piece(

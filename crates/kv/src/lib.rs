@@ -32,6 +32,7 @@ pub mod filter;
 mod flights;
 mod flush;
 pub mod gaps;
+mod kept_pieces;
 mod large;
 mod large_reader;
 mod large_writer;

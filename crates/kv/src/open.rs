@@ -16,6 +16,7 @@ use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replaye
 use crate::cache::TableCache;
 use crate::clean::SEAL_TURNS;
 use crate::errors::{OpenError, StoreError};
+use crate::kept_pieces::KeptPieces;
 use crate::large::{LargeRef, PIECE_BYTES_MAX, PieceMemory};
 use crate::manifest::{self, Manifest};
 use crate::memtable::{NewBody, NewVersion};
@@ -154,6 +155,7 @@ impl Store {
             stopped: Notify::default(),
             large_writers: Mutex::default(),
             piece_memory: PieceMemory::of(budget.pieces),
+            kept_pieces: KeptPieces::new(budget.rows / 2),
             making: Mutex::default(),
             relocated: Mutex::default(),
             any_relocated: AtomicBool::new(false),

@@ -194,6 +194,9 @@ impl Inner {
             };
             let kept =
                 |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
+            if newest.as_ref().is_none_or(|newest| newest.id != list.id) {
+                self.kept_pieces.forget(&list);
+            }
             for piece in list.pieces {
                 // A merge may find the list long after cleaning released what it names.
                 if !kept(piece.ptr) {

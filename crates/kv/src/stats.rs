@@ -135,7 +135,7 @@ pub struct StoreStats {
     pub head_bytes: u64,
     /// Memory of cached key blocks, in bytes.
     pub block_bytes: u64,
-    /// Memory of cached rows, in bytes.
+    /// Memory of cached rows and of kept pieces of large values, in bytes.
     pub row_bytes: u64,
     /// Live snapshots.
     pub snapshots: u64,
@@ -161,6 +161,7 @@ impl Store {
             space: inner.heap.space(),
             head_bytes: inner.cache.head_bytes(),
             block_bytes: inner.cache.block_bytes(),
+            row_bytes: inner.kept_pieces.bytes(),
             snapshots: inner.snapshots.count() as u64,
             ..StoreStats::default()
         };

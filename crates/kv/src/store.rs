@@ -23,6 +23,7 @@ use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::{StoreError, WriteError};
+use crate::kept_pieces::KeptPieces;
 use crate::large::LargeRef;
 use crate::large::PieceMemory;
 use crate::manifest::Manifest;
@@ -117,6 +118,7 @@ pub(crate) struct Inner {
     /// Large values being written: their pieces are not yet named by an entry.
     pub large_writers: Mutex<BTreeSet<u64>>,
     pub piece_memory: PieceMemory,
+    pub kept_pieces: KeptPieces,
     /// Key tables that no metadata record names yet, and where they lie; `None` while they are being written.
     pub making: Mutex<HashMap<u64, Option<RecordPtr>>>,
     /// Records that moved because their program failed: by their old address.

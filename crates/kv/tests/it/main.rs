@@ -11,6 +11,7 @@ mod formats;
 mod gaps;
 mod hints;
 mod hot_rows;
+mod kept_pieces;
 mod kept_rows;
 mod large;
 mod long_keys;
