@@ -4,8 +4,8 @@
 //! that grows to all it may have for a data set of a hundredth of it, which is overwritten again and again, is no good neighbour.
 //!
 //! 1. Where more is dead than alive, and some slack, segments that are mostly dead are emptied before ones that were never written
-//!    are opened. While users write this takes an eighth of the time at first, a quarter and in the end half of it as the file grows
-//!    nevertheless: what they write has to be read again for it.
+//!    are opened. This takes an eighth of the time at first, a quarter and in the end half of it as the file grows nevertheless: what
+//!    users write has to be read again for it.
 //! 2. When nobody has written for a while it goes on until no more is dead than may be, and the space of free segments is given back.
 //!
 //! Not on block devices, nor on files that were written in advance (`pumice format --prewrite`): there nobody else could use it.
@@ -32,8 +32,8 @@ const HELD_MIN: u32 = 16;
 const HELD_MAX: u32 = 64;
 /// Of a segment so much must be dead, as a part.
 const WORTH: u32 = 2;
-/// Rests between victims while users write, in times of what one took: a victim costs what users could write meanwhile, so the file
-/// rather grows, up to a point.
+/// Rests between victims, in times of what one took: a victim costs what users could read or write meanwhile, so the file rather
+/// grows, up to a point.
 const REST: u32 = 7;
 /// The rest when so many times what may be dead is dead, and more.
 const REST_GROWN: (u64, u32) = (16, 3);
@@ -101,7 +101,6 @@ impl Inner {
         let grows = growth.held < HELD_MIN && growth.fresh > 0;
         if times > 0 && (is_quiet || grows) {
             let rest = match times {
-                _ if is_quiet => 1,
                 times if times >= REST_LARGE.0 => REST_LARGE.1,
                 times if times >= REST_GROWN.0 => REST_GROWN.1,
                 _ => REST,
