@@ -345,11 +345,6 @@ impl Inner {
         Err(no_segment(self, why))
     }
 
-    /// Whether so much of the reserve is free that user data is taken.
-    pub(crate) fn leaves_reserve(&self) -> bool {
-        self.table().leaves_reserve()
-    }
-
     pub(crate) fn stats(&self) -> HeapStats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;

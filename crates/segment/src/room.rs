@@ -119,7 +119,7 @@ impl Inner {
         let (max, undurable) = (self.options.undurable_max_bytes, self.commit().undurable_bytes);
         let is_quiet = undurable <= max / 2;
         let may_fit = if self.room.lacks(Lacks::Reserve) {
-            self.leaves_reserve()
+            self.table().leaves_reserve()
         } else {
             self.room.lacks(Lacks::Nothing) || self.table().has_room()
         };
