@@ -217,27 +217,21 @@ impl Block {
 
     fn skip(&self, cursor: &mut Cursor<'_>) -> Option<()> {
         let head = cursor.u8()?;
-        cursor.skip_varint()?;
-        if head & EXPIRES != 0 {
-            cursor.skip_varint()?;
-        }
+        // Numbers that nobody asked for yet are passed over together.
+        let mut pending = 1 + u32::from(head & EXPIRES != 0);
         if head & TAGGED != 0 {
+            cursor.skip_varints(std::mem::take(&mut pending))?;
             cursor.u8()?;
         }
         match head & BODY_MASK {
-            BODY_TOMBSTONE => {}
+            BODY_TOMBSTONE => cursor.skip_varints(pending)?,
             BODY_INLINE => {
+                cursor.skip_varints(pending)?;
                 let len = cursor.count()?;
-                if head & LARGE != 0 {
-                    cursor.skip_varint()?;
-                }
+                cursor.skip_varints(u32::from(head & LARGE != 0))?;
                 cursor.take(len)?;
             }
-            _ => {
-                for _ in 0..4 {
-                    cursor.skip_varint()?;
-                }
-            }
+            _ => cursor.skip_varints(pending + 4)?,
         }
         Some(())
     }

@@ -14,7 +14,7 @@ use pumice_base::sync::lock;
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 
-use crate::block::Block;
+use crate::block::{Block, Malformed};
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::filter::filter_hash;
@@ -98,6 +98,18 @@ impl TableCache {
 
     fn get(&self, slice: SliceId, table: u64, offset: u32) -> Option<Block> {
         lock(&self.blocks[usize::from(slice.0)]).get(&(table, offset)).cloned()
+    }
+
+    /// What the block at `offset` says of `key`, if the block is in memory. Under the lock, because a handle to the block would
+    /// cost more than looking the key up.
+    fn look_up(
+        &self,
+        slice: SliceId,
+        table: u64,
+        offset: u32,
+        key: &[u8],
+    ) -> Option<Result<Option<KeyEntry>, Malformed>> {
+        lock(&self.blocks[usize::from(slice.0)]).get(&(table, offset)).map(|block| block.get(key))
     }
 
     /// Blocks of a slice that are read at once, at most: those behind must not push out those before.
@@ -191,10 +203,10 @@ impl Inner {
             }
             let Some(block) = head.index.block_of(key) else { continue };
             let (offset, _) = head.index.place(block);
-            let Some(block) = self.cache.get(table.meta.slice, table.meta.id, offset) else {
+            let Some(found) = self.cache.look_up(table.meta.slice, table.meta.id, offset, key) else {
                 return Peek::NeedsFlash(Hint::default());
             };
-            match block.get(key) {
+            match found {
                 Ok(Some(entry)) => {
                     self.counters.block_hits.add(1);
                     return Peek::Found(entry);

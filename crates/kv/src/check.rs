@@ -14,10 +14,10 @@ use pumice_reactor::{sleep, yield_now};
 use crate::errors::StoreError;
 use crate::open::Progress;
 use crate::retired::Retired;
-use crate::scan::{Direction, SliceSet, Want};
+use crate::scan::{SliceSet, Want};
 use crate::store::{Store, show_key};
 use crate::table;
-use crate::types::SliceId;
+use crate::types::{Direction, SliceId};
 use crate::version::Table;
 
 /// Problems listed in full; the rest is counted.

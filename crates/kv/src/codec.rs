@@ -121,6 +121,28 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
+    /// Passes over `n` varints; how long each is it does not look at.
+    #[inline]
+    pub fn skip_varints(&mut self, mut n: u32) -> Option<()> {
+        while n > 0
+            && let Some(word) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk())
+        {
+            // The top bit of each byte that ends a varint.
+            let mut ends = !u64::from_le_bytes(*word) & 0x8080_8080_8080_8080;
+            let here = ((ends >> 7).wrapping_mul(0x0101_0101_0101_0101) >> 56) as u32;
+            if here >= n {
+                for _ in 1..n {
+                    ends &= ends - 1;
+                }
+                self.at += ends.trailing_zeros() as usize / 8 + 1;
+                return Some(());
+            }
+            n -= here;
+            self.at += 8;
+        }
+        (0..n).try_for_each(|_| self.skip_varint())
+    }
+
     /// A varint that counts bytes or things in memory.
     pub fn count(&mut self) -> Option<usize> {
         usize::try_from(self.varint()?).ok()

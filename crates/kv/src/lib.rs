@@ -25,6 +25,7 @@ mod check;
 mod chunked;
 mod clean;
 pub mod codec;
+pub mod codes;
 mod edge;
 pub mod entry;
 mod errors;
@@ -81,10 +82,10 @@ pub use large_writer::LargeWriter;
 pub use open::{Opened, Progress};
 pub use options::{MEMORY_BYTES_MIN, StoreFormat, StoreOptions, fitting_segment_bytes, memory_of_process};
 pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport};
-pub use scan::{Direction, Scan, SliceSet, Want};
+pub use scan::{Scan, SliceSet, Want};
 pub use snapshot::Snapshot;
 pub use stats::{CounterValues, StoreStats};
 pub use store::Store;
 pub use types::{
-    Entry, EntryView, Hint, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX, ValueView,
+    Direction, Entry, EntryView, Hint, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX, ValueView,
 };

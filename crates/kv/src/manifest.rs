@@ -204,7 +204,7 @@ impl Manifest {
         let mut changes = vec![Change::Checkpoint(self.checkpoint)];
         for version in &self.versions {
             for run in &version.runs {
-                changes.extend(run.tables.iter().map(|table| Change::Add(run.order, table.meta.clone())));
+                changes.extend(run.tables().iter().map(|table| Change::Add(run.order, table.meta.clone())));
             }
         }
         let mut tallies: Vec<_> = self.tallies.iter().map(|(space, value)| (*space, *value)).collect();

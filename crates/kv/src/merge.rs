@@ -22,7 +22,7 @@ use crate::plan::{Job, alone, is_to_be_rewritten};
 use crate::queue::SourceQueue;
 use crate::retired::{Retired, may_hold};
 use crate::store::Inner;
-use crate::types::SliceId;
+use crate::types::{Direction, SliceId};
 use crate::version::{Run, RunOrder, Table, Version};
 
 /// Bytes of tables that a step writes before it ends; less where free space is short, because what a step merges is
@@ -42,15 +42,15 @@ impl Inner {
         let target = *job.runs.last().expect("a job has runs");
         let inputs = || version.runs.iter().filter(|run| job.runs.contains(&run.order));
         let newer = inputs().filter(|run| run.order != target);
-        let Some(from) = newer.filter_map(|run| run.tables.first()).map(|table| &table.meta.min_key).min()
+        let Some(from) = newer.filter_map(|run| run.tables().first()).map(|table| &table.meta.min_key).min()
         else {
             return Ok(true);
         };
         // What the oldest run holds below that was merged by earlier steps, or needs no merging.
         let inputs: Vec<Run> = inputs()
-            .map(|run| Run {
-                order: run.order,
-                tables: run.tables.iter().filter(|table| table.meta.max_key >= *from).cloned().collect(),
+            .map(|run| {
+                let tables = run.tables().iter().filter(|table| table.meta.max_key >= *from);
+                Run::new(run.order, tables.cloned().collect())
             })
             .collect();
         // Nothing lies below the target: what is deleted needs no tombstone any more.
@@ -72,7 +72,7 @@ impl Inner {
         }
         // Whatever lies before in the target lies below all that is merged.
         let lowest =
-            inputs.iter().filter_map(|run| run.tables.first()).map(|table| &table.meta.min_key).min();
+            inputs.iter().filter_map(|run| run.tables().first()).map(|table| &table.meta.min_key).min();
         let before = lowest.map_or(Before::Nothing, |key| Before::From(key.clone()));
         let place = Place { slice: job.slice, target, is_bottom, run_bytes: all_bytes, ids, before };
         let mut step = self.merge_sources(&place, &mut sources, &retired, Behind::Nothing).await?;
@@ -105,7 +105,7 @@ impl Inner {
                 && !(is_bottom && meta.tombstones > 0)
                 && !retired.may_be_in(meta)
         };
-        let sinking: Vec<_> = newer.iter().flat_map(|run| run.tables.iter().filter(fits)).collect();
+        let sinking: Vec<_> = newer.iter().flat_map(|run| run.tables().iter().filter(fits)).collect();
         if sinking.is_empty() {
             return Ok(false);
         }
@@ -199,7 +199,8 @@ impl Inner {
         let alone = sources.len() == 1;
         let step_bytes = self.step_bytes();
         let most_bytes = 2 * (step_bytes + self.table_bytes as u64);
-        let mut queue = SourceQueue::new(sources.len(), |at| sources[at].key.as_ref());
+        let mut queue = SourceQueue::new(Direction::Forward);
+        (0..sources.len()).for_each(|at| queue.push(at, |at| sources[at].key.as_deref()));
         while let Some(first) = queue.first() {
             // Hardly ever inside of a table of the target: its rest would keep the whole table's space, for ever where no newer
             // key lies in it. But between two of its keys newer runs may hold more than there is room for.
@@ -217,22 +218,17 @@ impl Inner {
             let is_retired = retired.covers(place.slice, &key);
             step.last_key = Some(key.clone());
             sources[first].advance(self).await?;
-            queue.update(|at| sources[at].key.as_ref());
-            while let Some(other) = queue.first() {
-                if sources[other].key.as_ref() != Some(&key) {
-                    break;
+            queue.update(|at| sources[at].key.as_deref());
+            while let Some(other) = queue.first_at(&key, |at| sources[at].key.as_deref()) {
+                let (_, shadowed) = sources[other].take();
+                let shadowed = shadowed.expect("a source with a key has its entry");
+                let counted = std::mem::replace(&mut entry.counted, shadowed.counted);
+                // A crash in the middle of a merge may have left the same version twice; it dies once.
+                if !counted && shadowed.seq != entry.seq && holds_space(&shadowed) {
+                    step.dropped.push((key.clone(), shadowed));
                 }
-                {
-                    let (_, shadowed) = sources[other].take();
-                    let shadowed = shadowed.expect("a source with a key has its entry");
-                    let counted = std::mem::replace(&mut entry.counted, shadowed.counted);
-                    // A crash in the middle of a merge may have left the same version twice; it dies once.
-                    if !counted && shadowed.seq != entry.seq && holds_space(&shadowed) {
-                        step.dropped.push((key.clone(), shadowed));
-                    }
-                    sources[other].advance(self).await?;
-                    queue.update(|at| sources[at].key.as_ref());
-                }
+                sources[other].advance(self).await?;
+                queue.update(|at| sources[at].key.as_deref());
             }
             if is_retired {
                 if holds_space(&entry) {
@@ -264,10 +260,10 @@ impl Inner {
         let Some(run) = version.runs.iter().find(|run| run.order == order) else { return Ok(true) };
         let barred = self.barred_tables();
         let is_due = |table: &&Arc<Table>| is_to_be_rewritten(&table.meta, &retired, &barred);
-        let Some(table) = run.tables.iter().find(is_due) else {
+        let Some(table) = run.tables().iter().find(is_due) else {
             return Ok(true);
         };
-        let one = Run { order, tables: vec![table.clone()] };
+        let one = Run::new(order, vec![table.clone()]);
         let mut source = RunReader::new(self, &one, &retired, one.bytes(), true);
         source.advance(self).await?;
         let is_bottom = version.runs.last().is_some_and(|run| run.order == order);
@@ -346,7 +342,7 @@ fn consumed(
     reached: Option<&Bytes>,
     changes: &mut Vec<Change>,
 ) {
-    for table in &run.tables {
+    for table in run.tables() {
         match &source.key {
             Some(next) if table.meta.max_key >= *next => {
                 if let Some(reached) = reached

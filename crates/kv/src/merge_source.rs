@@ -90,14 +90,14 @@ impl RunReader {
     /// that little is read in vain. `is_long`: of a merge's runs the one with the most to read.
     pub fn new(store: &Arc<Inner>, run: &Run, retired: &Retired, wanted_bytes: u64, is_long: bool) -> Self {
         let piece_bytes = wanted_bytes.clamp(PIECE_BYTES_MIN.into(), PIECE_BYTES_MAX.into()) as u32;
-        let are_retired = run.tables.iter().filter(|table| retired.covers_all(&table.meta));
-        let first = run.tables.first().and_then(|table| Some((table, table.head()?)));
+        let are_retired = run.tables().iter().filter(|table| retired.covers_all(&table.meta));
+        let first = run.tables().first().and_then(|table| Some((table, table.head()?)));
         let ahead =
             first.and_then(|(table, head)| ask(store, table, &head, first_block(table, &head), piece_bytes));
         Self {
             order: run.order,
             retired: are_retired.map(|table| table.meta.id).collect(),
-            tables: run.tables.clone().into_iter(),
+            tables: run.tables().to_vec().into_iter(),
             opening: None,
             current: None,
             bytes: Bytes::new(),

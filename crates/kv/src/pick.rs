@@ -10,11 +10,11 @@ use pumice_reactor::yield_now;
 
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
-use crate::scan::{Direction, SliceSet, Want};
+use crate::scan::{SliceSet, Want};
 use crate::slice::SharedMemtable;
 use crate::snapshot::under;
 use crate::store::Store;
-use crate::types::{Seq, SliceId};
+use crate::types::{Direction, Seq, SliceId};
 use crate::version::Table;
 
 /// Rows looked at while a memtable's lock is held.

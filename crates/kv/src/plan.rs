@@ -46,7 +46,7 @@ pub struct Stretch<'a> {
 
 /// A slice's runs, parted by those that hold a table of `barred`.
 pub fn stretches<'a>(version: &'a Version, barred: &[u64]) -> Vec<Stretch<'a>> {
-    let is_barred = |run: &Run| run.tables.iter().any(|table| barred.contains(&table.meta.id));
+    let is_barred = |run: &Run| run.tables().iter().any(|table| barred.contains(&table.meta.id));
     let runs = &version.runs[..];
     let mut stretches: Vec<Stretch<'_>> = match barred {
         [] => vec![Stretch { runs, is_fenced: false }],
@@ -100,7 +100,7 @@ fn plan_bottom(slice: SliceId, stretch: &Stretch<'_>, eager: bool, knows_dead: b
         None => upper.len() >= FIRST_RUNS || eager,
         Some(bottom) => {
             let upper_bytes: u64 = upper.iter().map(Run::bytes).sum();
-            let tables = stretch.runs.iter().flat_map(|run| &run.tables);
+            let tables = stretch.runs.iter().flat_map(|run| run.tables());
             let record_bytes: u64 = tables.map(|table| table.meta.record_bytes).sum();
             // All tables are rewritten once per 1/`share` of their size in new entries.
             let points_at_much = record_bytes > 16 * (upper_bytes + bottom.bytes());
@@ -159,7 +159,7 @@ fn plan_rewrite(
     let is_due = |meta: &TableMeta| {
         (pressing || retired.covers_all(meta)) && is_to_be_rewritten(meta, retired, barred)
     };
-    let run = version.runs.iter().find(|run| run.tables.iter().any(|table| is_due(&table.meta)))?;
+    let run = version.runs.iter().find(|run| run.tables().iter().any(|table| is_due(&table.meta)))?;
     Some(Job { slice, runs: vec![run.order] })
 }
 
@@ -172,7 +172,7 @@ pub fn is_to_be_rewritten(table: &TableMeta, retired: &Retired, barred: &[u64]) 
 /// The numbers of the tables whose range overlaps no other's.
 pub fn alone(runs: &[Run]) -> Vec<u64> {
     let mut tables: Vec<&TableMeta> =
-        runs.iter().flat_map(|run| run.tables.iter().map(|table| &table.meta)).collect();
+        runs.iter().flat_map(|run| run.tables().iter().map(|table| &table.meta)).collect();
     tables.sort_by(|a, b| a.min_key.cmp(&b.min_key));
     let mut reached: Option<&Bytes> = None;
     let mut alone = Vec::new();

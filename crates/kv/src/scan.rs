@@ -6,8 +6,7 @@
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
 //!    handed out in order. Those that lie near each other, as what was written in key order does, are read together.
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::ops::Bound;
 use std::pin::Pin;
@@ -25,11 +24,12 @@ use crate::edge::Edge;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
+use crate::queue::SourceQueue;
 use crate::scan_blocks::{BlocksAhead, Way, number_in};
 use crate::slice::SharedMemtable;
 use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::{Store, entry_of};
-use crate::types::{Entry, SliceId};
+use crate::types::{Direction, Entry, SliceId};
 use crate::version::{Run, Table};
 
 /// Which slices a scan goes over.
@@ -39,15 +39,6 @@ pub enum SliceSet {
     One(SliceId),
     /// All, merged in key order.
     All,
-}
-
-/// Which way a scan goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Keys rise.
-    Forward,
-    /// Keys fall.
-    Backward,
 }
 
 /// What a scan reads.
@@ -85,7 +76,7 @@ pub struct Scan {
     /// Where it ends.
     end: Bound<Bytes>,
     sources: Vec<Source>,
-    heads: BinaryHeap<HeadKey>,
+    queue: SourceQueue,
     /// Sources whose next piece must be fetched before the merge can go on.
     hungry: Vec<usize>,
     has_begun: bool,
@@ -136,37 +127,11 @@ impl From {
         *block = if backward { number.checked_sub(1) } else { Some(number + 1).filter(|&n| n <= last) };
         if block.is_none() {
             let next = if backward { table.checked_sub(1) } else { Some(*table + 1) };
-            match next.filter(|&next| next < run.tables.len()) {
+            match next.filter(|&next| next < run.tables().len()) {
                 Some(next) => *table = next,
                 None => *self = Self::Exhausted,
             }
         }
-    }
-}
-
-/// A source's next key. The greatest in a heap is the next to come.
-struct HeadKey {
-    key: Bytes,
-    source: usize,
-    backward: bool,
-}
-
-impl PartialEq for HeadKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for HeadKey {}
-impl PartialOrd for HeadKey {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for HeadKey {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let keys = self.key.cmp(&other.key);
-        // Sources are numbered from the newest on.
-        (if self.backward { keys } else { keys.reverse() }).then(other.source.cmp(&self.source))
     }
 }
 
@@ -278,7 +243,7 @@ impl Store {
             want,
             end,
             sources,
-            heads: BinaryHeap::new(),
+            queue: SourceQueue::new(direction),
             hungry,
             has_begun: false,
             piece_max: share.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX),
@@ -297,7 +262,7 @@ impl Store {
 
 /// A run as a source, from its first table that may hold keys from `start` on.
 fn run_from(run: &Run, start: &Bound<Bytes>, backward: bool) -> Option<From> {
-    let tables = &run.tables;
+    let tables = run.tables();
     let table = match (start, backward) {
         (Bound::Unbounded, false) => 0,
         (Bound::Unbounded, true) => tables.len().checked_sub(1)?,
@@ -406,26 +371,19 @@ impl Scan {
 
     /// How the value of a key comes, and what it counts against the limit.
     fn plan(&self, slice: SliceId, key: &Bytes, found: KeyEntry) -> (u64, State) {
-        let plain = |value: Bytes| Entry {
-            tag: found.tag,
-            expire_ms: found.expire_ms,
-            seq: found.seq,
-            value,
-            large: None,
-        };
-        match (&found.body, self.want) {
-            (_, Want::Keys) => (0, State::Ready(Ok(plain(Bytes::new())))),
-            (Body::Inline(value), _) if !found.large => {
-                (value.len() as u64, State::Ready(Ok(plain(value.clone()))))
-            }
-            (Body::Record(ptr), _) if !found.large => {
+        let KeyEntry { tag, expire_ms, seq, value_len, .. } = found;
+        let plain = |value: Bytes| Entry { tag, expire_ms, seq, value, large: None };
+        match found.body {
+            _ if self.want == Want::Keys => (0, State::Ready(Ok(plain(Bytes::new())))),
+            Body::Inline(value) if !found.large => (value.len() as u64, State::Ready(Ok(plain(value)))),
+            Body::Record(ptr) if !found.large => {
                 let store = &self.snapshot.store;
-                let ptr = store.place_of(*ptr);
+                let ptr = store.place_of(ptr);
                 let state = match store.heap.peek(ptr) {
                     Some(record) => State::Ready(store.value_in_record(slice, key, ptr, &record).map(plain)),
-                    None => State::Planned(slice, found.clone(), ptr),
+                    None => State::Planned(slice, found, ptr),
                 };
-                (found.value_len, state)
+                (value_len, state)
             }
             _ => {
                 let (snapshot, own) = (self.snapshot.clone(), key.clone());
@@ -491,31 +449,25 @@ impl Scan {
                 yield_now().await;
             }
             self.feed_all().await?;
-            let Some(head) = self.heads.pop() else {
+            let Some(first) = self.queue.first().filter(|&first| !self.is_past_end(self.next_of(first)))
+            else {
+                self.queue.clear();
                 self.note_gap_to_end();
                 return Ok(None);
             };
-            if self.is_past_end(&head.key) {
-                self.heads.clear();
-                self.note_gap_to_end();
-                return Ok(None);
-            }
-            let entry = self.take(head.source);
-            while let Some(same) = self.heads.peek()
-                && same.key == head.key
-            {
-                let source = same.source;
-                self.heads.pop();
-                self.take(source);
+            let (key, entry) = self.take_first(first);
+            // Older versions of the same key.
+            while let Some(same) = self.queue.first_at(&key, |source| next_key_of(&self.sources, source)) {
+                self.take_first(same);
             }
             if !entry.is_tombstone() {
                 if let Some(edge) = self.edge.take() {
-                    edge.end(&self.snapshot, &head.key);
+                    edge.end(&self.snapshot, &key);
                 }
-                return Ok(Some((self.sources[head.source].slice, head.key, entry)));
+                return Ok(Some((self.sources[first].slice, key, entry)));
             }
             if let Some(edge) = &mut self.edge {
-                edge.pass(&self.snapshot, &head.key);
+                edge.pass(&self.snapshot, &key);
             }
         }
     }
@@ -526,7 +478,7 @@ impl Scan {
         }
     }
 
-    fn is_past_end(&self, key: &Bytes) -> bool {
+    fn is_past_end(&self, key: &[u8]) -> bool {
         match (&self.end, self.backward) {
             (Bound::Unbounded, _) => false,
             (Bound::Included(end), false) => key > end,
@@ -561,25 +513,22 @@ impl Scan {
         }
         while skipped < limit && !self.ended {
             self.feed_all().await?;
-            let Some(head) = self.heads.pop() else {
+            let Some(first) = self.queue.first().filter(|&first| !self.is_past_end(self.next_of(first)))
+            else {
+                self.queue.clear();
                 self.ended = true;
                 break;
             };
-            if self.is_past_end(&head.key) {
-                self.heads.clear();
-                self.ended = true;
-                break;
-            }
-            let next = self.heads.peek().map(|other| &other.key);
+            let second = self.queue.second(|source| next_key_of(&self.sources, source));
+            let next = second.map(|second| self.next_of(second));
             let backward = self.backward;
-            let buffer = &self.sources[head.source].buffer;
+            let buffer = &self.sources[first].buffer;
             let alone = next.map_or(buffer.len(), |next| {
-                buffer.partition_point(|(key, _)| if backward { key > next } else { key < next })
+                buffer.partition_point(|(key, _)| if backward { key[..] > *next } else { key[..] < *next })
             });
             let alone = alone.min(buffer.partition_point(|(key, _)| !self.is_past_end(key)));
             if alone == 0 {
                 // Others have the same key: the newest counts.
-                self.heads.push(head);
                 skipped += u64::from(self.next_key().await?.is_some());
                 continue;
             }
@@ -591,32 +540,40 @@ impl Scan {
                 taken += 1;
                 skipped += u64::from(!entry.is_tombstone());
             }
-            self.sources[head.source].buffer.drain(..taken);
-            if skipped < limit && self.sources[head.source].buffer.is_empty() {
-                let until = match self.heads.peek() {
-                    Some(next) if !self.is_past_end(&next.key) => Bound::Excluded(next.key.clone()),
+            let next =
+                second.and_then(|second| self.sources[second].buffer.front()).map(|(key, _)| key.clone());
+            self.sources[first].buffer.drain(..taken);
+            self.go_on(first);
+            if skipped < limit && self.sources[first].buffer.is_empty() {
+                let until = match next {
+                    Some(next) if !self.is_past_end(&next) => Bound::Excluded(next),
                     _ => self.end.clone(),
                 };
-                let more = self.skip_in(head.source, &until, limit - skipped).await;
+                let more = self.skip_in(first, &until, limit - skipped).await;
                 self.snapshot.still_holds()?;
                 skipped += more?;
             }
-            self.queue(head.source);
         }
         Ok(skipped)
     }
 
-    /// Takes a source's next entry and queues its next key.
-    fn take(&mut self, source: usize) -> KeyEntry {
-        let (_, entry) = self.sources[source].buffer.pop_front().expect("a queued source has an entry");
-        self.queue(source);
-        entry
+    /// The next key of a source that is queued.
+    fn next_of(&self, source: usize) -> &[u8] {
+        next_key_of(&self.sources, source).expect("a queued source has an entry")
     }
 
-    fn queue(&mut self, source: usize) {
-        match self.sources[source].buffer.front() {
-            Some((key, _)) => self.heads.push(HeadKey { key: key.clone(), source, backward: self.backward }),
-            None => self.hungry.push(source),
+    /// Takes the next entry of the first source.
+    fn take_first(&mut self, first: usize) -> (Bytes, KeyEntry) {
+        let taken = self.sources[first].buffer.pop_front().expect("a queued source has an entry");
+        self.go_on(first);
+        taken
+    }
+
+    /// Gives the first source, of which something was taken, its new place.
+    fn go_on(&mut self, first: usize) {
+        self.queue.update(|source| next_key_of(&self.sources, source));
+        if self.sources[first].buffer.is_empty() {
+            self.hungry.push(first);
         }
     }
 
@@ -641,7 +598,7 @@ impl Scan {
         let way = Way { backward: self.backward, end: &self.end, piece_max: self.piece_max };
         for source in &mut self.sources {
             let From::Run { run, table, block, start } = &source.from else { continue };
-            let current = &run.tables[*table];
+            let current = &run.tables()[*table];
             // What is not in memory is read when its turn comes.
             let Some(head) = current.head() else { continue };
             if let Some((number, _)) = number_in(current, &head, *block, start, self.backward) {
@@ -668,7 +625,7 @@ impl Scan {
                     }
                 }
                 From::Run { run, table, block, start } => {
-                    let current = &run.tables[*table];
+                    let current = &run.tables()[*table];
                     let store = &self.snapshot.store;
                     let head = store.head(current).await?;
                     let (number, last) = number_in(current, &head, *block, start, backward)
@@ -697,7 +654,7 @@ impl Scan {
                 }
             }
         }
-        self.queue(at);
+        self.queue.push(at, |source| next_key_of(&self.sources, source));
         Ok(())
     }
 
@@ -729,7 +686,7 @@ impl Scan {
                     yield_now().await;
                 }
                 From::Run { run, table, block, start } => {
-                    let current = &run.tables[*table];
+                    let current = &run.tables()[*table];
                     let store = &self.snapshot.store;
                     let head = store.head(current).await?;
                     let (number, last) = number_in(current, &head, *block, start, backward)
@@ -764,6 +721,10 @@ impl Scan {
         }
         Ok(skipped)
     }
+}
+
+fn next_key_of(sources: &[Source], source: usize) -> Option<&[u8]> {
+    sources[source].buffer.front().map(|(key, _)| key.as_ref())
 }
 
 /// A lower bound within what `table` is in charge of (its blocks may hold keys before that), and whether that is

@@ -41,9 +41,9 @@ impl<'a> Way<'a> {
     pub fn course(&self, run: &'a Run, table: usize, head: &'a Head) -> Course<'a> {
         let next = if self.backward { table.checked_sub(1) } else { Some(table + 1) };
         Course {
-            table: &run.tables[table],
+            table: &run.tables()[table],
             head,
-            next_table: next.and_then(|next| run.tables.get(next)),
+            next_table: next.and_then(|next| run.tables().get(next)),
             backward: self.backward,
             end: match self.end {
                 Bound::Included(key) | Bound::Excluded(key) => Some(key),

@@ -12,6 +12,7 @@ use crate::block::BlockBuilder;
 use crate::bounds::{Before, Behind, lower, separator, upper};
 use crate::chunked::Chunked;
 use crate::codec::{Cursor, put_varint};
+use crate::codes::Fences;
 use crate::entry::{Body, KeyEntry};
 use crate::filter;
 use crate::types::{KEY_BYTES_MAX, Seq, SliceId};
@@ -110,6 +111,8 @@ pub struct Index {
     keys: Vec<u8>,
     key_ends: Vec<u32>,
     places: Vec<(u32, u32)>,
+    /// Of the keys, in an index to look things up in.
+    fences: Fences,
 }
 
 impl Index {
@@ -131,12 +134,8 @@ impl Index {
 
     /// The block that holds `key` if any does.
     pub fn block_of(&self, key: &[u8]) -> Option<usize> {
-        let (mut low, mut high) = (0, self.blocks());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.key(middle) < key { low = middle + 1 } else { high = middle }
-        }
-        (low < self.blocks()).then_some(low)
+        let block = self.fences.below(key, |block| self.key(block));
+        (block < self.blocks()).then_some(block)
     }
 
     /// Offset and length of block `block` in the table's payload.
@@ -162,17 +161,22 @@ impl Index {
             let len = cursor.count()?;
             let key = cursor.take(len)?;
             let block_len = u32::try_from(cursor.varint()?).ok()?;
+            if index.blocks() > 0 && key < index.key(index.blocks() - 1) {
+                return None;
+            }
             index.push(key, (offset, block_len));
             offset = offset.checked_add(block_len)?;
         }
         index.keys.shrink_to_fit();
         index.key_ends.shrink_to_fit();
         index.places.shrink_to_fit();
+        index.fences = Fences::of((0..index.blocks()).map(|block| index.key(block)));
         (offset == blocks_end && cursor.left() == 0).then_some(index)
     }
 
     fn bytes(&self) -> usize {
-        self.keys.capacity() + self.key_ends.capacity() * 4 + self.places.capacity() * 8
+        let lists = self.keys.capacity() + self.key_ends.capacity() * 4 + self.places.capacity() * 8;
+        lists + self.fences.bytes()
     }
 }
 

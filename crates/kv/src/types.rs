@@ -20,6 +20,15 @@ pub const KEY_BYTES_MAX: usize = 64 * 1024 + 32;
 /// The longest value kept in one record, in bytes. Longer ones go through [`crate::Store::large_writer`].
 pub const VALUE_BYTES_MAX: usize = 256 * 1024;
 
+/// Which way a scan or a merge goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Keys rise.
+    Forward,
+    /// Keys fall.
+    Backward,
+}
+
 /// A key's newest version, with its value.
 #[derive(Clone, Debug)]
 pub struct Entry {

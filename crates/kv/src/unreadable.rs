@@ -21,9 +21,9 @@ use pumice_segment::{RecordPtr, SegmentId};
 
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
-use crate::scan::{Direction, SliceSet, Want};
+use crate::scan::{SliceSet, Want};
 use crate::store::{Inner, Store, show_key};
-use crate::types::SliceId;
+use crate::types::{Direction, SliceId};
 
 /// Keys looked at before others may work.
 const KEYS_AT_ONCE: u32 = 256;

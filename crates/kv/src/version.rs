@@ -5,11 +5,12 @@
 //! one, and readers keep theirs as long as they need it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
 
+use crate::codes::Fences;
 use crate::table::{Head, TableMeta};
 use crate::window::Window;
 
@@ -60,13 +61,33 @@ pub struct Run {
     /// The run's place.
     pub order: RunOrder,
     /// Its tables by key.
-    pub tables: Vec<Arc<Table>>,
+    tables: Vec<Arc<Table>>,
+    /// Of their greatest keys, from when the first key was looked for.
+    fences: OnceLock<Fences>,
 }
 
 impl Run {
+    /// A run of tables that are in order.
+    pub fn new(order: RunOrder, tables: Vec<Arc<Table>>) -> Self {
+        Self { order, tables, fences: OnceLock::new() }
+    }
+
+    /// Its tables by key.
+    pub fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    /// To change them.
+    fn tables_mut(&mut self) -> &mut Vec<Arc<Table>> {
+        self.fences.take();
+        &mut self.tables
+    }
+
     /// The table whose range covers `key`.
     pub fn find(&self, key: &[u8]) -> Option<&Arc<Table>> {
-        let at = self.tables.partition_point(|table| table.meta.max_key.as_ref() < key);
+        let max_key = |at: usize| self.tables[at].meta.max_key.as_ref();
+        let fences = self.fences.get_or_init(|| Fences::of((0..self.tables.len()).map(max_key)));
+        let at = fences.below(key, max_key);
         self.tables.get(at).filter(|table| table.meta.min_key.as_ref() <= key)
     }
 
@@ -103,9 +124,9 @@ impl Version {
     pub fn add(&mut self, order: RunOrder, table: Arc<Table>) {
         let at = self.runs.partition_point(|run| run.order > order);
         if self.runs.get(at).is_none_or(|run| run.order != order) {
-            self.runs.insert(at, Run { order, tables: Vec::new() });
+            self.runs.insert(at, Run::new(order, Vec::new()));
         }
-        let tables = &mut self.runs[at].tables;
+        let tables = self.runs[at].tables_mut();
         let place = tables.partition_point(|other| other.meta.min_key < table.meta.min_key);
         assert!(
             place == 0 || tables[place - 1].meta.max_key < table.meta.min_key,
@@ -124,7 +145,7 @@ impl Version {
     /// Takes a table out; `None` when it is not there.
     pub fn remove(&mut self, id: u64) -> Option<Arc<Table>> {
         let (run, at) = self.locate(id)?;
-        let table = self.runs[run].tables.remove(at);
+        let table = self.runs[run].tables_mut().remove(at);
         if self.runs[run].tables.is_empty() {
             self.runs.remove(run);
         }
@@ -138,7 +159,7 @@ impl Version {
         let mut meta = old.meta.clone();
         change(&mut meta);
         let head = lock(&old.head).clone();
-        self.runs[run].tables[at] = Arc::new(Table::new(meta, head));
+        self.runs[run].tables_mut()[at] = Arc::new(Table::new(meta, head));
         Some(())
     }
 

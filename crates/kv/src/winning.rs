@@ -144,7 +144,7 @@ impl Inner {
         let manifest = lock(&self.manifest);
         let runs =
             manifest.versions.get(usize::from(footer.slice.0)).map_or(&[][..], |version| &version.runs);
-        let run = runs.iter().find(|run| run.tables.iter().any(|table| table.meta.id == footer.id));
+        let run = runs.iter().find(|run| run.tables().iter().any(|table| table.meta.id == footer.id));
         run.map_or((RunOrder::MAX, 0), |run| (run.order, run.bytes()))
     }
 

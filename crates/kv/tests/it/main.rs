@@ -22,6 +22,7 @@ mod merge_room;
 mod merging;
 mod model;
 mod opening;
+mod ordering;
 mod progress;
 mod read_errors;
 mod refused_early;

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pumice_base::rng::Rng;
+
 use pumice_kv::SliceId;
 use pumice_kv::codec::{Cursor, put_varint};
 use pumice_kv::plan::{Prospect, alone, is_to_be_rewritten, plan_tier, plan_whole, stretches};
-use pumice_kv::queue::SourceQueue;
 use pumice_kv::retired::Retired;
 use pumice_kv::table::TableMeta;
 use pumice_kv::version::{Run, Table, Version};
@@ -34,7 +33,7 @@ fn table(id: u64, keys: (&str, &str), bytes: u32) -> Arc<Table> {
 /// Runs of the given bytes, newest first; the last is the bottom.
 fn version(bytes: &[u32]) -> Version {
     let orders = (0..bytes.len() as u64).rev();
-    let run = |(order, bytes): (u64, &u32)| Run { order, tables: vec![table(order, ("a", "z"), *bytes)] };
+    let run = |(order, bytes): (u64, &u32)| Run::new(order, vec![table(order, ("a", "z"), *bytes)]);
     Version { runs: orders.zip(bytes).map(run).collect() }
 }
 
@@ -129,7 +128,7 @@ fn a_table_that_does_not_read_is_rewritten_once_nobody_misses_anything_of_it() {
 
 #[test]
 fn tables_that_touch_no_other_are_alone() {
-    let run = |order, tables| Run { order, tables };
+    let run = Run::new;
     let runs = [
         run(2, vec![table(1, ("a", "b"), 1), table(2, ("m", "n"), 1), table(3, ("x", "z"), 1)]),
         run(0, vec![table(4, ("b", "c"), 1), table(5, ("d", "l"), 1), table(6, ("o", "y"), 1)]),
@@ -147,41 +146,6 @@ fn the_merge_that_wins_most_for_what_it_writes_sets_the_price() {
     // 30 won for 100 written: a segment of which 30 in 130 are dead costs the same.
     assert_eq!(small.dead_as_cheap(1300), 300);
     assert!(large.is_worth_its_while() && !prospect(1000, 62).is_worth_its_while());
-}
-
-/// Against sorting: whatever the sources hold, the first is always the least key, the newest of equals.
-#[test]
-fn sources_come_in_the_order_of_their_keys() {
-    let mut rng = Rng::from_seed(7);
-    for _ in 0..200 {
-        let count = 1 + rng.below(9) as usize;
-        let mut rest: Vec<Vec<u64>> = (0..count)
-            .map(|_| {
-                let mut keys: Vec<u64> = (0..rng.below(12)).map(|_| rng.below(30)).collect();
-                keys.sort_unstable();
-                keys.dedup();
-                keys.reverse();
-                keys
-            })
-            .collect();
-        let mut wanted: Vec<(u64, usize)> =
-            rest.iter().enumerate().flat_map(|(at, keys)| keys.iter().map(move |key| (*key, at))).collect();
-        wanted.sort_unstable();
-        let mut sources: Vec<Option<Bytes>> = vec![None; count];
-        let mut step = |sources: &mut [Option<Bytes>], at: usize| {
-            sources[at] = rest[at].pop().map(|key| Bytes::copy_from_slice(&key.to_be_bytes()));
-        };
-        (0..count).for_each(|at| step(&mut sources, at));
-        let mut queue = SourceQueue::new(count, |at| sources[at].as_ref());
-        let mut found = Vec::new();
-        while let Some(first) = queue.first() {
-            let key = sources[first].clone().expect("a source in the queue has a key");
-            found.push((u64::from_be_bytes(key[..].try_into().expect("eight bytes")), first));
-            step(&mut sources, first);
-            queue.update(|at| sources[at].as_ref());
-        }
-        assert_eq!(found, wanted);
-    }
 }
 
 /// Every length, at every distance from the end: the fast way and the slow one answer alike.
@@ -202,6 +166,23 @@ fn varints_come_back_wherever_they_lie() {
             assert_eq!(cursor.at, end, "{number} passed over before {after} bytes");
             assert_eq!(Cursor::new(&bytes[..end - 1], 1).varint(), None, "{number} cut off");
         }
+    }
+    // Several in a row, from every place on.
+    let numbers: Vec<u64> = (0..40).map(|at| 1u64 << (at * 7 % 64)).collect();
+    let mut bytes = Vec::new();
+    let mut ends = vec![0];
+    for &number in &numbers {
+        put_varint(&mut bytes, number);
+        ends.push(bytes.len());
+    }
+    for from in 0..numbers.len() {
+        for n in 0..=numbers.len() - from {
+            let mut cursor = Cursor::new(&bytes, ends[from]);
+            assert_eq!(cursor.skip_varints(n as u32), Some(()));
+            assert_eq!(cursor.at, ends[from + n], "{n} from number {from} on");
+        }
+        let mut cursor = Cursor::new(&bytes, ends[from]);
+        assert_eq!(cursor.skip_varints((numbers.len() - from + 1) as u32), None);
     }
     let too_long = [0xFF; 11];
     assert_eq!(Cursor::new(&too_long, 0).varint(), None);

@@ -1,0 +1,71 @@
+//! Comparing keys by eight of their bytes.
+//!
+//! Keys that are compared with each other mostly begin alike (`user:000012…`), and lie in memory far from each other, so that a
+//! comparison costs a call and a cache miss. Behind what all of them share, eight bytes as a number decide nearly always,
+//! and such numbers can lie side by side.
+
+/// Bytes that both begin with.
+pub fn shared_len(a: &[u8], b: &[u8]) -> usize {
+    let words = a.chunks_exact(8).zip(b.chunks_exact(8)).take_while(|(a, b)| a == b).count() * 8;
+    words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
+}
+
+/// The eight bytes of `key` behind its first `shared`, as a number. Of two keys that share these, the one with the lower code is
+/// lower; equal codes say nothing.
+#[inline]
+pub fn code(key: &[u8], shared: usize) -> u64 {
+    let rest = &key[shared..];
+    match rest.first_chunk() {
+        Some(word) => u64::from_be_bytes(*word),
+        None => {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            u64::from_be_bytes(word)
+        }
+    }
+}
+
+/// Finds keys among sorted ones, which their owner keeps.
+#[derive(Clone, Debug, Default)]
+pub struct Fences {
+    /// All keys begin with it, and codes are of what comes behind.
+    shared: Box<[u8]>,
+    codes: Box<[u64]>,
+}
+
+impl Fences {
+    /// Of keys in rising order.
+    pub fn of<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
+        let (first, last) = (keys.clone().next(), keys.clone().last());
+        let shared = match (first, last) {
+            (Some(first), Some(last)) => &first[..shared_len(first, last)],
+            _ => &[],
+        };
+        Self { shared: shared.into(), codes: keys.map(|key| code(key, shared.len())).collect() }
+    }
+
+    /// Memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.shared.len() + self.codes.len() * 8
+    }
+
+    /// How many of the keys are below `wanted`; `key` tells them.
+    pub fn below<'a>(&self, wanted: &[u8], key: impl Fn(usize) -> &'a [u8]) -> usize {
+        if !wanted.starts_with(&self.shared) {
+            return if *wanted < *self.shared { 0 } else { self.codes.len() };
+        }
+        let code = code(wanted, self.shared.len());
+        let mut at = self.codes.partition_point(|&other| other < code);
+        // Equal codes are rare, but where keys share much behind them there may be many.
+        if self.codes.get(at) == Some(&code) {
+            let same = self.codes[at..].partition_point(|&other| other == code);
+            let (mut low, mut high) = (at, at + same);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if key(middle) < wanted { low = middle + 1 } else { high = middle }
+            }
+            at = low;
+        }
+        at
+    }
+}
