@@ -61,8 +61,9 @@ pub struct Values {
     value_bytes: usize,
 }
 
-/// Windows start within this many bytes.
-const POOL_BYTES: u64 = 8 << 20;
+/// Windows start within this many bytes: what every core keeps near itself, or reading the pool would be a large part of what
+/// a scan of small values costs.
+pub const POOL_BYTES: u64 = 256 << 10;
 
 impl Values {
     /// Incompressible values of `value_bytes` each.

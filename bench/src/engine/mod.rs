@@ -215,7 +215,7 @@ pub fn scan_blocking(store: &dyn Blocking, shared: &Shared) -> Loop {
         let now = Instant::now();
         out.record(now.duration_since(before).as_nanos() as u64);
         before = now;
-        out.ops < shared.spec.ops && started.elapsed().as_secs_f64() < shared.spec.seconds_max
+        out.ops < shared.spec.ops && now.duration_since(started).as_secs_f64() < shared.spec.seconds_max
     });
     out.error = done.err().map(|e| e.to_string());
     out

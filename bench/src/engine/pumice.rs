@@ -368,7 +368,8 @@ async fn scan_into(store: &Store, shared: &Shared, out: &mut Loop) -> Result<()>
         let now = Instant::now();
         out.record(now.duration_since(before).as_nanos() as u64);
         before = now;
-        if out.ops >= shared.spec.ops || started.elapsed().as_secs_f64() >= shared.spec.seconds_max {
+        if out.ops >= shared.spec.ops || now.duration_since(started).as_secs_f64() >= shared.spec.seconds_max
+        {
             break;
         }
     }

@@ -2,13 +2,11 @@
 //! within the budget.
 
 use super::{Context, Data, UNTIL_TIME, phase, remove, run_worker};
-use crate::Result;
 use crate::phase::{EngineKind, PhaseResult, Work, WorkerResult};
 use crate::report::{self, Report, Table, count, percent};
+use crate::{Result, keys};
 
 const DEPTH: u32 = 32;
-/// The harness's own memory: the pool of values, threads, the program.
-const POOL_BYTES: u64 = 8 << 20;
 
 pub fn run(context: &Context, report: &mut Report) -> Result<()> {
     let budgets: Vec<u64> = context.pick(vec![64 << 20, 128 << 20, 256 << 20, 1 << 30], vec![64 << 20]);
@@ -55,7 +53,7 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
             raw.insert(format!("{engine} {memory_bytes}"), serde_json::to_value(&result)?);
         }
     }
-    table.note("Reads per GET are the device's completed read requests over the GETs: other users of the disk count too, so run it alone. Keys were loaded in order, a quarter overwritten at random, GETs warmed up first. Peak memory is the process's, less the harness's 8 MiB pool of values; Pumice's part of the budget is what `pumice serve --memory` gives its drive.");
+    table.note("Reads per GET are the device's completed read requests over the GETs: other users of the disk count too, so run it alone. Keys were loaded in order, a quarter overwritten at random, GETs warmed up first. Peak memory is the process's, less the harness's pool of values; Pumice's part of the budget is what `pumice serve --memory` gives its drive.");
     report.tables.push(table);
     report.raw = raw.into();
     Ok(())
@@ -64,7 +62,7 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
 fn row(result: &WorkerResult, engine: EngineKind, budget: u64, keys: u64) -> Option<Vec<String>> {
     let get = result.phase("R-GET")?;
     let memory = |name: &str| {
-        result.phase(name).map_or(0, |p: &PhaseResult| p.memory_peak_bytes.saturating_sub(POOL_BYTES))
+        result.phase(name).map_or(0, |p: &PhaseResult| p.memory_peak_bytes.saturating_sub(keys::POOL_BYTES))
     };
     let peak = ["load", "overwrite", "warm up", "R-GET"].into_iter().map(memory).max().unwrap_or(0);
     let index = get.extra.get("index_bytes_now").map_or("–".into(), |b| format!("{:.1}", b / keys as f64));

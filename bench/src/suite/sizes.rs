@@ -1,9 +1,9 @@
 //! The same workloads at 100 B to 1 MiB on all stores, with the same memory and the same space.
 
 use super::{Context, Data, UNTIL_TIME, phase, remove, run_worker};
-use crate::Result;
 use crate::phase::{EngineKind, PhaseResult, Work, WorkerResult, WorkerSpec, ratio};
 use crate::report::{self, Report, Table, count, micros, size, times};
+use crate::{Result, keys};
 
 /// Share of the space that the data takes: a drive as full as users fill one.
 const FILL: f64 = 0.70;
@@ -192,11 +192,10 @@ fn cost(results: &Results, data: Data, overwrites: u64) -> Table {
             report::bytes(set.memory_peak_bytes as f64),
         ]);
     }
-    let pool = 8.0 * 1048576.0;
     table.note(format!(
         "R-SET: random overwrite of {overwrites} times the data set (or as far as the time limit let it), the compaction and cleaning it left behind included. All were given {:.2} times the data as space: a store above that would not fit. Memory includes the harness's pool of values ({} and one value).",
         data.space_bytes as f64 / data.bytes as f64,
-        report::bytes(pool),
+        report::bytes(keys::POOL_BYTES as f64),
     ));
     table
 }

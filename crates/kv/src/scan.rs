@@ -55,7 +55,8 @@ const ROWS_AT_ONCE: usize = 256;
 const KEYS_PER_TURN: u32 = 512;
 /// Rows counted while a memtable's lock is held.
 const SKIPPED_AT_ONCE: u64 = 2048;
-const READS_AHEAD_MAX: usize = 256;
+/// Enough that bytes bound what is read ahead of all values that do not lie beside their keys.
+const READS_AHEAD_MAX: usize = 2048;
 /// Values are read together when not more than this, or than themselves, lies between them...
 const GAP_BYTES_MAX: u32 = 4 << 10;
 /// ...up to this many bytes in one read.
