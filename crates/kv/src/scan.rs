@@ -55,7 +55,8 @@ const ROWS_AT_ONCE: usize = 256;
 const KEYS_PER_TURN: u32 = 512;
 /// Rows counted while a memtable's lock is held.
 const SKIPPED_AT_ONCE: u64 = 2048;
-/// Enough that bytes bound what is read ahead of all values that do not lie beside their keys.
+/// Values that are read ahead soon, and in a scan that went over as many and more: enough that bytes are the bound.
+const READS_AHEAD_SOON: usize = 256;
 const READS_AHEAD_MAX: usize = 2048;
 /// Values are read together when not more than this, or than themselves, lies between them...
 const GAP_BYTES_MAX: u32 = 4 << 10;
@@ -332,7 +333,8 @@ impl Scan {
         if self.ahead.is_empty() {
             return self.failed.take().map_or(Ok(None), Err);
         }
-        self.reads_ahead = (self.reads_ahead * 2).min(READS_AHEAD_MAX);
+        let soon = (self.reads_ahead * 2).min(READS_AHEAD_SOON);
+        self.reads_ahead = soon.max(self.ahead_from.min(READS_AHEAD_MAX));
         if must_poll || !self.ahead.front().is_some_and(Ahead::is_ready) {
             self.poll_reads().await;
         }

@@ -158,3 +158,32 @@ fn damage_is_met_where_it_lies_and_not_before() {
         }
     });
 }
+
+/// Of values that do not lie beside their keys a short scan reads few that it does not hand out, a long one many at a time.
+#[test]
+fn values_are_read_ahead_by_what_the_scan_went_over() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = formatted(&device).await;
+        for n in 0..KEYS / 2 {
+            put(&store, 0, &key_of(n), &[n as u8; 1000]).await;
+        }
+        store.close().await.expect("close");
+        let store = open(&device).await;
+        let one = SliceSet::One(SliceId(0));
+        for (wanted, bytes_most, reads_most) in [(100, 500_000, 20), (KEYS / 2, 16_000_000, 100)] {
+            let (before, read) = (store.stats().counters.value_reads, reads(&store).bytes);
+            let snapshot = store.snapshot();
+            let everything = (Bound::Unbounded, Bound::Unbounded);
+            let mut scan =
+                store.scan(&snapshot, one, everything.0, everything.1, Direction::Forward, Want::Values);
+            for n in 0..wanted {
+                let (key, entry) = scan.next().await.expect("scan").expect("it has so many keys");
+                assert_eq!((&key[..], &entry.value[..]), (&key_of(n)[..], &[n as u8; 1000][..]));
+            }
+            let (now, read) = (store.stats().counters.value_reads - before, reads(&store).bytes - read);
+            assert!(read < bytes_most && now < reads_most, "{wanted} values: {now} reads, {read} bytes");
+        }
+        store.close().await.expect("close");
+    });
+}
