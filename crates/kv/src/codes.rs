@@ -25,6 +25,9 @@ pub fn code(key: &[u8], shared: usize) -> u64 {
     }
 }
 
+/// Bytes that fences keep of what keys share. Where they share more the keys decide.
+const SHARED_BYTES_MAX: usize = 1024;
+
 /// Finds keys among sorted ones, which their owner keeps.
 #[derive(Clone, Debug, Default)]
 pub struct Fences {
@@ -38,7 +41,7 @@ impl Fences {
     pub fn of<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
         let (first, last) = (keys.clone().next(), keys.clone().last());
         let shared = match (first, last) {
-            (Some(first), Some(last)) => &first[..shared_len(first, last)],
+            (Some(first), Some(last)) => &first[..shared_len(first, last).min(SHARED_BYTES_MAX)],
             _ => &[],
         };
         Self { shared: shared.into(), codes: keys.map(|key| code(key, shared.len())).collect() }

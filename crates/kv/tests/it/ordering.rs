@@ -90,15 +90,14 @@ fn fences_find_what_a_search_of_the_keys_finds() {
     for seed in 0..300 {
         let mut rng = Rng::from_seed(seed);
         let mut keys: Vec<Vec<u8>> = (0..rng.below(40)).map(|_| some_key(&mut rng)).collect();
-        if seed % 3 == 0 {
-            // All share something.
-            keys.iter_mut().for_each(|key| drop(key.splice(0..0, *b"tenant:0000:")));
-        }
+        // All share nothing, something, or more than is kept of it.
+        let shared = [vec![], b"tenant:0000:".to_vec(), vec![b'x'; 3000]][seed as usize % 3].clone();
+        keys.iter_mut().for_each(|key| drop(key.splice(0..0, shared.iter().copied())));
         keys.sort_unstable();
         let fences = Fences::of(keys.iter().map(Vec::as_slice));
         let mut wanted: Vec<Vec<u8>> = (0..200).map(|_| some_key(&mut rng)).collect();
         wanted.extend(keys.iter().cloned());
-        wanted.extend(wanted.clone().into_iter().map(|key| [&b"tenant:0000:"[..], &key].concat()));
+        wanted.extend(wanted.clone().into_iter().map(|key| [&shared[..], &key].concat()));
         for wanted in wanted {
             let below = fences.below(&wanted, |at| &keys[at]);
             assert_eq!(below, keys.partition_point(|key| *key < wanted), "seed {seed}: {wanted:?}");
