@@ -314,8 +314,8 @@ impl Scan {
         }
         let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
         let mut must_poll = false;
-        // Half of them at a time, so that there are neighbours to be read together.
-        if self.ahead.len() <= limit / 2 {
+        // Half of what may be ahead at a time, so that there are neighbours to be read together.
+        if self.ahead.len() <= limit / 2 && self.bytes_ahead <= BYTES_AHEAD_MAX / 2 {
             while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
                 match self.next_key().await {
                     Ok(Some((slice, key, entry))) => {

@@ -159,31 +159,43 @@ fn damage_is_met_where_it_lies_and_not_before() {
     });
 }
 
-/// Of values that do not lie beside their keys a short scan reads few that it does not hand out, a long one many at a time.
+/// Of values that do not lie beside their keys a short scan reads few that it does not hand out, a long one many at a time:
+/// of small ones hundreds, of larger ones hundreds of KiB.
 #[test]
 fn values_are_read_ahead_by_what_the_scan_went_over() {
     pumice_reactor::block_on(async {
-        let device = device("emu:small").await;
-        let store = formatted(&device).await;
-        for n in 0..KEYS / 2 {
-            put(&store, 0, &key_of(n), &[n as u8; 1000]).await;
-        }
-        store.close().await.expect("close");
-        let store = open(&device).await;
-        let one = SliceSet::One(SliceId(0));
-        for (wanted, bytes_most, reads_most) in [(100, 500_000, 20), (KEYS / 2, 16_000_000, 100)] {
-            let (before, read) = (store.stats().counters.value_reads, reads(&store).bytes);
-            let snapshot = store.snapshot();
-            let everything = (Bound::Unbounded, Bound::Unbounded);
-            let mut scan =
-                store.scan(&snapshot, one, everything.0, everything.1, Direction::Forward, Want::Values);
-            for n in 0..wanted {
-                let (key, entry) = scan.next().await.expect("scan").expect("it has so many keys");
-                assert_eq!((&key[..], &entry.value[..]), (&key_of(n)[..], &[n as u8; 1000][..]));
+        for (keys, value_bytes) in [(10_000, 1000), (1_400, 8 << 10)] {
+            let device = device("emu:small").await;
+            let store = formatted(&device).await;
+            for n in 0..keys {
+                put(&store, 0, &key_of(n), &vec![n as u8; value_bytes]).await;
             }
-            let (now, read) = (store.stats().counters.value_reads - before, reads(&store).bytes - read);
-            assert!(read < bytes_most && now < reads_most, "{wanted} values: {now} reads, {read} bytes");
+            store.close().await.expect("close");
+            let store = open(&device).await;
+            let one = SliceSet::One(SliceId(0));
+            let all_bytes = u64::from(keys) * value_bytes as u64;
+            // A segment is of 256 KiB: what lies in one is read at once.
+            let few = 100 * value_bytes as u64;
+            for (wanted, bytes_most, reads_most) in [
+                (100, few + 400 * value_bytes as u64, 32),
+                (keys, all_bytes * 5 / 4, 3 * all_bytes / (256 << 10)),
+            ] {
+                let (before, read) = (store.stats().counters.value_reads, reads(&store).bytes);
+                let snapshot = store.snapshot();
+                let (from, to) = (Bound::Unbounded, Bound::Unbounded);
+                let mut scan = store.scan(&snapshot, one, from, to, Direction::Forward, Want::Values);
+                for n in 0..wanted {
+                    let (key, entry) = scan.next().await.expect("scan").expect("it has so many keys");
+                    assert_eq!(
+                        (&key[..], &entry.value[..]),
+                        (&key_of(n)[..], &vec![n as u8; value_bytes][..])
+                    );
+                }
+                let (now, read) = (store.stats().counters.value_reads - before, reads(&store).bytes - read);
+                let what = format!("{wanted} values of {value_bytes} B: {now} reads, {read} bytes");
+                assert!(read < bytes_most && now < reads_most, "{what}");
+            }
+            store.close().await.expect("close");
         }
-        store.close().await.expect("close");
     });
 }
