@@ -543,13 +543,12 @@ impl Scan {
                 taken += 1;
                 skipped += u64::from(!entry.is_tombstone());
             }
-            let next =
-                second.and_then(|second| self.sources[second].buffer.front()).map(|(key, _)| key.clone());
             self.sources[first].buffer.drain(..taken);
             self.go_on(first);
             if skipped < limit && self.sources[first].buffer.is_empty() {
-                let until = match next {
-                    Some(next) if !self.is_past_end(&next) => Bound::Excluded(next),
+                // It is queued no more, so that the first is another.
+                let until = match self.queue.first().and_then(|next| self.sources[next].buffer.front()) {
+                    Some((next, _)) if !self.is_past_end(next) => Bound::Excluded(next.clone()),
                     _ => self.end.clone(),
                 };
                 let more = self.skip_in(first, &until, limit - skipped).await;
