@@ -2,15 +2,17 @@
 //!
 //! An operation's slot keeps what the kernel uses — memory and file descriptor — until the last completion, whatever
 //! its owner does meanwhile. File operations go to the kernel at once: a device that waits for the end of a turn stands
-//! still while the core works (random 8 KiB reads at depth 32: 48,000 a second, and 80,000 with this, at no more CPU).
-//! Other entries are queued without a system call and handed over by the `io_uring_enter` that ends a turn, which also
-//! waits (for one completion: waiting some microseconds for several doubled the CPU of unpipelined requests, by its
-//! timers). What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
+//! still while the core works (random 8 KiB reads at depth 32: 48,000 a second, and 80,000 with this). Reads wait for each
+//! other where the device has enough to do meanwhile ([`held`], `docs/decisions/0041`). All else is queued without a system call
+//! until the `io_uring_enter` that ends a turn, which also waits (for one completion: waiting some microseconds
+//! for several doubled the CPU of unpipelined requests, by its timers); sent one by one between the reads, replies wake their
+//! receivers one by one. What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
 //!
 //! Missing features are done without: deferred task work, shared receive buffers, multishot, registered memory and
 //! the ring's own registration each have a fallback, chosen when the kernel refuses. The oldest kernel is 5.19.
 
 mod bufring;
+mod held;
 mod memory;
 mod slot;
 mod sys;
@@ -27,6 +29,7 @@ use crate::driver::{
 };
 use crate::run::Config;
 use crate::time::Nanos;
+use held::HeldReads;
 use io_uring::{IoUring, opcode, squeue, types};
 use slot::{InFlight, Message, Slots};
 use std::collections::VecDeque;
@@ -53,8 +56,10 @@ pub struct Uring {
     // Dropped first: the kernel lets go of the memory below.
     ring: IoUring,
     slots: Slots,
-    /// Entries that did not fit into the submission queue.
+    /// Entries for the end of the turn. Bounded by the operations in flight, each of which its task awaits, and their
+    /// cancellations.
     backlog: VecDeque<squeue::Entry>,
+    held: HeldReads,
     /// Completions of operations that needed no entry.
     immediate: Vec<Completion>,
     kick: Arc<EventFd>,
@@ -83,6 +88,7 @@ impl Uring {
             ring,
             slots: Slots::default(),
             backlog: VecDeque::new(),
+            held: HeldReads::default(),
             immediate: Vec::new(),
             kick,
             multishot_receive: receive.is_some(),
@@ -120,31 +126,31 @@ impl Uring {
         self.push(entry.user_data(KICK));
     }
 
+    /// Queues an entry for the end of the turn.
     fn push(&mut self, entry: squeue::Entry) {
-        if self.backlog.is_empty() {
-            // SAFETY: what the entry points to is kept by its slot, or by self, until its last completion.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                return;
-            }
-            self.enters += 1;
-            let _ = self.ring.submit();
-            // SAFETY: as above.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                return;
-            }
-        }
-        // Bounded by the operations in flight, each of which its task awaits, and their cancellations.
         self.backlog.push_back(entry);
     }
 
-    fn push_backlog(&mut self) {
-        while let Some(entry) = self.backlog.front() {
-            // SAFETY: as in `push`.
-            if unsafe { self.ring.submission().push(entry) }.is_err() {
-                return;
+    /// Puts an entry before the kernel; false where it takes none now (it wants its completions fetched first).
+    fn put(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: what the entry points to is kept by its slot, or by self, until its last completion.
+        let push = |ring: &mut IoUring| unsafe { ring.submission().push(entry) }.is_ok();
+        push(&mut self.ring) || (self.hand_over() && push(&mut self.ring))
+    }
+
+    fn put_backlog(&mut self) {
+        while let Some(entry) = self.backlog.pop_front() {
+            if !self.put(&entry) {
+                return self.backlog.push_front(entry);
             }
-            self.backlog.pop_front();
         }
+    }
+
+    /// Hands over what lies before the kernel; false where it takes nothing now.
+    fn hand_over(&mut self) -> bool {
+        self.enters += 1;
+        self.held.handed_over();
+        self.ring.submit().is_ok()
     }
 
     fn start(&mut self, token: Token, entry: squeue::Entry, in_flight: InFlight) {
@@ -152,12 +158,16 @@ impl Uring {
         self.push(entry.user_data(token.0));
     }
 
-    /// Starts an operation on a file, and hands it over with all that is queued.
+    /// Starts an operation on a file. What the kernel does not take now goes with the turn.
     fn start_now(&mut self, token: Token, entry: squeue::Entry, in_flight: InFlight) {
-        self.start(token, entry, in_flight);
-        self.enters += 1;
-        // What the kernel does not take now (it wants its completions fetched first) goes with the turn.
-        let _ = self.ring.submit();
+        let may_wait = matches!(in_flight, InFlight::Read { .. }) && !self.held.queued();
+        self.slots.insert(token, in_flight);
+        let entry = entry.user_data(token.0);
+        if !self.put(&entry) {
+            self.push(entry);
+        } else if !may_wait {
+            self.hand_over();
+        }
     }
 
     fn finish(&mut self, token: Token, outcome: Outcome) {
@@ -309,7 +319,8 @@ impl Uring {
     }
 
     pub(crate) fn turn(&mut self, wait: Wait, out: &mut Vec<Completion>) -> io::Result<()> {
-        self.push_backlog();
+        self.put_backlog();
+        self.held.handed_over();
         out.append(&mut self.immediate);
         let ready = !out.is_empty() || !self.ring.completion().is_empty();
         // The clock is looked at once, and only where it matters: a look costs as much as a completion.
@@ -361,7 +372,7 @@ impl Uring {
     fn enter_now(&mut self) -> io::Result<usize> {
         const GETEVENTS: u32 = 1;
         let queued = self.ring.submission().len();
-        // SAFETY: no argument is passed, and the entries are kept as in `push`.
+        // SAFETY: no argument is passed, and the entries are kept as in `put`.
         unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued as u32, 0, GETEVENTS, None) }
     }
 

@@ -182,6 +182,7 @@ impl Uring {
         }
         let outcome = match self.slots.remove(token) {
             InFlight::Read { file, buf } => {
+                self.held.completed();
                 drop(file);
                 Outcome::Read(size(result), buf)
             }

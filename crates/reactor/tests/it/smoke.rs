@@ -70,3 +70,28 @@ fn a_stream_echoes() {
         pumice_reactor::sleep(Duration::from_millis(5)).await;
     });
 }
+
+/// `docs/decisions/0041`: many reads share a system call, few do not wait for one another.
+#[test]
+fn reads_are_handed_over_together_where_there_are_many() {
+    const READS: u64 = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    block_on(async {
+        let file = File::open(&path, &OpenOptions { create: true, ..Default::default() }).await.unwrap();
+        file.set_len(READS * 4096).await.unwrap();
+        let enters = || pumice_reactor::metrics::all_cores()[0].enters;
+        let before = enters();
+        let reads: Vec<_> = (0..READS)
+            .map(|number| {
+                let file = file.clone();
+                spawn(async move { file.read_at(IoBuf::for_read(4096), number * 4096).await.0.unwrap() })
+            })
+            .collect();
+        for read in reads {
+            assert_eq!(read.await.unwrap(), 4096);
+        }
+        let together = enters() - before;
+        assert!((2..=READS / 2).contains(&together), "{READS} reads took {together} calls");
+    });
+}
