@@ -2,7 +2,8 @@
 //!
 //! Heads live in their tables and are swept clock-wise when they exceed three quarters of the budget; blocks lie
 //! in one cache per slice, whose capacity is what the heads leave. What all tables together do not need is the row caches':
-//! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle.
+//! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle. So is what
+//! memtables do not need for now, see [`crate::lending`].
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::filter::filter_hash;
 use crate::flights::Flights;
+use crate::lending::LENDING_STEP_BYTES;
 use crate::store::Inner;
 use crate::table::{BLOCK_BYTES, Head, TableMeta};
 use crate::types::{Hint, Peek, SliceId};
@@ -171,9 +173,9 @@ impl Inner {
         }
     }
 
-    /// Gives the row caches what key tables and kept pieces leave them.
+    /// Gives the row caches what key tables, memtables and kept pieces leave them.
     pub fn fit_row_caches(&self) {
-        let bytes = self.budget.rows + (self.cache.budget - self.cache.needed());
+        let bytes = self.budget.rows + (self.cache.budget - self.cache.needed()) + self.lend();
         self.kept_pieces.set_most(bytes / 2);
         self.size_row_caches(bytes.saturating_sub(self.kept_pieces.bytes()));
     }
@@ -185,7 +187,7 @@ impl Inner {
             loop {
                 let mut slice = lock(slice);
                 let now = slice.rows.capacity();
-                if now.abs_diff(each) <= each / 16 {
+                if now.abs_diff(each) <= (each / 16).min(LENDING_STEP_BYTES / self.slices.len() as u64 / 2) {
                     break;
                 }
                 slice.rows.set_capacity(each.max(now.saturating_sub(SHRINK_BYTES)));

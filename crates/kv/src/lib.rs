@@ -37,6 +37,7 @@ mod kept_pieces;
 mod large;
 mod large_reader;
 mod large_writer;
+mod lending;
 pub mod manifest;
 pub mod memtable;
 mod merge;

@@ -142,6 +142,7 @@ impl Store {
             active_bytes: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
+            lent_beside: AtomicU64::new(0),
             metadata_room: MetadataRoom::new(metadata_bytes_max),
             log_bytes: AtomicU64::new(0),
             flush_wanted: Notify::default(),

@@ -97,6 +97,8 @@ pub(crate) struct Inner {
     pub accepted: AtomicU64,
     /// Memory of sealed memtables, in bytes.
     pub sealed_bytes: AtomicU64,
+    /// What memtables held when the rest was lent last, in bytes.
+    pub lent_beside: AtomicU64,
     pub metadata_room: MetadataRoom,
     /// Log appended since the last seal, in bytes.
     pub log_bytes: AtomicU64,
@@ -319,6 +321,7 @@ impl Inner {
         drop(guards);
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.wake_flush();
+        self.take_back_lent();
         Ok(seq)
     }
 

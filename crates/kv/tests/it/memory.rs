@@ -1,4 +1,4 @@
-//! Who has the memory: key tables as much as they need up to their share, rows the rest.
+//! Who has the memory: key tables as much as they need up to their share, memtables what they hold, rows the rest.
 
 use crate::common::*;
 use pumice_flash::{Device, DeviceSpec};
@@ -63,6 +63,72 @@ fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
         let stats = store.stats();
         assert!(stats.table_bytes > SHARED / 2, "{} B of tables", stats.table_bytes);
         assert!(stats.row_bytes <= SHARED / 2 + SHARED / 32, "{} B of rows", stats.row_bytes);
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}
+
+#[test]
+fn rows_have_what_memtables_do_not_hold_and_give_it_back_before_these_are_full() {
+    /// Memory that both memtables may take, the part that is never lent, and what rows have in any case, at least.
+    const MEMTABLES: u64 = 2 * (20 << 20);
+    const KEPT_BACK: u64 = 16 << 20;
+    const ALWAYS: u64 = 48 << 20;
+    /// More than there is room for.
+    const ROWS: u64 = 40_000;
+
+    let world = World::new(6);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let test = async move {
+        let spec: DeviceSpec = "/drive".parse().expect("spec");
+        let device = Device::create(&spec, 1 << 30).await.expect("file");
+        drop(formatted(&device).await);
+        let options = StoreOptions {
+            memory_bytes: 128 << 20,
+            memtable_bytes: Some(MEMTABLES / 2),
+            ..StoreOptions::default()
+        };
+        let store = open_with(&device, options.clone()).await.store;
+        let mut batch = Batch::new();
+        for n in 0..ROWS {
+            batch.clear();
+            batch.put(SliceId((n % 3) as u16), &key(n), 0, 0, &[n as u8; VALUE_BYTES]);
+            write(&store, &batch).await;
+        }
+        store.close().await.expect("close");
+        let store = open_with(&device, options).await.store;
+        let read_all = async || {
+            for n in 0..ROWS {
+                store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
+            }
+            store.stats().row_bytes
+        };
+        let idle = read_all().await;
+        assert!(idle > ALWAYS + (MEMTABLES - KEPT_BACK) / 8 * 7, "{idle} B of rows, and nothing was written");
+        let (mut lent_least, mut flushed) = (u64::MAX, 0);
+        for n in 0..600_000u64 {
+            batch.clear();
+            batch.put(SliceId((n % 3) as u16), format!("new:{n:08}").as_bytes(), 0, 0, &[1; 100]);
+            write(&store, &batch).await;
+            if n % 1_000 == 0 {
+                // Flushes need a turn.
+                store.wait_durable(store.last_seq()).await.expect("durable");
+                let stats = store.stats();
+                let held = stats.row_bytes + stats.memtable_bytes;
+                // Two steps: what was written since rows gave way, and what came after the flush had counted.
+                assert!(
+                    held < idle + KEPT_BACK + (4 << 20),
+                    "{held} B of rows and memtables after {n} writes"
+                );
+                lent_least = lent_least.min(stats.row_bytes);
+                flushed = stats.counters.flushes;
+            }
+        }
+        assert!(flushed > 1, "{flushed} flushes");
+        assert!(lent_least < idle - (8 << 20), "{lent_least} B of rows at least, {idle} B before");
+        store.checkpoint().await.expect("flush");
+        let after = read_all().await;
+        // Key tables have grown a little.
+        assert!(after > lent_least + (8 << 20), "{after} B of rows after a flush, {lent_least} B before");
     };
     world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }

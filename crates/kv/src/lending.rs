@@ -1,0 +1,35 @@
+//! Memtables that are not full lend their memory to the row caches.
+//!
+//! Together they may take a fifth of the memory, which is idle where little is written. Rows go the moment that writes
+//! want it back, a little at a time; a part is never lent, because what rows leave is not at once of use to others
+//! (an allocator keeps freed rows for rows).
+
+use std::sync::atomic::Ordering;
+
+use crate::store::Inner;
+
+/// Memtables grow by so much, or shrink, before rows give way, or take it.
+pub const LENDING_STEP_BYTES: u64 = 2 << 20;
+/// Never lent, at least: a process of 128 MiB and less has no such memory idle.
+const KEPT_BACK_MIN_BYTES: u64 = 16 << 20;
+
+impl Inner {
+    fn memtables_hold(&self) -> u64 {
+        self.active_bytes.load(Ordering::Relaxed) + self.sealed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of both memtables, the active and the sealed, that are lent from now on.
+    pub fn lend(&self) -> u64 {
+        let held = self.memtables_hold();
+        self.lent_beside.store(held, Ordering::Relaxed);
+        let kept_back = (self.budget.memtable / 4).max(KEPT_BACK_MIN_BYTES);
+        (2 * self.budget.memtable).saturating_sub(held + kept_back)
+    }
+
+    /// Called when memtables have grown, with no slice locked.
+    pub fn take_back_lent(&self) {
+        if self.memtables_hold().abs_diff(self.lent_beside.load(Ordering::Relaxed)) >= LENDING_STEP_BYTES {
+            self.fit_row_caches();
+        }
+    }
+}
