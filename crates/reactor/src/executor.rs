@@ -3,10 +3,10 @@
 //! A turn of the loop:
 //! 1. take messages from other cores (wakes and new tasks);
 //! 2. wake what waits for timers that have run out;
-//! 3. poll ready tasks, at most [`POLLS_PER_TURN`], which submit operations to the driver without a system call, and
-//!    then wake the other cores that they left messages for;
-//! 4. one driver turn: hands over all of them at once, fetches completions, and waits (until the earliest timer)
-//!    only if nothing is ready;
+//! 3. poll ready tasks, at most [`POLLS_PER_TURN`], which submit operations to the driver, and then wake the other
+//!    cores that they left messages for;
+//! 4. one driver turn: hands over together what the driver still holds, fetches completions, and waits (until the
+//!    earliest timer) only if nothing is ready;
 //! 5. deliver the completions, which makes tasks ready.
 //!
 //! The order of everything depends on the driver's completions alone: that is what makes a simulation replay.
