@@ -182,12 +182,15 @@ impl Inner {
 
     /// Gives the row caches `bytes` together. A slice is not held up for longer than [`SHRINK_BYTES`] of rows take to go.
     fn size_row_caches(&self, bytes: u64) {
-        let each = bytes / self.slices.len() as u64;
+        let slices = self.slices.len() as u64;
+        let each = bytes / slices;
+        // Less than what is lent or taken back at a time, or that would be ignored.
+        let ignored = (each / 16).min(LENDING_STEP_BYTES / slices / 2);
         for slice in &self.slices {
             loop {
                 let mut slice = lock(slice);
                 let now = slice.rows.capacity();
-                if now.abs_diff(each) <= (each / 16).min(LENDING_STEP_BYTES / self.slices.len() as u64 / 2) {
+                if now.abs_diff(each) <= ignored {
                     break;
                 }
                 slice.rows.set_capacity(each.max(now.saturating_sub(SHRINK_BYTES)));

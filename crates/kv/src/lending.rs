@@ -14,7 +14,8 @@ pub const LENDING_STEP_BYTES: u64 = 2 << 20;
 const KEPT_BACK_MIN_BYTES: u64 = 16 << 20;
 
 impl Inner {
-    fn memtables_hold(&self) -> u64 {
+    /// Memory of the active and the sealed memtables, in bytes.
+    pub fn memtables_hold(&self) -> u64 {
         self.active_bytes.load(Ordering::Relaxed) + self.sealed_bytes.load(Ordering::Relaxed)
     }
 

@@ -282,8 +282,7 @@ impl Inner {
 
     /// Twice the budget: the flush is a whole memtable behind. Or of so long keys that they must become tables first.
     pub fn memtables_full(&self) -> bool {
-        let bytes = self.active_bytes.load(Ordering::Relaxed) + self.sealed_bytes.load(Ordering::Relaxed);
-        bytes >= 2 * self.budget.memtable || self.metadata_room.wants_flush()
+        self.memtables_hold() >= 2 * self.budget.memtable || self.metadata_room.wants_flush()
     }
 
     pub fn write(&self, batch: &Batch, class: AppendClass) -> Result<Seq, WriteError> {

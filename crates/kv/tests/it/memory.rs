@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use pumice_flash::{Device, DeviceSpec};
-use pumice_kv::{Batch, SliceId, StoreOptions};
+use pumice_kv::{Batch, SliceId, Store, StoreOptions};
 use pumice_reactor::sim::{HostOptions, World};
 
 const MEMORY: u64 = 64 << 20;
@@ -19,26 +19,31 @@ fn key(n: u64) -> Vec<u8> {
     format!("key:{n:08}").into_bytes()
 }
 
+/// A store just opened, with nothing in memory, that holds so many rows.
+async fn store_of_rows(rows: u64, memory_bytes: u64, memtable_bytes: u64) -> Store {
+    let spec: DeviceSpec = "/drive".parse().expect("spec");
+    let device = Device::create(&spec, 1 << 30).await.expect("file");
+    drop(formatted(&device).await);
+    let options =
+        StoreOptions { memory_bytes, memtable_bytes: Some(memtable_bytes), ..StoreOptions::default() };
+    let store = open_with(&device, options.clone()).await.store;
+    let mut batch = Batch::new();
+    for n in 0..rows {
+        batch.clear();
+        batch.put(SliceId((n % 3) as u16), &key(n), 0, 0, &[n as u8; VALUE_BYTES]);
+        write(&store, &batch).await;
+    }
+    store.close().await.expect("close");
+    open_with(&device, options).await.store
+}
+
 #[test]
 fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
     let world = World::new(5);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let counters = world.clone();
     let test = async move {
-        let spec: DeviceSpec = "/drive".parse().expect("spec");
-        let device = Device::create(&spec, 512 << 20).await.expect("file");
-        drop(formatted(&device).await);
-        let options =
-            StoreOptions { memory_bytes: MEMORY, memtable_bytes: Some(MEMTABLE), ..StoreOptions::default() };
-        let store = open_with(&device, options.clone()).await.store;
-        let mut batch = Batch::new();
-        for n in 0..KEYS {
-            batch.clear();
-            batch.put(SliceId((n % 3) as u16), &key(n), 0, 0, &[n as u8; VALUE_BYTES]);
-            write(&store, &batch).await;
-        }
-        store.close().await.expect("close");
-        let store = open_with(&device, options).await.store;
+        let store = store_of_rows(KEYS, MEMORY, MEMTABLE).await;
         let read_all = async || {
             for n in 0..KEYS {
                 let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
@@ -53,6 +58,7 @@ fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
         read_all().await;
         assert_eq!(counters.counters(host).reads, reads, "all of it is in memory");
         // Small values lie in key tables: these come to more than their share.
+        let mut batch = Batch::new();
         for n in 0..500_000u64 {
             batch.clear();
             batch.put(SliceId((n % 3) as u16), format!("small:{n:08}").as_bytes(), 0, 0, &[1; 40]);
@@ -79,23 +85,7 @@ fn rows_have_what_memtables_do_not_hold_and_give_it_back_before_these_are_full()
     let world = World::new(6);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let test = async move {
-        let spec: DeviceSpec = "/drive".parse().expect("spec");
-        let device = Device::create(&spec, 1 << 30).await.expect("file");
-        drop(formatted(&device).await);
-        let options = StoreOptions {
-            memory_bytes: 128 << 20,
-            memtable_bytes: Some(MEMTABLES / 2),
-            ..StoreOptions::default()
-        };
-        let store = open_with(&device, options.clone()).await.store;
-        let mut batch = Batch::new();
-        for n in 0..ROWS {
-            batch.clear();
-            batch.put(SliceId((n % 3) as u16), &key(n), 0, 0, &[n as u8; VALUE_BYTES]);
-            write(&store, &batch).await;
-        }
-        store.close().await.expect("close");
-        let store = open_with(&device, options).await.store;
+        let store = store_of_rows(ROWS, 128 << 20, MEMTABLES / 2).await;
         let read_all = async || {
             for n in 0..ROWS {
                 store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
@@ -105,6 +95,7 @@ fn rows_have_what_memtables_do_not_hold_and_give_it_back_before_these_are_full()
         let idle = read_all().await;
         assert!(idle > ALWAYS + (MEMTABLES - KEPT_BACK) / 8 * 7, "{idle} B of rows, and nothing was written");
         let (mut lent_least, mut flushed) = (u64::MAX, 0);
+        let mut batch = Batch::new();
         for n in 0..600_000u64 {
             batch.clear();
             batch.put(SliceId((n % 3) as u16), format!("new:{n:08}").as_bytes(), 0, 0, &[1; 100]);
