@@ -288,15 +288,17 @@ impl Core {
         result
     }
 
-    /// One turn of the loop; waits if `may_wait` and there is nothing to do. The core must be entered.
-    pub(crate) fn turn(&self, may_wait: bool) -> io::Result<()> {
+    /// One turn of the loop; waits if there is nothing to do and `may_wait` agrees. That is asked once the messages are
+    /// taken: what another thread does before is seen by the question, and what it does after keeps the core awake.
+    /// The core must be entered.
+    pub(crate) fn turn(&self, may_wait: impl Fn() -> bool) -> io::Result<()> {
         self.remote.counters.turns.add(1);
         self.take_messages();
         self.fire_timers();
         self.poll_ready();
         self.send_kicks();
         let idle = self.ready.borrow().is_empty() && self.deferred.borrow().is_empty();
-        if !(idle && may_wait && self.remote.may_sleep()) {
+        if !(idle && may_wait() && self.remote.may_sleep()) {
             if self.driver.borrow().has_work() {
                 self.turn_driver(Wait::Poll)?;
             }
@@ -342,7 +344,7 @@ impl Core {
                 if stop.load(Ordering::SeqCst) {
                     return Ok(None);
                 }
-                self.turn(!flag.raised.load(Ordering::SeqCst))?;
+                self.turn(|| !flag.raised.load(Ordering::SeqCst))?;
             }
         })
     }
@@ -351,7 +353,7 @@ impl Core {
     pub(crate) fn step(self: &Rc<Self>) -> io::Result<Next> {
         self.enter(|| {
             self.remote.awake();
-            self.turn(false)?;
+            self.turn(|| false)?;
             let busy = !self.ready.borrow().is_empty() || self.driver.borrow().has_work();
             if busy || !self.remote.may_sleep() {
                 return Ok(Next::Now);

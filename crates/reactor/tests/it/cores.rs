@@ -1,14 +1,14 @@
 //! Starting and stopping real cores.
 
-use pumice_reactor::sync::Event;
+use pumice_reactor::sync::{Event, Gate};
 use pumice_reactor::{
     Addr, Config, CoreId, IoBuf, ListenOptions, Listener, ListenerShare, Stream, block_on, core, core_count,
     metrics, on_core, sleep, spawn, spawn_on, start, yield_now,
 };
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 #[test]
@@ -141,4 +141,43 @@ async fn count_accepts(share: ListenerShare, served: Arc<[AtomicUsize; 2]>) {
             pending::<()>().await;
         });
     }
+}
+
+/// A root is woken by another core, which is busy, while its own makes up its mind to sleep.
+#[test]
+fn no_wake_of_a_root_is_lost() {
+    const ROUNDS: u64 = 50_000;
+    let (there, back) = (Arc::new(Gate::new(0)), Arc::new(Gate::new(0)));
+    let (ended, end) = mpsc::channel();
+    let config = Config { cores: 2, ..Config::default() };
+    let running = start(
+        &config,
+        Arc::new(move |core| {
+            let (there, back, ended) = (Arc::clone(&there), Arc::clone(&back), ended.clone());
+            Box::pin(async move {
+                if core == CoreId(1) {
+                    spawn(async {
+                        loop {
+                            yield_now().await;
+                        }
+                    });
+                }
+                for round in 1..=ROUNDS {
+                    if core == CoreId(0) {
+                        there.open_to(round);
+                        back.wait_for(round).await.unwrap();
+                    } else {
+                        there.wait_for(round).await.unwrap();
+                        back.open_to(round);
+                    }
+                }
+                ended.send(()).unwrap();
+            })
+        }),
+    );
+    let running = running.expect("starts");
+    for _ in 0..2 {
+        end.recv_timeout(Duration::from_secs(60)).expect("a root waits for a wake that was lost");
+    }
+    running.join().expect("stops");
 }
