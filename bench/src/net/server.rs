@@ -78,7 +78,23 @@ impl Server {
         if kind == ServerKind::Pumice {
             server.await_ready_line()?;
         }
-        server.await_ping(started)?;
+        server.await_ready(started, |server| {
+            server.ask("PING").is_ok_and(|answer| answer.starts_with("+PONG"))
+        })?;
+        server.ready_seconds = started.elapsed().as_secs_f64();
+        Ok(server)
+    }
+
+    /// Starts the least that a server can be, the reactor's `floor` benchmark: it answers every command with the same
+    /// `reply_bytes`, and keeps nothing.
+    pub fn start_floor(binary: &Path, reply_bytes: usize) -> Result<Server> {
+        let addr = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let mut command = Command::new(binary);
+        command.args(["--port", &addr.port().to_string(), "--reply", &reply_bytes.to_string()]);
+        let started = Instant::now();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut server = Server { child, addr, ready_seconds: 0.0 };
+        server.await_ready(started, |server| TcpStream::connect(server.addr).is_ok())?;
         server.ready_seconds = started.elapsed().as_secs_f64();
         Ok(server)
     }
@@ -146,16 +162,16 @@ impl Server {
         ready.recv_timeout(READY_LONGEST).map_err(|_| "pumice serve printed no `ready`".into())
     }
 
-    fn await_ping(&mut self, started: Instant) -> Result<()> {
+    fn await_ready(&mut self, started: Instant, is_ready: impl Fn(&Server) -> bool) -> Result<()> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Err(format!("the server ended with {status} before it was ready").into());
             }
-            if self.ask("PING").is_ok_and(|answer| answer.starts_with("+PONG")) {
+            if is_ready(self) {
                 return Ok(());
             }
             if started.elapsed() > READY_LONGEST {
-                return Err("the server did not answer PING within a minute".into());
+                return Err("the server did not answer within a minute".into());
             }
             std::thread::sleep(Duration::from_millis(2));
         }

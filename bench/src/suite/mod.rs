@@ -9,6 +9,7 @@ mod network_large;
 mod overwrite;
 pub mod own;
 mod redis_benchmark;
+mod reply_floor;
 mod scaling;
 mod segment;
 mod sizes;
@@ -74,6 +75,11 @@ pub const SUITES: &[Suite] = &[
         run: index::run,
     },
     Suite { name: "network", about: "operations over the network against redis-server", run: network::run },
+    Suite {
+        name: "reply-floor",
+        about: "hot GETs beside the least that a server can be, which parses and answers a constant",
+        run: reply_floor::run,
+    },
     Suite { name: "network-large", about: "32 MiB values over 4 connections", run: network_large::run },
     Suite { name: "redis-benchmark", about: "the same by redis-benchmark", run: redis_benchmark::run },
     Suite { name: "overwrite", about: "latency and stalls during a long overwrite", run: overwrite::run },

@@ -1,5 +1,7 @@
 //! Over the network: hot GETs, durable SETs and cold GETs by our own load generator, Zipfian keys.
 
+use std::net::SocketAddr;
+
 use super::contender::{Contender, Rounds, Turn, paired};
 use super::{Context, limit, network_cold, remove, run_limit};
 use crate::Result;
@@ -10,9 +12,9 @@ use crate::net::server::{PumiceOptions, ServerKind};
 use crate::phase::{PhaseResult, ratio};
 use crate::report::{self, Report, Table, count, micros, percent, size, times};
 
-const VALUE_BYTES: [usize; 3] = [100, 1 << 10, 8 << 10];
-const CONNECTIONS: [usize; 2] = [50, 500];
-const DEPTHS: [usize; 2] = [1, 16];
+pub(super) const VALUE_BYTES: [usize; 3] = [100, 1 << 10, 8 << 10];
+pub(super) const CONNECTIONS: [usize; 2] = [50, 500];
+pub(super) const DEPTHS: [usize; 2] = [1, 16];
 const PEERS: [ServerKind; 3] = [ServerKind::RedisMemory, ServerKind::RedisEverysec, ServerKind::RedisAlways];
 
 /// Reads per key before hot GETs are measured: e^-6 of the keys are not among them.
@@ -95,28 +97,12 @@ fn one_size(
     runs: &mut Vec<Run>,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    // 160 MiB at most: hot in every server.
-    let keys = context.pick(20_000, 1_000);
-    let spec = |turn: &Turn, op, connections, depth, seconds| LoadSpec {
-        keys,
-        value_bytes,
-        distribution: Distribution::Zipfian,
-        ..LoadSpec::timed(turn.server.addr, op, connections, depth, seconds)
+    let spec = |turn: &Turn, op, connections, depth, seconds| {
+        zipfian(context, turn.server.addr, value_bytes, op, connections, depth, seconds)
     };
     let mut turns = Vec::new();
     for (number, contender) in contenders.iter().enumerate() {
-        let turn = Turn::start(context, *contender, number, 512 << 20)?;
-        turn.take(|turn| {
-            load::run(&spec(turn, LoadOp::Fill, 50, 16, 120.0), None, &turn.dir)?;
-            // Hot is what was read before: nearly every key, so that no GET that is measured is a key's first.
-            let warm_up = LoadSpec {
-                distribution: Distribution::Uniform,
-                ops: keys * WARM_UP_READS,
-                ..spec(turn, LoadOp::Get, 50, 16, 120.0)
-            };
-            load::run(&warm_up, None, &turn.dir)
-        })?;
-        turns.push(turn);
+        turns.push(start_hot(context, *contender, number, value_bytes)?);
     }
     for op in [LoadOp::Get, LoadOp::Set] {
         for connections in context.pick(CONNECTIONS.to_vec(), vec![50]) {
@@ -149,6 +135,44 @@ fn one_size(
         }
     }
     turns.into_iter().try_for_each(Turn::end)
+}
+
+/// A load of Zipfian keys, 160 MiB at most: hot in every server.
+pub(super) fn zipfian(
+    context: &Context,
+    addr: SocketAddr,
+    value_bytes: usize,
+    op: LoadOp,
+    connections: usize,
+    depth: usize,
+    seconds: f64,
+) -> LoadSpec {
+    LoadSpec {
+        keys: context.pick(20_000, 1_000),
+        value_bytes,
+        distribution: Distribution::Zipfian,
+        ..LoadSpec::timed(addr, op, connections, depth, seconds)
+    }
+}
+
+/// A server that has the keys and has read them.
+pub(super) fn start_hot(
+    context: &Context,
+    contender: Contender,
+    number: usize,
+    value_bytes: usize,
+) -> Result<Turn> {
+    let turn = Turn::start(context, contender, number, 512 << 20)?;
+    turn.take(|turn| {
+        let spec = |op| zipfian(context, turn.server.addr, value_bytes, op, 50, 16, 120.0);
+        load::run(&spec(LoadOp::Fill), None, &turn.dir)?;
+        // Hot is what was read before: nearly every key, so that no GET that is measured is a key's first.
+        let mut warm_up = spec(LoadOp::Get);
+        warm_up.distribution = Distribution::Uniform;
+        warm_up.ops = warm_up.keys * WARM_UP_READS;
+        load::run(&warm_up, None, &turn.dir)
+    })?;
+    Ok(turn)
 }
 
 fn table(title: &str, runs: &[Run], op: LoadOp) -> Table {
@@ -195,7 +219,7 @@ impl std::fmt::Display for Shape {
     }
 }
 
-fn per_cpu(r: &PhaseResult) -> f64 {
+pub(super) fn per_cpu(r: &PhaseResult) -> f64 {
     ratio(r.ops as f64, r.cpu_seconds)
 }
 
