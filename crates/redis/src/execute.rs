@@ -60,6 +60,9 @@ pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
 pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     // Commands that tell of the statistics take this way.
     ctx.flush_counts();
+    if is_http(&args[0]) {
+        return turn_away(ctx);
+    }
     let mark = ctx.reply.mark();
     let mode = ctx.session.reply_mode;
     ctx.now_ms = pumice_reactor::wall_ms();
@@ -86,6 +89,33 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     }
     settle_reply_mode(ctx, mode, mark);
     ctx.flush_counts();
+}
+
+/// Whether a browser may be speaking, which a page made send what looks like commands: no command is called so, and every
+/// request that carries a body has such a line before it.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
+
+/// Closes the connection, without an answer to anything that still waits for one (server.c, securityWarningCommand).
+fn turn_away(ctx: &mut Ctx) {
+    const LOGGED_EVERY_MS: u64 = 60_000;
+    let last = &ctx.server.attack_logged_ms;
+    let now_ms = pumice_reactor::wall_ms();
+    let logged_ms = last.load(Ordering::Relaxed);
+    // Whoever sends many of these must not fill the log. The clock may have been set back.
+    let is_due = now_ms < logged_ms || now_ms - logged_ms > LOGGED_EVERY_MS;
+    if is_due && last.compare_exchange(logged_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        tracing::warn!(
+            client = %ctx.session.client.addr,
+            "possible SECURITY ATTACK: somebody sends POST or Host: commands, likely to speak to this server through a \
+             browser (cross-protocol scripting); closed"
+        );
+    }
+    if let Some(output) = &ctx.output {
+        output.close();
+    }
+    ctx.session.close_after_reply = true;
 }
 
 /// Answers a command of which not all was kept: it can only be refused.

@@ -91,6 +91,8 @@ pub struct Server {
     pub loading: (AtomicU64, AtomicU64),
     /// Unix seconds of the last SAVE.
     pub last_save: AtomicU64,
+    /// Unix milliseconds of the last log line about a browser made to speak to this server; 0: none yet.
+    pub attack_logged_ms: AtomicU64,
     /// Set when clients are no longer served.
     pub stopping: Event,
     /// Set by SHUTDOWN; the owner of the process acts on it.
@@ -119,6 +121,7 @@ impl Server {
             run_id,
             loading: (AtomicU64::new(0), AtomicU64::new(0)),
             last_save: AtomicU64::new(now_ms / 1000),
+            attack_logged_ms: AtomicU64::new(0),
             stopping: Event::new(),
             shutdown_asked: Event::new(),
             is_loaded: AtomicBool::new(false),

@@ -33,6 +33,31 @@ fn random_bytes_harm_nobody() {
     still_serves(&server);
 }
 
+/// A page in a browser can make it send commands in the body of a request: nothing after the request's head may run.
+#[test]
+fn who_speaks_http_is_closed_without_an_answer_and_runs_nothing() {
+    let server = TestServer::start();
+    let resp = |name: &str| encode(&[name, "x"]);
+    for name in ["POST", "post", "PoSt", "Host:", "host:", "HOST:"] {
+        for head in [format!("{name} / HTTP/1.1\r\n").into_bytes(), resp(name)] {
+            for before in [&b""[..], b"GET / HTTP/1.1\r\n", b"MULTI\r\n", b"PING\r\n"] {
+                let mut client = server.client();
+                client.send(&[before, &head, b"SET stolen 1\r\n"].concat());
+                assert_eq!(client.read_to_end(), b"", "{before:?} and then {head:?}");
+            }
+        }
+    }
+    let mut client = server.client();
+    assert_eq!(client.line("EXISTS stolen"), Reply::Int(0));
+    // What only looks like it.
+    assert!(client.line("HOST x").to_string().starts_with("(error) ERR unknown command 'HOST'"));
+    assert_eq!(client.line("ECHO post").to_string(), "\"post\"");
+    client.line("CONFIG SET requirepass secret");
+    let mut stranger = server.client();
+    stranger.send(b"POST / HTTP/1.1\r\nHost: here\r\n\r\nAUTH secret\r\n");
+    assert_eq!(stranger.read_to_end(), b"", "before AUTH");
+}
+
 /// What looks at all earlier commands, or at all earlier keys, in each takes longer for this than a client waits.
 #[test]
 fn a_long_transaction_costs_what_its_commands_cost() {
