@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Why a command failed: what the client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure(Cow<'static, str>);
+pub struct Failure(Cow<'static, [u8]>);
 
 /// What every handler returns. On `Err` the reply is the error alone, so a handler must not have written
 /// anything yet.
@@ -13,24 +13,37 @@ pub type CommandResult = Result<(), Failure>;
 impl Failure {
     /// An error reply with this text; the first word is its code.
     pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
-        Self(text.into())
+        match text.into() {
+            Cow::Borrowed(text) => Self(Cow::Borrowed(text.as_bytes())),
+            Cow::Owned(text) => Self(Cow::Owned(text.into_bytes())),
+        }
     }
 
-    /// The text after the `-` of the reply.
-    pub fn text(&self) -> &str {
+    /// An error reply that repeats what the client sent, byte for byte, between `before` and `after`.
+    pub fn quoting(before: &str, given: &[u8], after: &str) -> Self {
+        Self(Cow::Owned([before.as_bytes(), given, after.as_bytes()].concat()))
+    }
+
+    /// What follows the `-` of the reply.
+    pub fn text(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The same for people.
+    pub fn lossy(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
     }
 }
 
 impl From<&'static str> for Failure {
     fn from(text: &'static str) -> Self {
-        Self(Cow::Borrowed(text))
+        Self::new(text)
     }
 }
 
 impl From<String> for Failure {
     fn from(text: String) -> Self {
-        Self(Cow::Owned(text))
+        Self::new(text)
     }
 }
 
@@ -88,7 +101,7 @@ pub const SCORE_NAN: &str = "ERR resulting score is not a number (NaN)";
 
 /// `ERR wrong number of arguments for 'name' command` (`container|sub` for subcommands).
 pub fn wrong_arity(name: &str) -> Failure {
-    Failure(Cow::Owned(format!("ERR wrong number of arguments for '{}' command", name.to_ascii_lowercase())))
+    Failure::new(format!("ERR wrong number of arguments for '{}' command", name.to_ascii_lowercase()))
 }
 
 /// What C prints of `bytes` with `%.{max}s`.
@@ -110,23 +123,24 @@ pub fn unknown_command<'a>(name: &[u8], arguments: impl Iterator<Item = &'a [u8]
         list.extend_from_slice(cut(argument, room));
         list.extend_from_slice(b"' ");
     }
-    Failure(Cow::Owned(format!(
-        "ERR unknown command '{}', with args beginning with: {}",
-        String::from_utf8_lossy(cut(name, 128)),
-        String::from_utf8_lossy(&list)
-    )))
+    let named = Failure::quoting("ERR unknown command '", cut(name, 128), "', with args beginning with: ");
+    Failure(Cow::Owned([named.text(), &list].concat()))
 }
 
 /// `ERR unknown subcommand 'x'. Try NAME HELP.`
 pub fn unknown_subcommand(container: &str, sub: &[u8]) -> Failure {
-    Failure(Cow::Owned(format!(
-        "ERR unknown subcommand '{}'. Try {} HELP.",
-        String::from_utf8_lossy(cut(sub, 128)),
-        container.to_ascii_uppercase()
-    )))
+    let after = format!("'. Try {} HELP.", container.to_ascii_uppercase());
+    Failure::quoting("ERR unknown subcommand '", cut(sub, 128), &after)
+}
+
+/// `ERR unknown subcommand or wrong number of arguments for 'x'. Try NAME HELP.`: what a subcommand answers to arguments that its
+/// arity lets pass.
+pub fn wrong_subcommand(container: &str, sub: &[u8]) -> Failure {
+    let after = format!("'. Try {} HELP.", container.to_ascii_uppercase());
+    Failure::quoting("ERR unknown subcommand or wrong number of arguments for '", cut(sub, 128), &after)
 }
 
 /// `ERR invalid expire time in 'name' command`.
 pub fn invalid_expire(name: &str) -> Failure {
-    Failure(Cow::Owned(format!("ERR invalid expire time in '{name}' command")))
+    Failure::new(format!("ERR invalid expire time in '{name}' command"))
 }

@@ -72,23 +72,41 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
             run(ctx, command, args).await;
         }
         Ok(None) => ctx.reply.simple("QUEUED"),
-        Err(failure) => {
-            if let Some(multi) = &mut ctx.session.multi {
-                multi.spoil();
-            }
-            ctx.server.stats.note_error(failure.text());
-            // Redis does not count what it cannot find, subcommands among it.
-            if let Some(command) = Table::get().find(&args[0])
-                && (args.len() == 1 || command.has_subcommand_of(&args))
-            {
-                let stats = &ctx.server.stats.commands[command.stats_of(&args)];
-                stats.rejected.fetch_add(1, Ordering::Relaxed);
-            }
-            ctx.reply.error(failure.text());
-        }
+        Err(failure) => reject(ctx, &args, failure),
     }
     settle_reply_mode(ctx, mode, mark);
     ctx.flush_counts();
+}
+
+/// Answers a command that may not run.
+fn reject(ctx: &mut Ctx, args: &Args<'_>, failure: Failure) {
+    let command = Table::get().find(&args[0]);
+    if let Some(multi) = &mut ctx.session.multi {
+        multi.spoil();
+    }
+    let is_exec = command.is_some_and(|command| command.facts.name == "exec");
+    let failure = if is_exec { abort_exec(ctx, args, &failure) } else { failure };
+    ctx.server.stats.note_error(failure.text());
+    // Redis does not count what it cannot find, subcommands among it.
+    if let Some(command) = command
+        && (args.len() == 1 || command.has_subcommand_of(args))
+    {
+        let stats = &ctx.server.stats.commands[command.stats_of(args)];
+        stats.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+    ctx.reply.error(failure.text());
+}
+
+/// EXEC may not run: its transaction, if there is one, is gone all the same, and monitors hear of it
+/// (multi.c, execCommandAbort).
+fn abort_exec(ctx: &mut Ctx, args: &Args<'_>, why: &Failure) -> Failure {
+    ctx.discard();
+    if ctx.server.clients.has_monitors() {
+        crate::commands::monitor::tell(ctx, args);
+    }
+    let text = why.text();
+    let reason = text.strip_prefix(b"ERR ").unwrap_or(text);
+    Failure::quoting("EXECABORT Transaction discarded because of: ", reason, "")
 }
 
 /// Whether a browser may be speaking, which a page made send what looks like commands: no command is called so, and every
@@ -279,7 +297,7 @@ pub(crate) fn account(
             // Half a reply has left: no error can follow it.
             tracing::error!(
                 command = command.facts.name,
-                why = failure.text(),
+                why = %failure.lossy(),
                 "closed in the midst of a reply"
             );
             ctx.session.close_after_reply = true;

@@ -103,7 +103,7 @@ async fn expire_some(server: &Arc<Server>) -> Result<usize, String> {
     let count = found.len();
     let mut ctx = crate::context::Ctx::for_service(server.clone());
     for (place, raw) in found {
-        expire_one(&mut ctx, place, &raw).await.map_err(|e| e.text().to_string())?;
+        expire_one(&mut ctx, place, &raw).await.map_err(|e| e.lossy().into_owned())?;
     }
     Ok(count)
 }

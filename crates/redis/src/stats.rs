@@ -121,9 +121,10 @@ impl Stats {
     }
 
     /// Counts an error reply.
-    pub fn note_error(&self, text: &str) {
+    pub fn note_error(&self, text: impl AsRef<[u8]>) {
         self.error_replies.fetch_add(1, Ordering::Relaxed);
-        let code = text.split(' ').next().unwrap_or_default();
+        let code = text.as_ref().split(|&b| b == b' ').next().unwrap_or_default();
+        let code = &*String::from_utf8_lossy(code);
         let mut errors = self.errors();
         if let Some(count) = errors.get_mut(code) {
             *count += 1;

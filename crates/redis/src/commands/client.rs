@@ -105,7 +105,7 @@ fn client_kind(name: &[u8]) -> Option<bool> {
 }
 
 fn unknown_kind(name: &[u8]) -> Failure {
-    Failure::new(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(name)))
+    Failure::quoting("ERR Unknown client type '", name, "'")
 }
 
 fn list(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
@@ -159,8 +159,7 @@ fn kill(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
                 tests.push(Box::new(move |_| normal));
             } else if args.is(at, "user") {
                 if value != b"default" {
-                    let user = String::from_utf8_lossy(value);
-                    return Err(Failure::new(format!("ERR No such user '{user}'")));
+                    return Err(Failure::quoting("ERR No such user '", value, "'"));
                 }
             } else if args.is(at, "skipme") {
                 skip_me = match value.to_ascii_lowercase().as_slice() {

@@ -87,8 +87,7 @@ async fn hello(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             name = Some(client_name(&args[at + 1])?);
             at += 2;
         } else {
-            let option = String::from_utf8_lossy(&args[at]);
-            return Err(Failure::new(format!("ERR Syntax error in HELLO option '{option}'")));
+            return Err(Failure::quoting("ERR Syntax error in HELLO option '", &args[at], "'"));
         }
     }
     if let Some((user, password)) = credentials {
@@ -96,8 +95,8 @@ async fn hello(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     if !ctx.session.is_authenticated {
         return Err(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
-             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> \
+              <pass> option can be used to authenticate the client and select the RESP protocol version at \
              the same time"
                 .into(),
         );

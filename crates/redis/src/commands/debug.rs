@@ -80,7 +80,7 @@ async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         (b"populate", 3..=5) => populate(ctx, &args).await?,
         (b"protocol", 3) => protocol(ctx, &args[2])?,
         (b"error", 3) => {
-            return Err(Failure::new(String::from_utf8_lossy(&args[2]).replace(['\r', '\n'], " ")));
+            return Err(Failure::quoting("", &args[2], ""));
         }
         (b"log", 3) => {
             tracing::warn!(text = %String::from_utf8_lossy(&args[2]), "DEBUG LOG");
@@ -100,10 +100,7 @@ async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         (b"change-repl-id" | b"quicklist-packed-threshold" | b"pause-cron", _) => ctx.reply.ok(),
         (b"help", _) => super::client::help(ctx, HELP),
         _ => {
-            let sub = String::from_utf8_lossy(&args[1]);
-            return Err(Failure::new(format!(
-                "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try DEBUG HELP."
-            )));
+            return Err(errors::wrong_subcommand("debug", &args[1]));
         }
     }
     Ok(())

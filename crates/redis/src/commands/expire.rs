@@ -41,8 +41,7 @@ impl Conditions {
             } else if args.is(at, "lt") {
                 conditions.only_earlier = true;
             } else {
-                let option = String::from_utf8_lossy(&args[at]);
-                return Err(Failure::new(format!("ERR Unsupported option {option}")));
+                return Err(Failure::quoting("ERR Unsupported option ", &args[at], ""));
             }
         }
         if conditions.only_without

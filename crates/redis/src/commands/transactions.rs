@@ -36,11 +36,10 @@ async fn multi(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 }
 
 async fn discard(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
-    if ctx.session.multi.take().is_none() {
+    if ctx.session.multi.is_none() {
         return Err("ERR DISCARD without MULTI".into());
     }
-    ctx.session.client.queued.store(-1, Ordering::Relaxed);
-    ctx.forget_watches();
+    ctx.discard();
     ctx.reply.ok();
     Ok(())
 }
@@ -94,6 +93,13 @@ async fn unwatch(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 impl Ctx {
     fn transaction_memory(&self) -> TransactionMemory {
         TransactionMemory::new(self.server.clone(), self.session.client.clone())
+    }
+
+    /// Forgets the transaction under way, if there is one, and stops watching.
+    pub(crate) fn discard(&mut self) {
+        self.session.multi = None;
+        self.session.client.queued.store(-1, Ordering::Relaxed);
+        self.forget_watches();
     }
 
     /// Stops watching.

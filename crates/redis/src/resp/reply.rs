@@ -86,9 +86,10 @@ impl Reply {
     }
 
     /// An error; `text` starts with its code. Line ends become spaces.
-    pub fn error(&mut self, text: &str) {
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
         self.buf.extend_from_slice(b"-");
-        self.buf.extend(text.bytes().map(|b| if b == b'\r' || b == b'\n' { b' ' } else { b }));
+        self.buf
+            .extend(text.as_ref().iter().copied().map(|b| if b == b'\r' || b == b'\n' { b' ' } else { b }));
         self.buf.extend_from_slice(b"\r\n");
     }
 

@@ -74,6 +74,17 @@ pub struct Client {
     writer: UnixStream,
 }
 
+/// `bytes` as text of which no byte is lost: what is no text is written in hexadecimal.
+fn readable(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) => text.to_string(),
+        Err(_) => bytes
+            .iter()
+            .map(|&b| if b.is_ascii() { char::from(b).to_string() } else { format!("\\x{b:02x}") })
+            .collect(),
+    }
+}
+
 /// A command as RESP.
 pub fn encode(command: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", command.len()).into_bytes();
@@ -138,7 +149,7 @@ impl Client {
         if !line.ends_with(b"\r\n") {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let (kind, text) = (line[0], String::from_utf8_lossy(&line[1..line.len() - 2]).into_owned());
+        let (kind, text) = (line[0], readable(&line[1..line.len() - 2]));
         let count = || text.parse::<i64>().map_err(|_| io::Error::other(format!("bad reply: {text}")));
         Ok(match kind {
             b'+' => Reply::Simple(text),
