@@ -92,12 +92,16 @@ async fn flushall(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 /// Everything acknowledged is durable: SAVE and NOSAVE come to the same, NOW and FORCE too.
 async fn shutdown(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let mut abort = false;
     for at in 1..args.len() {
-        abort |= args.is(at, "abort");
         if !["save", "nosave", "now", "force", "abort"].iter().any(|word| args.is(at, word)) {
             return Err(errors::SYNTAX.into());
         }
+    }
+    let has = |word: &str| (1..args.len()).any(|at| args.is(at, word));
+    let abort = has("abort");
+    let goes_on = has("save") || has("nosave") || has("now") || has("force");
+    if (has("save") && has("nosave")) || (abort && goes_on) {
+        return Err(errors::SYNTAX.into());
     }
     if abort {
         return Err("ERR No shutdown in progress.".into());
