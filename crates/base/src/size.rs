@@ -21,7 +21,7 @@ impl fmt::Display for ParseSizeError {
 impl std::error::Error for ParseSizeError {}
 
 /// Reads a size in bytes: a whole number with an optional unit (B, KiB, MiB, GiB, TiB; K, KB and so on mean
-/// the same powers of 1,024, as Redis's `maxmemory` and most flash tools take them).
+/// the same powers of 1,024). CONFIG SET reads sizes as Redis does, to which `1k` is 1,000.
 pub fn parse_size(input: &str) -> Result<u64, ParseSizeError> {
     let error = || ParseSizeError { input: input.to_string() };
     let text = input.trim();

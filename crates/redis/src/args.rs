@@ -107,15 +107,19 @@ impl<'a> Args<'a> {
         } else if self.is(0, "hello") {
             let at = (2..self.len()).find(|&at| self.is(at, "auth")).map_or(usize::MAX - 3, |at| at + 1);
             at..at + 2
-        } else if self.is(0, "config") && self.is(1, "set") {
-            let at = (2..self.len()).step_by(2).find(|&at| self.is(at, "requirepass"));
-            let at = at.map_or(usize::MAX - 3, |at| at + 1);
-            at..at + 1
         } else {
             0..0
         };
+        let this = *self;
+        let is_set = self.is(0, "config") && self.is(1, "set");
+        // Each, were it given twice.
+        let is_password = move |at: usize| is_set && at > 2 && at % 2 == 1 && this.is(at - 1, "requirepass");
         let arguments = self.iter_from(0).enumerate();
-        arguments.map(move |(at, argument)| if secret.contains(&at) { b"(redacted)" } else { argument })
+        arguments.map(
+            move |(at, argument)| {
+                if secret.contains(&at) || is_password(at) { b"(redacted)" } else { argument }
+            },
+        )
     }
 }
 

@@ -46,7 +46,7 @@ impl DebugAccess {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Clients must give it with AUTH or HELLO; empty: no password.
-    pub password: String,
+    pub password: Vec<u8>,
     /// Connections at a time.
     pub clients_max: u64,
     /// The most that CONFIG SET may make of it: what the process's limit on open files leaves for connections.
@@ -76,7 +76,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            password: String::new(),
+            password: Vec::new(),
             clients_max: 10_000,
             clients_possible: 100_000,
             protected_mode: true,
@@ -96,7 +96,7 @@ impl Default for Options {
 /// What CONFIG SET may change while serving.
 #[derive(Debug)]
 pub struct Settings {
-    password: Mutex<String>,
+    password: Mutex<Vec<u8>>,
     has_password: AtomicBool,
     /// Connections at a time.
     pub clients_max: AtomicU64,
@@ -114,6 +114,8 @@ pub struct Settings {
     pub output_soft_bytes: AtomicU64,
     /// How long it may stay there, in seconds.
     pub output_soft_seconds: AtomicU64,
+    /// The same three of Redis's other classes, replicas and subscribers, which are not there: kept and told.
+    pub output_limits_kept: Mutex<[[u64; 3]; 2]>,
     /// What one client may have sent ahead, in bytes.
     pub query_buffer_bytes_max: AtomicU64,
     /// Up to how many elements Redis keeps sets of integers, sorted sets and hashes in one piece.
@@ -179,6 +181,7 @@ impl Settings {
             output_hard_bytes: AtomicU64::new(0),
             output_soft_bytes: AtomicU64::new(0),
             output_soft_seconds: AtomicU64::new(0),
+            output_limits_kept: Mutex::new([[256 << 20, 64 << 20, 60], [32 << 20, 8 << 20, 60]]),
             query_buffer_bytes_max: AtomicU64::new(1 << 30),
             compact_entries: CompactLimits::new(512, 128, 512),
             compact_bytes: CompactLimits::new(u64::MAX, 64, 64),
@@ -194,23 +197,22 @@ impl Settings {
     }
 
     /// The password; empty: none.
-    pub fn password(&self) -> String {
+    pub fn password(&self) -> Vec<u8> {
         lock(&self.password).clone()
     }
 
     /// Changes the password.
-    pub fn set_password(&self, password: &str) {
-        *lock(&self.password) = password.to_string();
+    pub fn set_password(&self, password: &[u8]) {
+        *lock(&self.password) = password.to_vec();
         self.has_password.store(!password.is_empty(), Ordering::Release);
     }
 
     /// Whether `given` is the password. Takes the same time wherever they differ.
     pub fn password_is(&self, given: &[u8]) -> bool {
         let password = lock(&self.password);
-        let expected = password.as_bytes();
-        let mut difference = u8::from(expected.len() != given.len());
+        let mut difference = u8::from(password.len() != given.len());
         for (i, byte) in given.iter().enumerate() {
-            difference |= byte ^ expected.get(i).copied().unwrap_or(!byte);
+            difference |= byte ^ password.get(i).copied().unwrap_or(!byte);
         }
         difference == 0
     }

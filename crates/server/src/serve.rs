@@ -369,7 +369,7 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         _ => None,
     });
     Ok(pumice_redis::options::Options {
-        password: settings.password.clone().unwrap_or_default(),
+        password: settings.password.clone().unwrap_or_default().into_bytes(),
         clients_max: u64::from(settings.clients_max),
         clients_possible: shared.clients_possible,
         protected_mode: settings.protected_mode,

@@ -10,15 +10,32 @@ use pumice_base::sync::lock;
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
-use crate::errors::{CommandResult, Failure};
+use crate::errors::{self, CommandResult, Failure};
 use crate::options::Settings;
 use crate::server::Server;
 use crate::{glob, handler};
 
-use super::config_values::{KEPT, Value, memory, output_limits, refuse, whole};
+use super::config_values::{
+    FORMER_NAMES, KEPT, Value, memory, name_of_today, output_limits, refuse, refuse_given, whole,
+};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[("config", handler!(config))];
+
+/// Those of [`live`] that may be set, if perhaps only to the value that they have.
+const SETTABLE: &[&str] = &[
+    "appendonly",
+    "client-output-buffer-limit",
+    "client-query-buffer-limit",
+    "maxclients",
+    "maxmemory",
+    "maxmemory-policy",
+    "protected-mode",
+    "requirepass",
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "timeout",
+];
 
 /// The eviction policies that Redis knows, in the order in which it lists them.
 const POLICIES: &[&str] = &[
@@ -32,15 +49,15 @@ const POLICIES: &[&str] = &[
     "noeviction",
 ];
 
-/// The parameter called `name` among the limits of Redis's compact encodings, under its name and its former one.
+/// The parameter called `name` among the limits of Redis's compact encodings.
 fn compact_limit<'a>(settings: &'a Settings, name: &str) -> Option<&'a AtomicU64> {
     let (entries, bytes) = (&settings.compact_entries, &settings.compact_bytes);
     Some(match name {
-        "hash-max-listpack-entries" | "hash-max-ziplist-entries" => &entries.hash,
-        "hash-max-listpack-value" | "hash-max-ziplist-value" => &bytes.hash,
+        "hash-max-listpack-entries" => &entries.hash,
+        "hash-max-listpack-value" => &bytes.hash,
         "set-max-intset-entries" => &entries.set,
-        "zset-max-listpack-entries" | "zset-max-ziplist-entries" => &entries.zset,
-        "zset-max-listpack-value" | "zset-max-ziplist-value" => &bytes.zset,
+        "zset-max-listpack-entries" => &entries.zset,
+        "zset-max-listpack-value" => &bytes.zset,
         _ => return None,
     })
 }
@@ -49,24 +66,27 @@ fn compact_limit<'a>(settings: &'a Settings, name: &str) -> Option<&'a AtomicU64
 const COMPACT_LIMITS: &[&str] = &[
     "hash-max-listpack-entries",
     "hash-max-listpack-value",
-    "hash-max-ziplist-entries",
-    "hash-max-ziplist-value",
     "set-max-intset-entries",
     "zset-max-listpack-entries",
     "zset-max-listpack-value",
-    "zset-max-ziplist-entries",
-    "zset-max-ziplist-value",
 ];
 
 /// Names and values of the parameters that are not kept, in the order of Redis's documentation.
-fn live(server: &Server) -> Vec<(&'static str, String)> {
+fn live(server: &Server) -> Vec<(&'static str, Vec<u8>)> {
     let settings = &server.settings;
     let number = |value: &AtomicU64| value.load(Ordering::Relaxed).to_string();
+    let [slave, pubsub] = *lock(&settings.output_limits_kept);
     let limits = format!(
-        "normal {} {} {} slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+        "normal {} {} {} slave {} {} {} pubsub {} {} {}",
         number(&settings.output_hard_bytes),
         number(&settings.output_soft_bytes),
-        number(&settings.output_soft_seconds)
+        number(&settings.output_soft_seconds),
+        slave[0],
+        slave[1],
+        slave[2],
+        pubsub[0],
+        pubsub[1],
+        pubsub[2],
     );
     let yes_no = |value: bool| if value { "yes" } else { "no" }.to_string();
     let mut all = vec![
@@ -86,43 +106,71 @@ fn live(server: &Server) -> Vec<(&'static str, String)> {
         ("proto-max-bulk-len", crate::resp::parser::BULK_BYTES_MAX.to_string()),
         ("protected-mode", yes_no(settings.protected_mode.load(Ordering::Relaxed))),
         ("replicaof", String::new()),
-        ("requirepass", settings.password()),
-        ("slaveof", String::new()),
         ("slowlog-log-slower-than", settings.slowlog_slower_than_us.load(Ordering::Relaxed).to_string()),
         ("slowlog-max-len", number(&settings.slowlog_entries_max)),
         ("timeout", number(&settings.timeout_seconds)),
     ];
     let limits = COMPACT_LIMITS.iter();
     all.extend(limits.filter_map(|name| Some((*name, number(compact_limit(settings, name)?)))));
+    let mut all: Vec<_> = all.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+    all.push(("requirepass", settings.password()));
     all
 }
 
-fn all(server: &Server) -> Vec<(String, String)> {
-    let kept = lock(&server.settings.kept);
-    let mut all: Vec<(String, String)> =
-        live(server).into_iter().map(|(name, value)| (name.to_string(), value)).collect();
-    for (name, value, _) in KEPT {
-        let set = kept.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        all.push((name.to_string(), set.unwrap_or_else(|| value.to_string())));
+/// The value of a parameter that is only kept.
+pub(super) fn kept(server: &Server, name: &str) -> String {
+    let set = lock(&server.settings.kept);
+    if let Some((_, value)) = set.iter().find(|(known, _)| known == name) {
+        return value.clone();
+    }
+    KEPT.iter().find(|(known, ..)| *known == name).map_or("", |(_, value, _)| value).to_string()
+}
+
+/// All parameters, under their names and their former ones.
+fn all(server: &Server) -> Vec<(&'static str, Vec<u8>)> {
+    let mut all = live(server);
+    all.extend(KEPT.iter().map(|(name, ..)| (*name, kept(server, name).into_bytes())));
+    for (former, name) in FORMER_NAMES {
+        if let Some((_, value)) = all.iter().find(|(known, _)| known == name) {
+            all.push((former, value.clone()));
+        }
     }
     all
 }
 
+/// Answers parameters in the order in which they were asked for, each once: one that is named is called as the client
+/// called it, in any case; the names that a pattern finds are ours.
+fn get(ctx: &mut Ctx, args: &Args<'_>) {
+    let all = all(&ctx.server);
+    let mut found: Vec<(&[u8], &[u8])> = Vec::new();
+    for wanted in args.iter_from(2) {
+        let is_new = |found: &[(&[u8], &[u8])], name: &[u8]| {
+            !found.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+        };
+        if wanted.iter().any(|b| b"[*?".contains(b)) {
+            let pattern = wanted.to_ascii_lowercase();
+            for (name, value) in &all {
+                if is_new(&found, name.as_bytes()) && glob::matches(&pattern, name.as_bytes()) {
+                    found.push((name.as_bytes(), value));
+                }
+            }
+        } else if let Some((_, value)) =
+            all.iter().find(|(name, _)| wanted.eq_ignore_ascii_case(name.as_bytes()))
+            && is_new(&found, wanted)
+        {
+            found.push((wanted, value));
+        }
+    }
+    ctx.reply.map(found.len());
+    for (name, value) in found {
+        ctx.reply.bulk(name);
+        ctx.reply.bulk(value);
+    }
+}
+
 async fn config(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     match args[1].to_ascii_lowercase().as_slice() {
-        b"get" => {
-            let all = all(&ctx.server);
-            let wanted: Vec<Vec<u8>> = args.iter_from(2).map(<[u8]>::to_ascii_lowercase).collect();
-            let found: Vec<_> = all
-                .into_iter()
-                .filter(|(name, _)| wanted.iter().any(|pattern| glob::matches(pattern, name.as_bytes())))
-                .collect();
-            ctx.reply.map(found.len());
-            for (name, value) in found {
-                ctx.reply.bulk(name.as_bytes());
-                ctx.reply.bulk(value.as_bytes());
-            }
-        }
+        b"get" => get(ctx, &args),
         b"set" => {
             set(&ctx.server, &args)?;
             ctx.reply.ok();
@@ -152,35 +200,51 @@ async fn config(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
-/// Sets all parameters, or none when one cannot be.
+/// Sets all parameters, or none when one cannot be (config.c, configSetCommand).
 fn set(server: &Server, args: &Args<'_>) -> CommandResult {
     if !args.len().is_multiple_of(2) {
-        return Err(crate::errors::wrong_arity("config|set"));
+        return Err(errors::SYNTAX.into());
     }
-    let mut pairs: Vec<(String, String)> = Vec::new();
-    for at in (2..args.len()).step_by(2) {
-        let name = String::from_utf8_lossy(&args[at]).to_ascii_lowercase();
-        let value = String::from_utf8_lossy(&args[at + 1]).into_owned();
-        if pairs.iter().any(|(known, _)| *known == name) {
-            return Err(refuse(&name, "duplicate parameter"));
-        }
-        pairs.push((name, value));
-    }
+    let all = all(server);
+    let mut pairs: Vec<(&'static str, &[u8])> = Vec::new();
     // Names first, as Redis does: what is wrong with a value is told only of parameters that could be set.
-    for (name, value) in &mut pairs {
-        *value = check(server, name, value)?;
+    for at in (2..args.len()).step_by(2) {
+        let given = &args[at];
+        let known =
+            all.iter().map(|(name, _)| *name).find(|name| given.eq_ignore_ascii_case(name.as_bytes()));
+        let Some(name) = known else {
+            let why = "ERR Unknown option or number of arguments for CONFIG SET - '";
+            return Err(Failure::quoting(why, given, "'"));
+        };
+        let today = name_of_today(name);
+        let is_settable = SETTABLE.contains(&today) || COMPACT_LIMITS.contains(&today);
+        if !is_settable && !KEPT.iter().any(|(kept, ..)| *kept == today) {
+            return Err(refuse_given(given, "can't set immutable config"));
+        }
+        if pairs.iter().any(|(before, _)| *before == name) {
+            return Err(refuse_given(given, "duplicate parameter"));
+        }
+        pairs.push((name, &args[at + 1]));
     }
+    let mut checked = Vec::with_capacity(pairs.len());
     for (name, value) in pairs {
-        apply(server, &name, &value);
+        checked.push((name_of_today(name), check(server, name, value)?));
+    }
+    for (name, value) in checked {
+        apply(server, name, &value);
     }
     Ok(())
 }
 
-/// The value as it is kept.
-fn check(server: &Server, name: &str, value: &str) -> Result<String, Failure> {
-    let kept = KEPT.iter().find(|(known, ..)| *known == name).map(|(.., kind)| kind);
-    match name {
-        "requirepass" => Ok(value.to_string()),
+/// The value as it is kept, of a parameter that may be set.
+fn check(server: &Server, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> {
+    let today = name_of_today(name);
+    if today == "requirepass" {
+        return Ok(value.to_vec());
+    }
+    // Nothing else takes what is no text.
+    let value = &*String::from_utf8_lossy(value);
+    let checked = match today {
         "protected-mode" => Value::YesNo.check(name, value),
         "maxclients" => {
             let wanted = Value::Whole(1, i64::from(u32::MAX)).check(name, value)?;
@@ -197,10 +261,10 @@ fn check(server: &Server, name: &str, value: &str) -> Result<String, Failure> {
         "slowlog-log-slower-than" => Value::Whole(-1, i64::MAX).check(name, value),
         "client-output-buffer-limit" => output_limits(value).map(|_| value.to_string()),
         "maxmemory-policy" => Value::OneOf(POLICIES).check(name, value),
-        _ if COMPACT_LIMITS.contains(&name) && name.ends_with("-value") => {
+        _ if COMPACT_LIMITS.contains(&today) && today.ends_with("-value") => {
             Value::Memory(0).check(name, value)
         }
-        _ if COMPACT_LIMITS.contains(&name) => Value::Whole(0, i64::MAX).check(name, value),
+        _ if COMPACT_LIMITS.contains(&today) => Value::Whole(0, i64::MAX).check(name, value),
         "appendonly" => {
             let word = Value::YesNo.check(name, value)?;
             let why = "every write is kept without such a file; how soon it is safe is chosen at start (--durability)";
@@ -209,32 +273,30 @@ fn check(server: &Server, name: &str, value: &str) -> Result<String, Failure> {
         "maxmemory" => {
             let bytes = Value::Memory(0).check(name, value)?;
             let budget = server.options.memory_bytes;
-            if bytes == budget.to_string() {
-                return Ok(bytes);
-            }
             let why = format!(
                 "memory is chosen at start (--memory, {budget} bytes now); data may exceed it, and nothing is evicted"
             );
-            Err(refuse(name, &why))
+            if bytes == budget.to_string() { Ok(bytes) } else { Err(refuse(name, &why)) }
         }
-        _ => match kept {
-            Some(kind) => kind.check(name, value),
-            None if live(server).iter().any(|(known, _)| *known == name) => {
-                Err(refuse(name, "can't set immutable config"))
-            }
-            None => Err(Failure::new(format!(
-                "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
-            ))),
+        _ => match KEPT.iter().find(|(known, ..)| *known == today) {
+            Some((.., kind)) => kind.check(name, value),
+            None => Err(refuse(name, "can't set immutable config")),
         },
-    }
+    };
+    checked.map(String::into_bytes)
 }
 
 fn policy(value: &str) -> Option<&'static str> {
     POLICIES.iter().find(|known| known.eq_ignore_ascii_case(value)).copied()
 }
 
-fn apply(server: &Server, name: &str, value: &str) {
+fn apply(server: &Server, name: &str, value: &[u8]) {
     let settings = &server.settings;
+    if name == "requirepass" {
+        settings.set_password(value);
+        return;
+    }
+    let value = &*String::from_utf8_lossy(value);
     let store = |into: &AtomicU64| {
         if let Some(parsed) = memory(value) {
             into.store(parsed, Ordering::Relaxed);
@@ -246,7 +308,6 @@ fn apply(server: &Server, name: &str, value: &str) {
         }
     };
     match name {
-        "requirepass" => settings.set_password(value),
         "protected-mode" => {
             settings.protected_mode.store(value.eq_ignore_ascii_case("yes"), Ordering::Relaxed)
         }
@@ -256,10 +317,14 @@ fn apply(server: &Server, name: &str, value: &str) {
         "slowlog-log-slower-than" => store_signed(&settings.slowlog_slower_than_us),
         "client-query-buffer-limit" => store(&settings.query_buffer_bytes_max),
         "client-output-buffer-limit" => {
-            if let Ok(Some([hard, soft, seconds])) = output_limits(value) {
+            let Ok([normal, slave, pubsub]) = output_limits(value) else { return };
+            if let Some([hard, soft, seconds]) = normal {
                 settings.output_hard_bytes.store(hard, Ordering::Relaxed);
                 settings.output_soft_bytes.store(soft, Ordering::Relaxed);
                 settings.output_soft_seconds.store(seconds, Ordering::Relaxed);
+            }
+            for (kept, set) in lock(&settings.output_limits_kept).iter_mut().zip([slave, pubsub]) {
+                *kept = set.unwrap_or(*kept);
             }
         }
         "appendonly" | "maxmemory" => {}

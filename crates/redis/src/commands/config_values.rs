@@ -1,7 +1,5 @@
 //! What CONFIG SET takes as the value of a parameter, in Redis's terms (config.c), and how it is kept.
 
-use pumice_base::size::parse_size;
-
 use crate::errors::Failure;
 use crate::number;
 
@@ -13,6 +11,12 @@ pub(super) enum Value {
     Whole(i64, i64),
     /// Bytes, with a unit if wanted; at least so many.
     Memory(u64),
+    /// A C `int` that is not negative, and kept as the nearest between these.
+    Clamped(i64, i64),
+    /// Bytes of a backlog, of which Redis has no shorter ones than 16 KiB.
+    Backlog,
+    /// What Redis takes for the process's standing with the kernel's killer; two words mean the same.
+    OomScore,
     /// One of these words.
     OneOf(&'static [&'static str]),
     /// Bytes, or a percentage of maxmemory.
@@ -27,39 +31,68 @@ const INT_MAX: i64 = i32::MAX as i64;
 
 /// Parameters that mean nothing here, with the values that Redis starts with.
 pub(super) const KEPT: &[(&str, &str, Value)] = &[
+    ("active-expire-effort", "1", Value::Whole(1, 10)),
     ("activedefrag", "no", Value::YesNo),
+    ("activerehashing", "yes", Value::YesNo),
     ("appendfsync", "always", Value::OneOf(&["everysec", "always", "no"])),
     ("auto-aof-rewrite-percentage", "100", Value::INT),
+    ("busy-reply-threshold", "5000", Value::Whole(0, i64::MAX)),
     ("close-on-oom", "yes", Value::YesNo),
     ("dynamic-hz", "yes", Value::YesNo),
-    ("hz", "10", Value::INT),
+    ("hz", "10", Value::Clamped(1, 500)),
     ("latency-monitor-threshold", "0", Value::Whole(0, i64::MAX)),
+    ("latency-tracking", "yes", Value::YesNo),
     ("lazyfree-lazy-eviction", "no", Value::YesNo),
     ("lazyfree-lazy-expire", "no", Value::YesNo),
     ("lazyfree-lazy-server-del", "no", Value::YesNo),
     ("lazyfree-lazy-user-del", "no", Value::YesNo),
     ("lazyfree-lazy-user-flush", "no", Value::YesNo),
+    ("lfu-log-factor", "10", Value::INT),
     ("list-compress-depth", "0", Value::INT),
     ("list-max-listpack-size", "-2", Value::Whole(-INT_MAX - 1, INT_MAX)),
-    ("list-max-ziplist-size", "-2", Value::Whole(-INT_MAX - 1, INT_MAX)),
     ("loglevel", "notice", Value::OneOf(&["debug", "verbose", "notice", "warning"])),
-    ("lua-time-limit", "5000", Value::Whole(0, i64::MAX)),
     ("maxmemory-clients", "0", Value::MemoryOrPercent),
     ("maxmemory-samples", "5", Value::Whole(1, INT_MAX)),
     ("min-replicas-to-write", "0", Value::INT),
     ("notify-keyspace-events", "", Value::Events),
+    ("oom-score-adj", "no", Value::OomScore),
     ("rdbcompression", "yes", Value::YesNo),
+    ("repl-backlog-size", "1048576", Value::Backlog),
+    ("replica-read-only", "yes", Value::YesNo),
     ("save", "", Value::Save),
     ("stop-writes-on-bgsave-error", "yes", Value::YesNo),
     ("tcp-keepalive", "300", Value::INT),
 ];
+
+/// Former names of parameters, each with the name that it has now. One value, two names.
+pub(super) const FORMER_NAMES: &[(&str, &str)] = &[
+    ("hash-max-ziplist-entries", "hash-max-listpack-entries"),
+    ("hash-max-ziplist-value", "hash-max-listpack-value"),
+    ("list-max-ziplist-size", "list-max-listpack-size"),
+    ("lua-time-limit", "busy-reply-threshold"),
+    ("min-slaves-to-write", "min-replicas-to-write"),
+    ("slave-read-only", "replica-read-only"),
+    ("slaveof", "replicaof"),
+    ("zset-max-ziplist-entries", "zset-max-listpack-entries"),
+    ("zset-max-ziplist-value", "zset-max-listpack-value"),
+];
+
+/// The name that the parameter called `name` has now.
+pub(super) fn name_of_today(name: &str) -> &str {
+    FORMER_NAMES.iter().find(|(former, _)| *former == name).map_or(name, |(_, today)| today)
+}
 
 /// Redis's letters of events: `A` stands for the first [`EVENTS_ALL`] of them.
 const EVENTS: &str = "g$lshzxetdnKEm";
 const EVENTS_ALL: usize = 10;
 
 pub(super) fn refuse(name: &str, why: &str) -> Failure {
-    Failure::new(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
+    refuse_given(name.as_bytes(), why)
+}
+
+/// [`refuse`], with the name as the client wrote it: Redis tells so what it finds before it looks at values.
+pub(super) fn refuse_given(name: &[u8], why: &str) -> Failure {
+    Failure::quoting("ERR CONFIG SET failed (possibly related to argument '", name, &format!("') - {why}"))
 }
 
 /// A whole number.
@@ -67,9 +100,22 @@ pub(super) fn whole(value: &str) -> Option<i64> {
     number::parse_int(value.as_bytes())
 }
 
-/// Bytes, with a unit if there is one.
+/// Bytes, with a unit if there is one (util.c, memtoull): powers of 1,000 or, with a `b` behind, of 1,024. A unit without a
+/// number, and no number at all, is 0.
 pub(super) fn memory(value: &str) -> Option<u64> {
-    parse_size(value).ok().filter(|&bytes| i64::try_from(bytes).is_ok())
+    let (digits, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len()));
+    let unit = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" => 1000,
+        "kb" => 1 << 10,
+        "m" => 1_000_000,
+        "mb" => 1 << 20,
+        "g" => 1_000_000_000,
+        "gb" => 1 << 30,
+        _ => return None,
+    };
+    let number: u64 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    number.checked_mul(unit)
 }
 
 impl Value {
@@ -94,9 +140,23 @@ impl Value {
             },
             Self::Memory(min) => match memory(value) {
                 None => Err(refuse(name, "argument must be a memory value")),
-                Some(bytes) if bytes < min => Err(refuse(name, &between(min, i64::MAX))),
+                Some(bytes) if bytes < min || i64::try_from(bytes).is_err() => {
+                    Err(refuse(name, &between(min, i64::MAX)))
+                }
                 Some(bytes) => Ok(bytes.to_string()),
             },
+            Self::Clamped(min, max) => {
+                let number = Self::INT.check(name, value)?;
+                Ok(whole(&number).unwrap_or(min).clamp(min, max).to_string())
+            }
+            Self::Backlog => {
+                let bytes = Self::Memory(1).check(name, value)?;
+                Ok(memory(&bytes).unwrap_or(0).max(16 << 10).to_string())
+            }
+            Self::OomScore => {
+                let word = Self::OneOf(&["no", "yes", "relative", "absolute"]).check(name, value)?;
+                Ok(if word == "relative" { "yes".to_string() } else { word })
+            }
             Self::OneOf(words) => {
                 let known = words.iter().find(|known| known.eq_ignore_ascii_case(value));
                 let why = || format!("argument(s) must be one of the following: {}", words.join(", "));
@@ -106,7 +166,7 @@ impl Value {
                 let percent = value.strip_suffix('%').map(|percent| whole(percent).filter(|&n| n >= 0));
                 match percent {
                     Some(Some(percent)) if percent <= 100 => Ok(format!("{percent}%")),
-                    Some(Some(_)) => Err(refuse(name, "argument must be between 0 and 100 inclusive")),
+                    Some(Some(_)) => Err(refuse(name, "percentage argument must be less or equal to 100")),
                     Some(None) => Err(refuse(name, "argument must be a memory or percent value")),
                     None => memory(value)
                         .map(|bytes| bytes.to_string())
@@ -140,24 +200,28 @@ fn events(value: &str) -> Option<String> {
     Some(told)
 }
 
-/// Hard limit, soft limit and seconds of normal clients, if `value` speaks of them.
-pub(super) fn output_limits(value: &str) -> Result<Option<[u64; 3]>, Failure> {
+/// Hard limit, soft limit and seconds of a class of clients, if `value` speaks of it.
+pub(super) type OutputLimits = Option<[u64; 3]>;
+
+/// The limits of normal clients, replicas and subscribers.
+pub(super) fn output_limits(value: &str) -> Result<[OutputLimits; 3], Failure> {
     let name = "client-output-buffer-limit";
     let words: Vec<&str> = value.split_whitespace().collect();
     if words.is_empty() || !words.len().is_multiple_of(4) {
         return Err(refuse(name, "Wrong number of arguments in buffer limit configuration."));
     }
     let wrong = || refuse(name, "Error in hard, soft or soft_seconds setting in buffer limit configuration.");
-    let mut normal = None;
+    let mut limits = [None; 3];
     for class in words.chunks(4) {
-        if !["normal", "slave", "replica", "pubsub"].contains(&class[0].to_ascii_lowercase().as_str()) {
-            return Err(refuse(name, "Invalid client class specified in buffer limit configuration."));
-        }
+        let limits = match class[0].to_ascii_lowercase().as_str() {
+            "normal" => &mut limits[0],
+            "slave" | "replica" => &mut limits[1],
+            "pubsub" => &mut limits[2],
+            _ => return Err(refuse(name, "Invalid client class specified in buffer limit configuration.")),
+        };
         let (hard, soft) = (memory(class[1]).ok_or_else(wrong)?, memory(class[2]).ok_or_else(wrong)?);
         let seconds = whole(class[3]).and_then(|n| u64::try_from(n).ok()).ok_or_else(wrong)?;
-        if class[0].eq_ignore_ascii_case("normal") {
-            normal = Some([hard, soft, seconds]);
-        }
+        *limits = Some([hard, soft, seconds]);
     }
-    Ok(normal)
+    Ok(limits)
 }

@@ -125,7 +125,7 @@ fn parameters_are_refused_as_redis_refuses_them() {
     check("> CONFIG SET appendonly YES protected-mode YES maxmemory 256mb\nOK");
     let twice = refused("maxmemory", "duplicate parameter");
     check(&format!("> CONFIG SET maxmemory 10000001 maxmemory 10000002\n{twice}"));
-    check("> CONFIG GET maxmemory appendonly\n[\"appendonly\", \"yes\", \"maxmemory\", \"268435456\"]");
+    check("> CONFIG GET maxmemory appendonly\n[\"maxmemory\", \"268435456\", \"appendonly\", \"yes\"]");
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn too_many_clients_are_turned_away() {
 
 #[test]
 fn strangers_before_auth_may_send_little() {
-    let options = Options { password: "secret".to_string(), port: 0, ..Options::default() };
+    let options = Options { password: b"secret".to_vec(), port: 0, ..Options::default() };
     let server = TestServer::with(Setup { options, ..Setup::default() });
     let mut client = server.client();
     assert_eq!(client.line("GET k").to_string(), "(error) NOAUTH Authentication required.");

@@ -156,7 +156,11 @@ fn parameters_are_read_by_pattern_and_set_all_or_none() {
         > CONFIG SET timeout 10 slowlog-max-len 5
         OK
         > CONFIG GET TIMEOUT
-        ["timeout", "10"]
+        ["TIMEOUT", "10"]
+        > CONFIG GET timeout MaxClients maxclients tim* TIMEOUT hz timeout
+        ["timeout", "10", "MaxClients", "10000", "hz", "10"]
+        > CONFIG GET maxclient[s] MAXCLIENTS
+        ["maxclients", "10000"]
         > CONFIG SET timeout 20 nosuch 1
         (error) ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'
         > CONFIG SET timeout 20 maxclients many
@@ -169,6 +173,18 @@ fn parameters_are_read_by_pattern_and_set_all_or_none() {
         ["timeout", "10"]
         > CONFIG SET timeout
         (error) ERR wrong number of arguments for 'config|set' command
+        > CONFIG SET timeout 20 hz
+        (error) ERR syntax error
+        > CONFIG SET timeout abc NoSuch 5 port 1
+        (error) ERR Unknown option or number of arguments for CONFIG SET - 'NoSuch'
+        > CONFIG SET TimeOut abc
+        (error) ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer
+        > CONFIG SET timeout abc Port 1
+        (error) ERR CONFIG SET failed (possibly related to argument 'Port') - can't set immutable config
+        > CONFIG SET timeout abc TIMEOUT 1
+        (error) ERR CONFIG SET failed (possibly related to argument 'TIMEOUT') - duplicate parameter
+        > CONFIG SET "n\xe9" 1
+        (error) ERR Unknown option or number of arguments for CONFIG SET - 'n\xe9'
         > CONFIG SET save "60 1"
         OK
         > CONFIG GET save
@@ -199,7 +215,7 @@ fn values_of_parameters_are_checked_and_kept_as_redis_does() {
         > CONFIG SET appendfsync EverySec loglevel DEBUG rdbcompression NO notify-keyspace-events xEKg
         OK
         > CONFIG GET appendfsync loglevel rdbcompression notify-keyspace-events
-        ["appendfsync", "everysec", "loglevel", "debug", "notify-keyspace-events", "gxKE", "rdbcompression", "no"]
+        ["appendfsync", "everysec", "loglevel", "debug", "rdbcompression", "no", "notify-keyspace-events", "gxKE"]
         > CONFIG SET notify-keyspace-events EKA
         OK
         > CONFIG GET notify-keyspace-events
@@ -211,7 +227,7 @@ fn values_of_parameters_are_checked_and_kept_as_redis_does() {
         > CONFIG SET lazyfree-lazy-user-del maybe
         (error) ERR CONFIG SET failed (possibly related to argument 'lazyfree-lazy-user-del') - argument must be 'yes' or 'no'
         > CONFIG SET maxmemory-clients 500%
-        (error) ERR CONFIG SET failed (possibly related to argument 'maxmemory-clients') - argument must be between 0 and 100 inclusive
+        (error) ERR CONFIG SET failed (possibly related to argument 'maxmemory-clients') - percentage argument must be less or equal to 100
         > CONFIG SET tcp-keepalive -1
         (error) ERR CONFIG SET failed (possibly related to argument 'tcp-keepalive') - argument must be between 0 and 2147483647 inclusive
         > CONFIG SET timeout 100mb
@@ -231,7 +247,7 @@ fn values_of_parameters_are_checked_and_kept_as_redis_does() {
         > CONFIG SET hash-max-listpack-value 1k hash-max-listpack-entries 7
         OK
         > CONFIG GET hash-max-listpack-*
-        ["hash-max-listpack-entries", "7", "hash-max-listpack-value", "1024"]
+        ["hash-max-listpack-entries", "7", "hash-max-listpack-value", "1000"]
         > CONFIG SET hash-max-listpack-entries 1k
         (error) ERR CONFIG SET failed (possibly related to argument 'hash-max-listpack-entries') - argument couldn't be parsed into an integer
         "#,
@@ -527,6 +543,28 @@ fn a_password_asked_for_at_run_time_holds_for_new_clients() {
         (error) NOAUTH Authentication required.
         "#,
     );
+}
+
+#[test]
+fn a_password_is_bytes_and_no_other_bytes_are_it() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let password = b"\xff\xfe pass\0word \xc3".to_vec();
+    let set = [&b"CONFIG"[..], b"SET", b"requirepass", &password, b"timeout", b"0"];
+    assert_eq!(client.call(&set).to_string(), "OK");
+    let told = client.line("CONFIG GET requirepass");
+    assert_eq!(told, Reply::Array(vec![Reply::Bulk(b"requirepass".to_vec()), Reply::Bulk(password.clone())]));
+    let wrong = "(error) WRONGPASS invalid username-password pair or user is disabled.";
+    let replaced = String::from_utf8_lossy(&password).into_owned().into_bytes();
+    let mut other = server.client();
+    for given in [&replaced[..], b"", &password[..password.len() - 1], &[&password[..], b"x"].concat()] {
+        assert_eq!(other.call(&[b"AUTH", given]).to_string(), wrong);
+        assert_eq!(other.call(&[b"HELLO", &b"2"[..], b"AUTH", b"default", given]).to_string(), wrong);
+    }
+    assert_eq!(other.call(&[b"AUTH", &password[..]]).to_string(), "OK");
+    let mut third = server.client();
+    let hello = third.call(&[b"HELLO", &b"2"[..], b"AUTH", b"default", &password]).to_string();
+    assert!(hello.contains("\"proto\""), "{hello}");
 }
 
 #[test]
