@@ -30,7 +30,7 @@ const COMPACT_INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
 pub(super) async fn scan(ctx: &mut Ctx, args: Args<'_>, kind: Type) -> CommandResult {
     let cursor = parse_cursor(&args[2]).ok_or(errors::INVALID_CURSOR)?;
     let held = ctx.latch([&args[1]]).await;
-    let Some(collection) = ctx.collection(&args[1], kind).await? else {
+    let Some(collection) = ctx.collection_to_read(&args[1], kind).await? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
         ctx.reply.array(0);

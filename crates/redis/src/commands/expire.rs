@@ -138,7 +138,9 @@ async fn persist(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 /// When a live key expires: `None` no key, `Some(0)` never.
 async fn expiry(ctx: &mut Ctx, key: &HeadKey) -> Result<Option<u64>, Failure> {
     let meta = ctx.meta(key.place, key.raw()).await?;
-    Ok(meta.map(|meta| meta.expire_ms).filter(|&at| !is_expired(at, ctx.now_ms)))
+    let expiry = meta.map(|meta| meta.expire_ms).filter(|&at| !is_expired(at, ctx.now_ms));
+    ctx.count_look_up(expiry.is_some());
+    Ok(expiry)
 }
 
 async fn answer(ctx: &mut Ctx, args: Args<'_>, show: impl Fn(u64, u64) -> u64) -> CommandResult {

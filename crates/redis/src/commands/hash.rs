@@ -113,7 +113,7 @@ async fn hmget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let count = names.len();
     let values = {
         let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection(&args[1], Type::Hash).await? {
+        match ctx.collection_to_read(&args[1], Type::Hash).await? {
             Some(hash) => {
                 let fields: Vec<_> = names.map(member_field).collect();
                 ctx.elements(&hash, MEMBERS, fields.iter().map(|field| &field[..])).await?
@@ -131,7 +131,7 @@ async fn hmget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 /// Answers with all names, all values, or both.
 async fn list_all(ctx: &mut Ctx, key: &[u8], names: bool, values: bool) -> CommandResult {
     let held = ctx.latch([key]).await;
-    let Some(hash) = ctx.collection(key, Type::Hash).await? else {
+    let Some(hash) = ctx.collection_to_read(key, Type::Hash).await? else {
         if names && values {
             ctx.reply.map(0);
         } else {
@@ -201,7 +201,7 @@ async fn hdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn hexists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     check_member([&args[2]])?;
     let _held = ctx.latch([&args[1]]).await;
-    let found = match ctx.collection(&args[1], Type::Hash).await? {
+    let found = match ctx.collection_to_read(&args[1], Type::Hash).await? {
         Some(hash) => contains(ctx, &hash, &[&args[2]]).await?[0],
         None => false,
     };
@@ -210,7 +210,7 @@ async fn hexists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn hlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let count = ctx.collection(&args[1], Type::Hash).await?.map_or(0, |hash| hash.count);
+    let count = ctx.collection_to_read(&args[1], Type::Hash).await?.map_or(0, |hash| hash.count);
     ctx.reply.count(count);
     Ok(())
 }
@@ -218,7 +218,7 @@ async fn hlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn hstrlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     check_member([&args[2]])?;
     let _held = ctx.latch([&args[1]]).await;
-    let len = match ctx.collection(&args[1], Type::Hash).await? {
+    let len = match ctx.collection_to_read(&args[1], Type::Hash).await? {
         Some(hash) => ctx.element_len(&hash, MEMBERS, &member_field(&args[2])).await?.unwrap_or(0),
         None => 0,
     };
@@ -285,7 +285,7 @@ async fn hincrbyfloat(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn hrandfield(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if args.len() == 2 {
         let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection(&args[1], Type::Hash).await? {
+        match ctx.collection_to_read(&args[1], Type::Hash).await? {
             Some(hash) => {
                 let (field, _) = sample::one(ctx, &hash, Want::Keys).await?;
                 ctx.reply.bulk_bytes(member_of(&field));
@@ -296,7 +296,7 @@ async fn hrandfield(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     let (count, with_values) = sample::parse_count(&args, "withvalues")?;
     let held = ctx.latch([&args[1]]).await;
-    let Some(hash) = ctx.collection(&args[1], Type::Hash).await? else {
+    let Some(hash) = ctx.collection_to_read(&args[1], Type::Hash).await? else {
         ctx.reply.array(0);
         return Ok(());
     };

@@ -62,7 +62,9 @@ async fn exists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut count = 0;
     for key in args.iter_from(1) {
         let key = ctx.key(key);
-        count += u64::from(ctx.exists(&key).await?);
+        let found = ctx.exists(&key).await?;
+        ctx.count_look_up(found);
+        count += u64::from(found);
     }
     drop(held);
     ctx.reply.count(count);
@@ -72,6 +74,7 @@ async fn exists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn kind(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let key = ctx.key(&args[1]);
     let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
+    ctx.count_look_up(meta.is_some());
     ctx.reply.simple(meta.and_then(|meta| Type::from_tag(meta.tag)).map_or("none", Type::name));
     Ok(())
 }

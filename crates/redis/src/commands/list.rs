@@ -60,6 +60,14 @@ pub(super) async fn open(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Collection>
     }
 }
 
+/// [`open`] for what Redis looks up to read.
+pub(super) async fn open_to_read(ctx: &mut Ctx, key: &[u8]) -> Result<Option<Collection>, Failure> {
+    match ctx.collection_to_read(key, Type::List).await? {
+        Some(list) => whole(ctx, list).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 /// `list`, with any shift completed that a crash interrupted. Hold the latch.
 pub(super) async fn whole(ctx: &mut Ctx, list: Collection) -> Result<Collection, Failure> {
     if list_shift::is_interrupted(&list) { list_shift::complete(ctx, list).await } else { Ok(list) }
@@ -233,7 +241,7 @@ async fn rpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn llen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let mut list = ctx.collection(&args[1], Type::List).await?;
+    let mut list = ctx.collection_to_read(&args[1], Type::List).await?;
     if list.as_ref().is_some_and(list_shift::is_interrupted) {
         // An LREM counts down as it goes; one that is under way has the latch.
         let _held = ctx.latch([&args[1]]).await;
@@ -251,7 +259,7 @@ fn stored_index(list: &Collection, index: i64) -> Option<i64> {
 
 async fn lindex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
-    let Some(list) = open(ctx, &args[1]).await? else {
+    let Some(list) = open_to_read(ctx, &args[1]).await? else {
         ctx.reply.null();
         return Ok(());
     };
@@ -280,7 +288,7 @@ async fn lset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn lrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let (start, stop) = (args.int(2)?, args.int(3)?);
     let held = ctx.latch([&args[1]]).await;
-    let list = open(ctx, &args[1]).await?;
+    let list = open_to_read(ctx, &args[1]).await?;
     let range = list.and_then(|list| clamp_range(start, stop, list.count).map(|range| (list, range)));
     let Some((list, (start, stop))) = range else {
         ctx.reply.array(0);

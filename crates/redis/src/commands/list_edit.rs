@@ -4,7 +4,7 @@ use pumice_kv::Direction;
 
 use super::build::Builder;
 use super::collection::{clamp_range, commit_piece, is_piece};
-use super::list::{open, read, remove};
+use super::list::{open, open_to_read, read, remove};
 use super::list_shift::{self, Shift};
 use crate::args::Args;
 use crate::command::Row;
@@ -182,7 +182,7 @@ impl Search {
 async fn lpos(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let search = Search::parse(&args)?;
     let held = ctx.latch([&args[1]]).await;
-    let list = open(ctx, &args[1]).await?;
+    let list = open_to_read(ctx, &args[1]).await?;
     let mut places = Vec::new();
     if let Some(list) = list {
         let direction = if search.rank < 0 { Direction::Backward } else { Direction::Forward };

@@ -68,7 +68,10 @@ pub(super) async fn open(
     let mut opened = Vec::with_capacity(keys.len());
     for key in keys {
         let key = ctx.key(key);
-        opened.push(match ctx.head(&key).await? {
+        let head = ctx.head(&key).await?;
+        // Also for what stores the result: the inputs are read.
+        ctx.count_look_up(head.is_some());
+        opened.push(match head {
             None => None,
             Some(Head::Collection(collection)) if kinds.contains(&collection.kind) => Some(collection),
             Some(_) => return Err(errors::WRONG_TYPE.into()),

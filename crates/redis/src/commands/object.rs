@@ -87,7 +87,9 @@ async fn object(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         return Ok(());
     }
     let key = ctx.key(&args[2]);
-    let Some(encoding) = encoding(ctx, &key).await? else {
+    let encoding = encoding(ctx, &key).await?;
+    ctx.count_look_up(encoding.is_some());
+    let Some(encoding) = encoding else {
         ctx.reply.null();
         return Ok(());
     };

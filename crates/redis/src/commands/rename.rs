@@ -88,6 +88,7 @@ async fn copy(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let in_the_way = ctx.entry(to.place, to.raw()).await?;
     let is_taken = in_the_way.as_ref().is_some_and(|entry| !is_expired(entry.expire_ms, ctx.now_ms));
     let stored = stored.filter(|entry| !is_expired(entry.expire_ms, ctx.now_ms));
+    ctx.count_look_up(stored.is_some());
     let (Some(stored), true) = (stored, replace || !is_taken) else {
         ctx.reply.flag(false);
         return Ok(());

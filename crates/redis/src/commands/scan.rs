@@ -65,8 +65,13 @@ async fn scan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             break;
         }
         looked_at += 1;
+        let is_named = pattern.is_none_or(|pattern| glob::matches(pattern, &key));
+        if is_named && !any_kind {
+            // Redis looks up the key to learn its type.
+            ctx.count_look_up(true);
+        }
         let fits = any_kind || (kind.is_some() && kind == Type::from_tag(entry.tag));
-        if fits && pattern.is_none_or(|pattern| glob::matches(pattern, &key)) {
+        if fits && is_named {
             found.push(key);
         }
     }

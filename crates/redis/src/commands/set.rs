@@ -98,7 +98,7 @@ async fn smismember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let members: Vec<&[u8]> = args.iter_from(2).collect();
     let found = {
         let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection(&args[1], Type::Set).await? {
+        match ctx.collection_to_read(&args[1], Type::Set).await? {
             Some(set) => contains(ctx, &set, &members).await?,
             None => vec![false; members.len()],
         }
@@ -113,7 +113,7 @@ async fn smismember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 /// Answers with every member.
 pub(super) async fn reply_all(ctx: &mut Ctx, key: &[u8]) -> CommandResult {
     let held = ctx.latch([key]).await;
-    let Some(set) = ctx.collection(key, Type::Set).await? else {
+    let Some(set) = ctx.collection_to_read(key, Type::Set).await? else {
         ctx.reply.set(0);
         return Ok(());
     };
@@ -135,7 +135,7 @@ async fn smembers(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn scard(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let count = ctx.collection(&args[1], Type::Set).await?.map_or(0, |set| set.count);
+    let count = ctx.collection_to_read(&args[1], Type::Set).await?.map_or(0, |set| set.count);
     ctx.reply.count(count);
     Ok(())
 }
@@ -158,6 +158,10 @@ async fn spop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         return Ok(());
     };
     let wanted = count.map_or(1, |count| count as u64).min(set.count);
+    if count.is_some_and(|count| count as u64 >= set.count) {
+        // Redis answers all that there is as a union of one set, whose look-up it counts.
+        ctx.count_look_up(true);
+    }
     let drawn = match count {
         Some(_) => sample::distinct(ctx, &set, wanted, Want::Keys).await?,
         None => vec![sample::one(ctx, &set, Want::Keys).await?],
@@ -191,7 +195,7 @@ async fn spop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn srandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if args.len() == 2 {
         let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection(&args[1], Type::Set).await? {
+        match ctx.collection_to_read(&args[1], Type::Set).await? {
             Some(set) => {
                 let (field, _) = sample::one(ctx, &set, Want::Keys).await?;
                 ctx.reply.bulk_bytes(member_of(&field));
@@ -205,7 +209,7 @@ async fn srandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     let (count, _) = sample::parse_count(&args, "")?;
     let held = ctx.latch([&args[1]]).await;
-    let Some(set) = ctx.collection(&args[1], Type::Set).await? else {
+    let Some(set) = ctx.collection_to_read(&args[1], Type::Set).await? else {
         ctx.reply.array(0);
         return Ok(());
     };

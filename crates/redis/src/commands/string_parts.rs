@@ -77,7 +77,7 @@ fn range_of(start: i64, end: i64, len: u64) -> Option<(u64, u64)> {
 async fn getrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let (start, end) = (args.int(2)?, args.int(3)?);
     let key = ctx.key(&args[1]);
-    let found = ctx.string(&key).await?;
+    let found = ctx.string_to_read(&key).await?;
     let range = found.as_ref().and_then(|found| range_of(start, end, found.entry.value_len()));
     match (found, range) {
         (Some(found), Some((from, to))) => match &found.entry.large {

@@ -109,6 +109,21 @@ impl Ctx {
         Ok(end)
     }
 
+    /// The string at `key` as [`Ctx::string`] gives it, for what Redis looks up to read: the statistics count it, whatever the key
+    /// holds.
+    pub(crate) async fn string_to_read(&mut self, key: &HeadKey) -> Result<Option<StringHead>, Failure> {
+        let entry = self.entry(key.place, key.raw()).await?;
+        self.string_of_read(entry)
+    }
+
+    /// [`Ctx::string_of`], counted.
+    fn string_of_read(&mut self, entry: Option<Entry>) -> Result<Option<StringHead>, Failure> {
+        let found = self.string_of(entry);
+        self.count_look_up(!matches!(found, Ok(None)));
+        found
+    }
+
+    /// Counts a look-up of a key for reading, as Redis's lookupKeyRead does.
     pub(crate) fn count_look_up(&mut self, found: bool) {
         self.run.hits += u64::from(found);
         self.run.misses += u64::from(!found);
@@ -134,23 +149,22 @@ fn get_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         Peek::Absent => (None, Ok(false)),
     };
     ctx.depend_on(key.place, seq);
+    ctx.count_look_up(answer != Ok(false));
     match answer {
         Err(error) => return Fast::Fail(error.into()),
         Ok(true) => {}
         Ok(false) => ctx.reply.null(),
     }
-    ctx.count_look_up(answer == Ok(true));
     Fast::Done
 }
 
 async fn get(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let key = ctx.key(&args[1]);
-    let found = ctx.string(&key).await?;
+    let found = ctx.string_to_read(&key).await?;
     reply_string(ctx, key.place, found).await
 }
 
 async fn reply_string(ctx: &mut Ctx, place: Place, found: Option<StringHead>) -> CommandResult {
-    ctx.count_look_up(found.is_some());
     match found {
         Some(string) => ctx.reply_entry(place, string.entry).await,
         None => {
@@ -171,7 +185,7 @@ pub(crate) async fn answer_cold_gets(
     let each = nanos / results.len().max(1) as u64;
     for (place, result) in results {
         let mark = ctx.reply.mark();
-        let answered = match result.and_then(|entry| ctx.string_of(entry)) {
+        let answered = match result.and_then(|entry| ctx.string_of_read(entry)) {
             Ok(found) => reply_string(ctx, place, found).await,
             Err(failure) => Err(failure),
         };
@@ -325,7 +339,7 @@ async fn set(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let stored = if options.get { ctx.entry(key.place, key.raw()).await? } else { None };
-    let old = if options.get { ctx.string_of(stored)? } else { None };
+    let old = if options.get { ctx.string_of_read(stored)? } else { None };
     let done = store(ctx, &args, &key, 2, &options).await?;
     if options.get {
         return reply_string(ctx, key.place, old).await;
@@ -426,7 +440,7 @@ async fn set_for(ctx: &mut Ctx, args: Args<'_>, in_seconds: bool, name: &str) ->
 async fn getset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
-    let old = ctx.string(&key).await?;
+    let old = ctx.string_to_read(&key).await?;
     store(ctx, &args, &key, 2, &PLAIN).await?;
     reply_string(ctx, key.place, old).await
 }
@@ -434,7 +448,7 @@ async fn getset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn getdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
-    let found = ctx.string(&key).await?;
+    let found = ctx.string_to_read(&key).await?;
     if let Some(string) = &found {
         let mut change = ctx.change();
         change.delete_head(&key, string.expire_ms);
@@ -461,7 +475,7 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
-    let found = ctx.string(&key).await?;
+    let found = ctx.string_to_read(&key).await?;
     let expiry = match given {
         Some(given) if found.is_some() => Some(given.time(ctx, "getex")?),
         _ => persist.then_some(0),
@@ -500,7 +514,7 @@ async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             (key.place, RawKey::from_slice(key.raw()))
         }));
         for ((place, _), entry) in places.iter().zip(ctx.entries(&places).await?) {
-            let found = ctx.string_of(entry).ok().flatten();
+            let found = ctx.string_of_read(entry).ok().flatten();
             if held.is_some() && found.as_ref().is_some_and(|found| found.entry.large.is_some()) {
                 held = None;
             }
@@ -565,10 +579,10 @@ async fn msetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn strlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let key = ctx.key(&args[1]);
     let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
+    ctx.count_look_up(meta.is_some());
     match meta {
         Some(meta) if !Type::is_string(meta.tag) => Err(errors::WRONG_TYPE.into()),
         meta => {
-            ctx.count_look_up(meta.is_some());
             ctx.reply.count(meta.map_or(0, |meta| meta.value_len));
             Ok(())
         }

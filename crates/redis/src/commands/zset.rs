@@ -266,7 +266,7 @@ async fn zmscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     check_member(args.iter_from(2))?;
     let found = {
         let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection(&args[1], Type::Zset).await? {
+        match ctx.collection_to_read(&args[1], Type::Zset).await? {
             Some(zset) => scores(ctx, &zset, args.iter_from(2)).await?,
             None => vec![None; args.len() - 2],
         }
@@ -282,7 +282,7 @@ async fn zmscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn zcard(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let count = ctx.collection(&args[1], Type::Zset).await?.map_or(0, |zset| zset.count);
+    let count = ctx.collection_to_read(&args[1], Type::Zset).await?.map_or(0, |zset| zset.count);
     ctx.reply.count(count);
     Ok(())
 }
@@ -290,7 +290,7 @@ async fn zcard(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn zrandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if args.len() == 2 {
         let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection(&args[1], Type::Zset).await? {
+        match ctx.collection_to_read(&args[1], Type::Zset).await? {
             Some(zset) => {
                 let (field, _) = sample::one(ctx, &zset, Want::Keys).await?;
                 ctx.reply.bulk_bytes(member_of(&field));
@@ -301,7 +301,7 @@ async fn zrandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     let (count, with_scores) = sample::parse_count(&args, "withscores")?;
     let held = ctx.latch([&args[1]]).await;
-    let Some(zset) = ctx.collection(&args[1], Type::Zset).await? else {
+    let Some(zset) = ctx.collection_to_read(&args[1], Type::Zset).await? else {
         ctx.reply.array(0);
         return Ok(());
     };

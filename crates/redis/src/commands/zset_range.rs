@@ -257,7 +257,7 @@ pub(super) fn array_len(reply: &Reply, count: u64, with_scores: bool) -> usize {
 
 async fn answer(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResult {
     let held = ctx.latch([key]).await;
-    let located = match ctx.collection(key, Type::Zset).await? {
+    let located = match ctx.collection_to_read(key, Type::Zset).await? {
         Some(zset) => spec.locate(ctx, &zset).await?.map(|located| (zset, located)),
         None => None,
     };
@@ -337,7 +337,7 @@ async fn zrangestore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let spec = Spec::parse(&args, 3, None, None, true)?;
     let _held = ctx.latch([&args[1], &args[2]]).await;
     let mut builder = Builder::new(ctx, &args[1], Type::Zset);
-    if let Some(zset) = ctx.collection(&args[2], Type::Zset).await?
+    if let Some(zset) = ctx.collection_to_read(&args[2], Type::Zset).await?
         && let Some(located) = spec.locate(ctx, &zset).await?
     {
         let snapshot = ctx.snapshot_of(&zset);
@@ -355,7 +355,7 @@ async fn zcount(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let range = ScoreRange::parse(&args[2], &args[3])?;
     let _held = ctx.latch([&args[1]]).await;
     let mut count = 0;
-    if let Some(zset) = ctx.collection(&args[1], Type::Zset).await?
+    if let Some(zset) = ctx.collection_to_read(&args[1], Type::Zset).await?
         && let Some(range) = range.fields()
     {
         count = count_between(ctx, &zset, &range).await?;
@@ -368,7 +368,7 @@ async fn zlexcount(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let names = LexRange::parse(&args[2], &args[3])?;
     let _held = ctx.latch([&args[1]]).await;
     let mut count = 0;
-    if let Some(zset) = ctx.collection(&args[1], Type::Zset).await? {
+    if let Some(zset) = ctx.collection_to_read(&args[1], Type::Zset).await? {
         match locate_names(ctx, &zset, names).await? {
             Some((range, None)) => count = count_between(ctx, &zset, &range).await?,
             Some((range, Some(names))) => {

@@ -158,7 +158,7 @@ async fn field_at(ctx: &mut Ctx, zset: &Collection, rank: u64) -> Result<Option<
 async fn reply_rank(ctx: &mut Ctx, args: Args<'_>, reverse: bool) -> CommandResult {
     check_member([&args[2]])?;
     let _held = ctx.latch([&args[1]]).await;
-    let Some(zset) = ctx.collection(&args[1], Type::Zset).await? else {
+    let Some(zset) = ctx.collection_to_read(&args[1], Type::Zset).await? else {
         ctx.reply.null();
         return Ok(());
     };

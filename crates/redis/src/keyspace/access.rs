@@ -114,11 +114,19 @@ impl Ctx {
     /// The collection at `key`; `None` when absent or expired; WRONGTYPE when it is another type.
     pub async fn collection(&mut self, key: &[u8], kind: Type) -> Result<Option<Collection>, Failure> {
         let key = self.key(key);
-        match self.head(&key).await? {
-            None => Ok(None),
-            Some(Head::Collection(collection)) if collection.kind == kind => Ok(Some(collection)),
-            Some(_) => Err(errors::WRONG_TYPE.into()),
-        }
+        of_kind(self.head(&key).await?, kind)
+    }
+
+    /// [`Ctx::collection`] for what Redis looks up to read: the statistics count it, whatever the key holds.
+    pub async fn collection_to_read(
+        &mut self,
+        key: &[u8],
+        kind: Type,
+    ) -> Result<Option<Collection>, Failure> {
+        let key = self.key(key);
+        let head = self.head(&key).await?;
+        self.count_look_up(head.is_some());
+        of_kind(head, kind)
     }
 
     /// The collection at `key`, or a new empty one that is stored when something was put into it. An expired
@@ -276,7 +284,7 @@ impl Ctx {
     }
 
     /// One element of the collection at `key`, as of one moment and without the latch. `Err` is WRONGTYPE or a
-    /// damaged drive; `Ok(None)`: no such key or no such element.
+    /// damaged drive; `Ok(None)`: no such key or no such element. Counted as a look-up of the key.
     pub async fn read_element(
         &mut self,
         key: &[u8],
@@ -284,17 +292,15 @@ impl Ctx {
         sub: u8,
         field: &[u8],
     ) -> Result<Option<Bytes>, Failure> {
+        let mut found = self.collection_to_read(key, kind).await?;
         loop {
-            let Some(collection) = self.collection(key, kind).await? else { return Ok(None) };
+            let Some(collection) = found else { return Ok(None) };
             if let Some(value) = self.element(&collection, sub, field).await? {
                 return Ok(Some(value));
             }
             // Absent from this collection. If the key holds another one by now, there may never have been a
             // moment without the element: look again.
-            match self.collection(key, kind).await? {
-                Some(now) if now.id != collection.id => {}
-                _ => return Ok(None),
-            }
+            found = self.collection(key, kind).await?.filter(|now| now.id != collection.id);
         }
     }
 
@@ -568,6 +574,14 @@ impl Ctx {
             whole.extend_from_slice(&piece);
         }
         Ok(Bytes::from(whole))
+    }
+}
+
+fn of_kind(head: Option<Head>, kind: Type) -> Result<Option<Collection>, Failure> {
+    match head {
+        None => Ok(None),
+        Some(Head::Collection(collection)) if collection.kind == kind => Ok(Some(collection)),
+        Some(_) => Err(errors::WRONG_TYPE.into()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What administrators and client libraries ask, beside a real redis-server: tables of lines that both answer alike.
 
 use crate::collections::with_pair;
+use crate::differential::look_ups;
 
 fn check(table: &str) {
     with_pair(&["2", "3"], |pair| pair.table(table));
@@ -160,4 +161,155 @@ fn errors_repeat_what_was_sent_byte_for_byte() {
         EXPIRE a 1 "\xff"
         "#,
     );
+}
+
+/// Each line by itself: keys that are there, that are not, and of another type.
+#[test]
+fn look_ups_are_counted_where_redis_counts_them() {
+    let reads = [
+        "GET K",
+        "MGET K none K",
+        "GETRANGE K 0 1",
+        "STRLEN K",
+        "GETSET s v",
+        "SET s v GET",
+        "SET none v XX GET",
+        "GETEX K",
+        "GETEX K EX x",
+        "SUBSTR K 0 1",
+        "HGET K f",
+        "HMGET K f g",
+        "HGETALL K",
+        "HKEYS K",
+        "HVALS K",
+        "HEXISTS K f",
+        "HLEN K",
+        "HSTRLEN K f",
+        "HRANDFIELD K",
+        "HRANDFIELD K 2",
+        "HRANDFIELD K x",
+        "HSCAN K 0",
+        "SISMEMBER K m",
+        "SMISMEMBER K m n",
+        "SMEMBERS K",
+        "SCARD K",
+        "SRANDMEMBER K",
+        "SRANDMEMBER K 2",
+        "SSCAN K 0",
+        "SINTER K set",
+        "SUNION K none K",
+        "SDIFF set K",
+        "SINTERCARD 2 set K",
+        "SINTERSTORE to set K",
+        "SUNIONSTORE to K",
+        "SDIFFSTORE to K set",
+        "ZSCORE K m",
+        "ZMSCORE K m n",
+        "ZCARD K",
+        "ZCOUNT K 0 1",
+        "ZLEXCOUNT K - +",
+        "ZRANGE K 0 -1",
+        "ZRANGE K x 1",
+        "ZREVRANGE K 0 -1",
+        "ZRANGEBYSCORE K 0 1",
+        "ZRANGEBYLEX K - +",
+        "ZRANGESTORE to K 0 -1",
+        "ZRANK K m",
+        "ZREVRANK K m",
+        "ZRANDMEMBER K",
+        "ZRANDMEMBER K 2",
+        "ZSCAN K 0",
+        "ZUNION 2 zset K",
+        "ZINTER 2 K zset",
+        "ZDIFF 2 K zset",
+        "ZINTERCARD 2 K zset",
+        "ZUNIONSTORE to 2 K zset",
+        "ZINTERSTORE to 2 zset K",
+        "ZDIFFSTORE to 2 zset K",
+        "LLEN K",
+        "LINDEX K 0",
+        "LINDEX K x",
+        "LRANGE K 0 -1",
+        "LPOS K a",
+        "LPOS K none COUNT 0",
+        "EXISTS K none K",
+        "TYPE K",
+        "TOUCH K none",
+        "TTL K",
+        "PTTL K",
+        "EXPIRETIME K",
+        "PEXPIRETIME K",
+        "OBJECT ENCODING K",
+        "OBJECT REFCOUNT K",
+        "OBJECT FREQ K",
+        "MEMORY USAGE K",
+        "COPY K to REPLACE",
+        "COPY K list",
+        "KEYS *",
+        "RANDOMKEY",
+        "DBSIZE",
+        "SCAN 0 COUNT 100",
+        "SCAN 0 COUNT 100 TYPE hash",
+        "SCAN 0 COUNT 100 MATCH s* TYPE set",
+    ];
+    let writes = [
+        "SET to v",
+        "SETNX K v",
+        "APPEND K v",
+        "SETRANGE K 0 v",
+        "INCR K",
+        "INCRBYFLOAT K 1",
+        "MSET to 1 s 2",
+        "MSETNX K 1",
+        "HSET K f v",
+        "HSETNX K f v",
+        "HINCRBY K n 1",
+        "HDEL K none",
+        "SADD K m",
+        "SREM K none",
+        "SMOVE K set none",
+        "SPOP K 0",
+        "SPOP K 1",
+        "SPOP K 9",
+        "ZADD K 1 m",
+        "ZINCRBY K 1 m",
+        "ZREM K none",
+        "ZPOPMIN K 0",
+        "ZMPOP 1 none MIN",
+        "ZREMRANGEBYRANK K 9 9",
+        "LPUSHX K a",
+        "LPOP K 0",
+        "RPOPLPUSH none K",
+        "LMOVE none K LEFT LEFT",
+        "LMPOP 1 none LEFT",
+        "LINSERT K BEFORE none x",
+        "LSET K 0 a",
+        "LREM K 0 none",
+        "LTRIM K 0 -1",
+        "EXPIRE K 1000",
+        "PERSIST K",
+        "RENAMENX K list",
+        "DEL none",
+        "UNLINK none",
+        "WATCH K",
+        "UNWATCH",
+        "GETDEL to",
+    ];
+    with_pair(&["2"], |pair| {
+        pair.table("SET s v\nHSET hash f v g w\nSADD set m n\nZADD zset 1 m 2 n\nRPUSH list a b c");
+        for line in reads.iter().chain(&writes) {
+            for key in ["s", "hash", "set", "zset", "list", "none"] {
+                let words: Vec<&str> =
+                    line.split(' ').map(|word| if word == "K" { key } else { word }).collect();
+                let line = words.join(" ");
+                let before = (look_ups(&mut pair.ours), look_ups(&mut pair.theirs));
+                // Replies are compared elsewhere; some of these are drawn.
+                pair.ours.line(&line);
+                pair.theirs.line(&line);
+                let after = (look_ups(&mut pair.ours), look_ups(&mut pair.theirs));
+                let rise = |before: [u64; 2], after: [u64; 2]| [after[0] - before[0], after[1] - before[1]];
+                assert_eq!(rise(before.0, after.0), rise(before.1, after.1), "{line}: hits and misses");
+            }
+        }
+    });
 }
