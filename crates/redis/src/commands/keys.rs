@@ -39,12 +39,17 @@ async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         }
         let key = ctx.key(user_key);
         let Some(meta) = ctx.meta(key.place, key.raw()).await? else { continue };
-        removed += u64::from(!is_expired(meta.expire_ms, ctx.now_ms));
+        let is_live = !is_expired(meta.expire_ms, ctx.now_ms);
+        removed += u64::from(is_live);
         if !Type::is_string(meta.tag) {
             let entry = ctx.entry(key.place, key.raw()).await?;
             ctx.erase_stored(&mut change, &key, entry).await?;
         }
-        change.delete_head(&key, meta.expire_ms);
+        if is_live {
+            change.delete_head(&key, meta.expire_ms);
+        } else {
+            change.delete_expired_head(&key, meta.expire_ms);
+        }
         if change.bytes() >= DEL_BYTES {
             ctx.commit(change).await?;
             change = ctx.change();

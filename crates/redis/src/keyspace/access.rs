@@ -146,7 +146,7 @@ impl Ctx {
             None => {
                 if let Some(was) = was {
                     self.erase_stored(change, &key, entry).await?;
-                    change.delete_head(&key, was);
+                    change.delete_expired_head(&key, was);
                 }
                 Ok(self.new_collection(key, kind))
             }
@@ -319,7 +319,11 @@ impl Ctx {
         let was = stored.expire_ms;
         let live = !is_expired(was, self.now_ms);
         self.erase_stored(change, key, Some(stored)).await?;
-        change.delete_head(key, was);
+        if live {
+            change.delete_head(key, was);
+        } else {
+            change.delete_expired_head(key, was);
+        }
         Ok(live)
     }
 

@@ -135,10 +135,17 @@ impl Change {
         self.put_head(key, Type::String.tag(), expire_ms, value, was);
     }
 
-    /// Removes the head of `key`, which must be there (live or expired) and expire at `was`. Elements are the
+    /// Removes the head of `key`, which must be there and expire at `was`. Elements are the
     /// caller's to remove.
     pub fn delete_head(&mut self, key: &HeadKey, was: u64) {
         self.touch(key);
+        self.delete(key.place, key.raw());
+        self.count_head(key, Some(was), None);
+    }
+
+    /// [`Change::delete_head`] of one whose time is over: that it goes is no change to who watches it, who has seen that it
+    /// had expired, or sees at EXEC that it has.
+    pub fn delete_expired_head(&mut self, key: &HeadKey, was: u64) {
         self.delete(key.place, key.raw());
         self.count_head(key, Some(was), None);
     }

@@ -148,6 +148,46 @@ fn the_removal_of_an_expired_key_is_no_change_to_who_watches_it_and_its_expiry_i
     client.line("MULTI");
     client.line("PING");
     assert_eq!(client.line("EXEC").to_string(), "[PONG]");
+    // Commands find it expired, and remove it.
+    other.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    for command in [
+        "DEL k",
+        "UNLINK k none",
+        "SINTERSTORE k none none",
+        "ZUNIONSTORE k 1 none",
+        "ZADD k XX 1 m",
+        "FLUSHDB",
+        "FLUSHALL",
+        "DEL none",
+        "MULTI|DEL k|EXEC",
+        "RENAME k x",
+    ] {
+        for kind in ["SET k v", "SADD k m"] {
+            other.line("DEL k");
+            other.line(kind);
+            other.line("PEXPIRE k 1");
+            eventually("its time is over", || other.line("EXISTS k") == Reply::Int(0));
+            client.line("WATCH k");
+            command.split('|').for_each(|line| drop(other.line(line)));
+            client.line("MULTI");
+            client.line("PING");
+            assert_eq!(client.line("EXEC").to_string(), "[PONG]", "{command} after {kind}");
+        }
+    }
+    // What is put in its place is one.
+    for command in ["SET k w", "HSET k f v", "SUNIONSTORE k other", "COPY other k", "RENAME other k"] {
+        other.line("DEL k");
+        other.line("SADD other m");
+        other.line("SET k v PX 1");
+        eventually("its time is over", || other.line("EXISTS k") == Reply::Int(0));
+        client.line("WATCH k");
+        other.line(command);
+        client.line("MULTI");
+        client.line("PING");
+        assert_eq!(client.line("EXEC").to_string(), "nil[]", "{command}");
+    }
+    other.line("FLUSHALL");
+    other.line("DEBUG SET-ACTIVE-EXPIRE 1");
     // There at WATCH, gone at EXEC.
     in_time(300, |ttl_ms| {
         client.line(&format!("SET k v PX {ttl_ms}"));
