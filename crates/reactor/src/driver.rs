@@ -465,6 +465,11 @@ impl Driver {
         either!(self, driver => driver.wall_ms())
     }
 
+    /// The same clock in microseconds.
+    pub fn wall_us(&self) -> u64 {
+        either!(self, driver => driver.wall_us())
+    }
+
     /// Takes an operation; it starts at the latest in the next `turn`.
     pub fn submit(&mut self, token: Token, op: Op) {
         either!(self, driver => driver.submit(token, op));

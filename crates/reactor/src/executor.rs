@@ -172,6 +172,10 @@ impl Core {
         self.driver.borrow().wall_ms()
     }
 
+    pub(crate) fn wall_us(&self) -> u64 {
+        self.driver.borrow().wall_us()
+    }
+
     pub(crate) fn defer(&self, waker: Waker) {
         self.deferred.borrow_mut().push(waker);
     }

@@ -70,6 +70,11 @@ pub fn wall_ms() -> u64 {
     with_core(|core| core.wall_ms())
 }
 
+/// [`wall_ms`]'s clock in microseconds: for what is told to people and tools.
+pub fn wall_us() -> u64 {
+    with_core(|core| core.wall_us())
+}
+
 /// Timers of one core, ordered by (deadline, order of setting).
 #[derive(Default)]
 pub(crate) struct Timers {

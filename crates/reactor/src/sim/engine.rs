@@ -369,8 +369,12 @@ impl Engine {
     }
 
     pub(crate) fn wall_ms(&self, host: HostId) -> u64 {
-        let offset = self.hosts[host as usize].wall_offset_ms;
-        (WALL_START_MS + self.now_ns / 1_000_000).saturating_add_signed(offset)
+        self.wall_us(host) / 1000
+    }
+
+    pub(crate) fn wall_us(&self, host: HostId) -> u64 {
+        let offset_us = self.hosts[host as usize].wall_offset_ms.saturating_mul(1000);
+        (WALL_START_MS * 1000 + self.now_ns / 1000).saturating_add_signed(offset_us)
     }
 
     /// Counts a completed change of the media; answers how a power cut planned for it treats it.

@@ -54,6 +54,10 @@ impl SimDriver {
         self.engine.borrow().wall_ms(self.at.host)
     }
 
+    pub(crate) fn wall_us(&self) -> u64 {
+        self.engine.borrow().wall_us(self.at.host)
+    }
+
     pub(crate) fn submit(&mut self, token: Token, op: Op) {
         self.engine.borrow_mut().submit(self.at, token, op);
     }

@@ -121,6 +121,10 @@ impl Uring {
         sys::wall_ms()
     }
 
+    pub(crate) fn wall_us(&self) -> u64 {
+        sys::wall_us()
+    }
+
     fn arm_kick(&mut self) {
         let entry = opcode::PollAdd::new(types::Fd(self.kick.fd()), libc::POLLIN as u32).multi(true).build();
         self.push(entry.user_data(KICK));

@@ -34,8 +34,12 @@ pub(super) fn monotonic() -> Nanos {
 }
 
 pub(super) fn wall_ms() -> u64 {
+    wall_us() / 1000
+}
+
+pub(super) fn wall_us() -> u64 {
     let time = clock(libc::CLOCK_REALTIME);
-    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
 /// Ends a core's wait from any thread. Never read while its poll is armed: each write makes one completion.

@@ -150,4 +150,8 @@ fn wall_clocks_jump_and_monotonic_time_does_not() {
     assert_eq!(world.now().since(start), Duration::from_secs(1));
     let seen = world.block_on(host, async { pumice_reactor::wall_ms() });
     assert_eq!(seen, Ok(wall - 86_400_000 + 1000));
+    // Microseconds are those of virtual time.
+    world.run_for(Duration::from_micros(1234));
+    let seen = world.block_on(host, async { pumice_reactor::wall_us() });
+    assert_eq!(seen, Ok((wall - 86_400_000 + 1000) * 1000 + 1234));
 }

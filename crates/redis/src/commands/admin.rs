@@ -23,7 +23,7 @@ pub static ROWS: &[Row] = &[
 ];
 
 async fn time(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
-    let micros = pumice_reactor::wall_ms() * 1000;
+    let micros = pumice_reactor::wall_us();
     ctx.reply.array(2);
     ctx.reply.bulk((micros / 1_000_000).to_string().as_bytes());
     ctx.reply.bulk((micros % 1_000_000).to_string().as_bytes());

@@ -127,7 +127,7 @@ fn server(ctx: &Ctx, lines: &mut Lines) {
     lines.add("process_id", std::process::id());
     lines.add("run_id", &ctx.server.run_id);
     lines.add("tcp_port", ctx.server.options.port);
-    lines.add("server_time_usec", ctx.now_ms * 1000);
+    lines.add("server_time_usec", pumice_reactor::wall_us());
     lines.add("uptime_in_seconds", up_seconds);
     lines.add("uptime_in_days", up_seconds / 86_400);
     lines.add("hz", 10);

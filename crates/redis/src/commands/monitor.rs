@@ -20,7 +20,7 @@ async fn monitor(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 pub fn tell(ctx: &Ctx, args: &Args<'_>) {
     use std::io::Write;
     let mut line = Vec::with_capacity(64 + args.bytes());
-    let micros = ctx.now_ms * 1000;
+    let micros = pumice_reactor::wall_us();
     let client = &ctx.session.client;
     let (database, addr) = (ctx.session.database, &client.addr);
     let _ = write!(line, "+{}.{:06} [{database} {addr}]", micros / 1_000_000, micros % 1_000_000);

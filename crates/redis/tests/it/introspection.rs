@@ -75,6 +75,23 @@ fn monitors_see_every_command_of_others_as_it_runs_and_no_passwords() {
 }
 
 #[test]
+fn times_are_told_in_microseconds() {
+    let server = TestServer::start();
+    let (mut monitor, mut other) = (server.client(), server.client());
+    monitor.line("MONITOR");
+    let is_finer = |us: &str| !us.parse::<u64>().expect("microseconds").is_multiple_of(1000);
+    let (mut by_time, mut by_monitor) = (0, 0);
+    for _ in 0..20 {
+        let Reply::Array(parts) = other.line("TIME") else { panic!("TIME answers two numbers") };
+        by_time += u32::from(is_finer(&text(parts[1].clone())));
+        let line = text(monitor.read());
+        by_monitor += u32::from(is_finer(&line[11..17]));
+    }
+    // Each is a whole millisecond once in a thousand.
+    assert!(by_time > 10 && by_monitor > 10, "{by_time} and {by_monitor} of 20");
+}
+
+#[test]
 fn a_monitor_that_reads_nothing_is_closed_and_memory_stays_bounded() {
     let server = TestServer::start();
     let mut monitor = server.client();
