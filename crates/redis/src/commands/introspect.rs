@@ -117,7 +117,11 @@ fn info(ctx: &mut Ctx, facts: &Facts) {
             }
         }
     }
-    ctx.reply.array(facts.subcommands.len());
+    match facts.subcommands.len() {
+        // As Redis has it: nothing is a set, something an array.
+        0 => ctx.reply.set(0),
+        count => ctx.reply.array(count),
+    }
     facts.subcommands.iter().for_each(|sub| info(ctx, sub));
 }
 
@@ -224,11 +228,11 @@ fn list(ctx: &mut Ctx, table: &'static Table, args: &Args<'_>) -> CommandResult 
     let found: Vec<&Facts> = if args.len() == 2 {
         all.collect()
     } else if args.len() == 5 && args.is(2, "filterby") {
-        let value = &args[4];
+        let value = &args[4].to_ascii_lowercase();
         if args.is(3, "pattern") {
             all.filter(|facts| glob::matches(value, facts.name.as_bytes())).collect()
         } else if args.is(3, "aclcat") {
-            let wanted = [b"@", value].concat();
+            let wanted = [&b"@"[..], value].concat();
             all.filter(|facts| facts.categories.iter().any(|c| c.as_bytes() == wanted)).collect()
         } else if args.is(3, "module") {
             Vec::new()
@@ -238,7 +242,7 @@ fn list(ctx: &mut Ctx, table: &'static Table, args: &Args<'_>) -> CommandResult 
     } else {
         return Err(errors::SYNTAX.into());
     };
-    ctx.reply.set(found.len());
+    ctx.reply.array(found.len());
     found.iter().for_each(|facts| ctx.reply.bulk(facts.name.as_bytes()));
     Ok(())
 }
@@ -248,8 +252,10 @@ fn getkeys(ctx: &mut Ctx, table: &'static Table, args: &Args<'_>) -> CommandResu
     let Some(command) = table.find(&inner[0]) else {
         return Err("ERR Invalid command specified".into());
     };
-    let sub = inner.get(1).and_then(|name| subcommand(command.facts, name));
-    let facts = sub.unwrap_or(command.facts);
+    if inner.len() > 1 && !command.has_subcommand_of(&inner) {
+        return Err("ERR Invalid command specified".into());
+    }
+    let facts = command.facts_of(&inner);
     if facts.key_specs.is_empty() {
         return Err("ERR The command has no key arguments".into());
     }

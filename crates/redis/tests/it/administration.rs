@@ -313,3 +313,26 @@ fn look_ups_are_counted_where_redis_counts_them() {
         }
     });
 }
+
+#[test]
+fn commands_are_listed_and_their_keys_told() {
+    check(
+        r#"
+        COMMAND LIST FILTERBY PATTERN GET
+        ~COMMAND LIST FILTERBY PATTERN "S[E]TN*"
+        ~COMMAND LIST FILTERBY ACLCAT TRANSACTION
+        COMMAND LIST FILTERBY ACLCAT nosuch
+        COMMAND INFO echo quit
+        COMMAND GETKEYS OBJECT nosuch x
+        COMMAND GETKEYS OBJECT
+        COMMAND GETKEYS CONFIG nosuch
+        COMMAND GETKEYS nosuch x
+        COMMAND GETKEYS OBJECT encoding
+        COMMAND GETKEYS OBJECT encoding k
+        COMMAND GETKEYS MEMORY usage k
+        COMMAND GETKEYS MEMORY doctor
+        COMMAND GETKEYS CLIENT ID
+        COMMAND GETKEYS GET
+        "#,
+    );
+}
