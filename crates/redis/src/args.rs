@@ -85,6 +85,11 @@ impl<'a> Args<'a> {
         self.get(i).and_then(number::parse_int).ok_or_else(|| error.into())
     }
 
+    /// Argument `i` as an integer of 32 bits: the number of a database.
+    pub fn int32(&self, i: usize) -> Result<i32, Failure> {
+        i32::try_from(self.int(i)?).map_err(|_| errors::OUT_OF_INT32.into())
+    }
+
     /// Argument `i` as a float, else "value is not a valid float".
     pub fn double(&self, i: usize) -> Result<f64, Failure> {
         self.get(i).and_then(number::parse_double).ok_or_else(|| errors::NOT_FLOAT.into())

@@ -59,6 +59,8 @@ pub const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 /// A numeric argument outside its range.
 pub const OUT_OF_RANGE: &str = "ERR value is out of range";
+/// A number of a database that is none of 32 bits.
+pub const OUT_OF_INT32: &str = "ERR value is out of range, value must between -2147483648 and 2147483647";
 /// The one number that has no opposite, where a count may be negative.
 pub const OUT_OF_SYMMETRIC_RANGE: &str =
     "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";

@@ -123,6 +123,9 @@ async fn slowlog(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         }
         b"get" => {
             const TOO_FEW: &str = "ERR count should be greater than or equal to -1";
+            if args.len() > 3 {
+                return Err(errors::wrong_subcommand("slowlog", &args[1]));
+            }
             let count = if args.len() == 3 { args.int_or(2, TOO_FEW)? } else { 10 };
             if count < -1 {
                 return Err(TOO_FEW.into());

@@ -141,7 +141,7 @@ pub(super) fn client_name(name: &[u8]) -> Result<String, Failure> {
 }
 
 async fn select(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let database = args.int_or(1, "ERR value is not an integer or out of range")?;
+    let database = args.int32(1)?;
     let database = usize::try_from(database).ok().filter(|&database| database < DATABASES);
     let Some(database) = database else { return Err("ERR DB index is out of range".into()) };
     ctx.select(database);

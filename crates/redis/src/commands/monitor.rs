@@ -10,6 +10,9 @@ use crate::handler;
 pub static ROWS: &[Row] = &[("monitor", handler!(monitor))];
 
 async fn monitor(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
+    if ctx.in_exec() {
+        return Err("ERR MONITOR isn't allowed for DENY BLOCKING client".into());
+    }
     ctx.session.is_monitor = true;
     ctx.server.clients.set_monitor(&ctx.session.client, true);
     ctx.reply.ok();

@@ -70,7 +70,7 @@ async fn copy(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             replace = true;
             at += 1;
         } else if args.is(at, "db") && at + 1 < args.len() {
-            let given = args.int(at + 1)?;
+            let given = args.int32(at + 1)?;
             let given = usize::try_from(given).ok().filter(|&n| n < crate::keyspace::DATABASES);
             database = given.ok_or("ERR DB index is out of range")?;
             at += 2;

@@ -336,3 +336,42 @@ fn commands_are_listed_and_their_keys_told() {
         "#,
     );
 }
+
+#[test]
+fn numbers_and_places_that_do_not_fit_are_refused() {
+    check(
+        r#"
+        SELECT 99999999999
+        SELECT 2147483648
+        SELECT -2147483649
+        SELECT 2147483647
+        SELECT -1
+        SELECT x
+        SET a 1
+        COPY a b DB 99999999999
+        COPY a b DB -2147483649
+        COPY a b DB 16
+        COPY a b DB x
+        SLOWLOG GET 1 2
+        SLOWLOG get 1 2
+        SLOWLOG GET x
+        SLOWLOG LEN x
+        MULTI
+        MONITOR
+        SELECT 99999999999
+        PING
+        EXEC
+        PING
+        CONFIG SET requirepass secret
+        RESET
+        HELLO 3
+        HELLO
+        HELLO 2 AUTH default wrong
+        AUTH secret
+        CLIENT KILL ID -1
+        CLIENT LIST ID x
+        CLIENT LIST ID
+        CLIENT LIST ID 0
+        "#,
+    );
+}
