@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use pumice_base::sync::lock;
+use pumice_node::WatchFlag;
 use pumice_reactor::sync::Notify;
 
 /// Lines of MONITOR that wait for one client, in bytes; a monitor that falls further behind is closed.
@@ -35,6 +36,8 @@ pub struct Client {
     pub queued: AtomicI64,
     /// Watched keys.
     pub watched: AtomicU64,
+    /// Raised when one of them changed.
+    pub watch: Arc<WatchFlag>,
     /// Bytes received and not carried out yet.
     pub input_bytes: AtomicU64,
     /// Bytes of replies not taken yet.
@@ -73,6 +76,7 @@ impl Client {
             database: AtomicU64::new(0),
             queued: AtomicI64::new(-1),
             watched: AtomicU64::new(0),
+            watch: Arc::default(),
             input_bytes: AtomicU64::new(0),
             output_bytes: AtomicU64::new(0),
             transaction_bytes: AtomicU64::new(0),
@@ -146,6 +150,9 @@ impl Client {
         let queued = self.queued.load(Ordering::Relaxed);
         if queued >= 0 {
             flags.push('x');
+        }
+        if self.watch.is_touched() {
+            flags.push('d');
         }
         if self.no_evict.load(Ordering::Relaxed) {
             flags.push('e');

@@ -170,7 +170,10 @@ impl Ctx {
             command.calls.fetch_add(std::mem::take(&mut run.calls), Ordering::Relaxed);
             command.nanos.fetch_add(std::mem::take(&mut run.nanos), Ordering::Relaxed);
             let client = &self.session.client;
-            if client.last_command.swap(run.command, Ordering::Relaxed) != run.command {
+            // What EXEC runs is EXEC to others.
+            if self.transaction.is_none()
+                && client.last_command.swap(run.command, Ordering::Relaxed) != run.command
+            {
                 client.last_subcommand.store(0, Ordering::Relaxed);
             }
             client.last_ms.store(self.now_ms, Ordering::Relaxed);

@@ -66,11 +66,9 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     let mark = ctx.reply.mark();
     let mode = ctx.session.reply_mode;
     ctx.now_ms = pumice_reactor::wall_ms();
+    note_command(ctx, &args);
     match admit(ctx, &args) {
-        Ok(Some(command)) => {
-            note_command(ctx, command, &args);
-            run(ctx, command, args).await;
-        }
+        Ok(Some(command)) => run(ctx, command, args).await,
         Ok(None) => ctx.reply.simple("QUEUED"),
         Err(failure) => reject(ctx, &args, failure),
     }
@@ -169,15 +167,16 @@ fn settle_reply_mode(ctx: &mut Ctx, mode: ReplyMode, mark: Mark) {
     }
 }
 
-/// Notes the command as its client's last, before it runs: CLIENT LIST tells of itself, too.
-fn note_command(ctx: &Ctx, command: &Command, args: &Args<'_>) {
+/// Notes the command as its client's last, before it runs: CLIENT LIST tells of itself, too. Also one that is queued, or
+/// refused; what cannot be found is none.
+fn note_command(ctx: &Ctx, args: &Args<'_>) {
     let client = &ctx.session.client;
-    let subcommands = command.facts.subcommands;
-    let sub = args.get(1).filter(|_| !subcommands.is_empty());
-    let sub = sub.and_then(|name| crate::command::subcommand(command.facts, name));
-    let sub = sub.and_then(|found| subcommands.iter().position(|sub| std::ptr::eq(sub, found)));
-    client.last_command.store(command.index, Ordering::Relaxed);
-    client.last_subcommand.store(sub.map_or(0, |sub| sub + 1), Ordering::Relaxed);
+    let command = Table::get().find(&args[0]);
+    let command = command.filter(|command| args.len() == 1 || command.has_subcommand_of(args));
+    let sub = command.map_or(0, |command| command.stats_of(args) - command.stats_at);
+    client.last_command.store(command.map_or(usize::MAX, |command| command.index), Ordering::Relaxed);
+    client.last_subcommand.store(sub, Ordering::Relaxed);
+    client.last_ms.store(ctx.now_ms, Ordering::Relaxed);
 }
 
 /// Checks that the command may run now. `None`: it was queued.

@@ -142,7 +142,7 @@ pub struct Session {
     pub reply_mode: ReplyMode,
     /// The transaction being queued.
     pub multi: Option<Multi>,
-    /// Raised when a watched key changed.
+    /// Raised when a watched key changed; the client's.
     pub watch: Arc<WatchFlag>,
     /// Watched keys, each once.
     pub watched: Vec<WatchedKey>,
@@ -160,13 +160,13 @@ impl Session {
     /// The state of a connection that just opened.
     pub fn new(client: Arc<Client>, is_authenticated: bool) -> Self {
         Self {
+            watch: client.watch.clone(),
             client,
             database: 0,
             is_local: false,
             is_authenticated,
             reply_mode: ReplyMode::On,
             multi: None,
-            watch: Arc::new(WatchFlag::default()),
             watched: Vec::new(),
             watched_memory: None,
             close_after_reply: false,

@@ -1,6 +1,7 @@
 //! What administrators and client libraries ask, beside a real redis-server: tables of lines that both answer alike.
 
 use crate::collections::with_pair;
+use crate::common::{Client, Reply};
 use crate::differential::look_ups;
 
 fn check(table: &str) {
@@ -374,4 +375,68 @@ fn numbers_and_places_that_do_not_fit_are_refused() {
         CLIENT LIST ID 0
         "#,
     );
+}
+
+fn text(reply: Reply) -> String {
+    match reply {
+        Reply::Bulk(bytes) | Reply::Verbatim(bytes) => String::from_utf8(bytes).expect("text"),
+        other => panic!("not text: {other}"),
+    }
+}
+
+/// Flags and last command of `other`, as `client` sees them. Redis marks clients of Unix sockets.
+fn told(client: &mut Client, id: &Reply) -> String {
+    let line = text(client.line(&format!("CLIENT LIST ID {id}")));
+    let field =
+        |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)).expect("a field").trim_end();
+    let flags = field("flags=").replace('U', "");
+    format!("{} {}", if flags.is_empty() { "N" } else { &flags }, field("cmd="))
+}
+
+#[test]
+fn clients_tell_their_last_command_and_whether_their_watch_was_broken() {
+    with_pair(&["2"], |pair| {
+        let (mut ours, mut theirs) = (pair.our_other(), pair.their_other());
+        let ids = (ours.line("CLIENT ID"), theirs.line("CLIENT ID"));
+        for line in [
+            "GET a",
+            "GET",
+            "NOSUCH",
+            "CONFIG NOSUCH",
+            "CONFIG GET",
+            "OBJECT",
+            "GET a",
+            "WATCH a",
+            "PING",
+            "! SET a 1",
+            "MULTI",
+            "GET a",
+            "INCR a b",
+            "CLIENT LIST x",
+            "EXEC",
+            "WATCH a",
+            "! SET b 1",
+            "! DEL a",
+            "UNWATCH",
+            "WATCH a",
+            "! SET a 2",
+            "MULTI",
+            "SET a 3",
+            "EXEC",
+            "CLIENT NO-EVICT on",
+            "WATCH a",
+            "! SET a 1",
+            "RESET",
+            "MULTI",
+            "GET a",
+            "CLIENT GETNAME",
+            "EXEC",
+        ] {
+            match line.strip_prefix("! ") {
+                Some(line) => drop((pair.ours.line(line), pair.theirs.line(line))),
+                None => drop((ours.line(line), theirs.line(line))),
+            }
+            assert_eq!(told(&mut pair.ours, &ids.0), told(&mut pair.theirs, &ids.1), "after {line}");
+        }
+    });
 }

@@ -26,6 +26,7 @@ pub struct Pair {
     /// To redis-server.
     pub theirs: Client,
     history: Vec<String>,
+    servers: (TestServer, Oracle),
 }
 
 /// Runs `test` with fresh servers in RESP2 and then in RESP3; where there is no redis-server, says so.
@@ -33,7 +34,8 @@ pub fn with_pair(protocols: &[&str], test: impl Fn(&mut Pair)) {
     for protocol in protocols {
         let Some(oracle) = Oracle::start() else { return };
         let server = TestServer::start();
-        let mut pair = Pair { ours: server.client(), theirs: oracle.client(), history: Vec::new() };
+        let (ours, theirs) = (server.client(), oracle.client());
+        let mut pair = Pair { ours, theirs, history: Vec::new(), servers: (server, oracle) };
         pair.ours.line(&format!("HELLO {protocol}"));
         pair.theirs.line(&format!("HELLO {protocol}"));
         test(&mut pair);
@@ -65,6 +67,16 @@ fn normal(reply: &Reply, compare: Compare) -> Reply {
 }
 
 impl Pair {
+    /// Another connection to Pumice.
+    pub fn our_other(&self) -> Client {
+        self.servers.0.client()
+    }
+
+    /// Another connection to redis-server.
+    pub fn their_other(&self) -> Client {
+        self.servers.1.client()
+    }
+
     /// Sends the line to both and compares the replies. Marks before it: `~` items in any order, `~~` pairs in
     /// any order, `?` only the shape. Gives Pumice's reply.
     pub fn check(&mut self, line: &str) -> Reply {
