@@ -68,6 +68,11 @@ impl Lines {
     fn add(&mut self, name: &str, value: impl std::fmt::Display) {
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
+
+    /// What Redis tells of something that it does not do at the moment, and that this server never does: dashboards ask for it.
+    fn add_idle(&mut self, value: &str, names: &[&str]) {
+        names.iter().for_each(|name| self.add(name, value));
+    }
 }
 
 fn load(counter: &AtomicU64) -> u64 {
@@ -87,7 +92,13 @@ fn lines(ctx: &mut Ctx, section: &str) -> String {
             lines.add("connected_slaves", 0);
             lines.add("master_failover_state", "no-failover");
             lines.add("master_replid", &ctx.server.run_id);
+            lines.add("master_replid2", "0".repeat(40));
             lines.add("master_repl_offset", 0);
+            lines.add("second_repl_offset", -1);
+            lines.add("repl_backlog_active", 0);
+            lines.add("repl_backlog_size", super::config::kept(&ctx.server, "repl-backlog-size"));
+            lines.add("repl_backlog_first_byte_offset", 0);
+            lines.add("repl_backlog_histlen", 0);
         }
         "cpu" => cpu(&mut lines),
         "errorstats" => {
@@ -124,14 +135,17 @@ fn server(ctx: &Ctx, lines: &mut Lines) {
     lines.add("os", system());
     lines.add("arch_bits", usize::BITS);
     lines.add("multiplexing_api", "io_uring");
+    lines.add("process_supervised", "no");
     lines.add("process_id", std::process::id());
     lines.add("run_id", &ctx.server.run_id);
     lines.add("tcp_port", ctx.server.options.port);
     lines.add("server_time_usec", pumice_reactor::wall_us());
     lines.add("uptime_in_seconds", up_seconds);
     lines.add("uptime_in_days", up_seconds / 86_400);
-    lines.add("hz", 10);
-    lines.add("configured_hz", 10);
+    let hz = super::config::kept(&ctx.server, "hz");
+    lines.add("hz", &hz);
+    lines.add("configured_hz", hz);
+    lines.add("io_threads_active", 0);
     lines.add("executable", "");
     lines.add("config_file", "");
 }
@@ -145,6 +159,7 @@ fn clients(ctx: &Ctx, lines: &mut Lines) {
     lines.add("client_recent_max_output_buffer", load(&stats.output_waiting_bytes));
     lines.add("blocked_clients", 0);
     lines.add("tracking_clients", 0);
+    lines.add("clients_in_timeout_table", 0);
 }
 
 /// Resident memory of the process, now and at most so far, in bytes; 0 where the system does not tell.
@@ -156,6 +171,13 @@ pub(super) fn resident_bytes() -> (u64, u64) {
     };
     let now = kib("VmRSS:") << 10;
     (now, (kib("VmHWM:") << 10).max(now))
+}
+
+/// Memory of the machine in bytes; `None` where the system does not tell.
+fn system_bytes() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(total.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
 /// What `uname -srm` says.
@@ -174,10 +196,32 @@ fn memory(ctx: &Ctx, lines: &mut Lines) {
     lines.add("used_memory_rss_human", format_size(resident));
     lines.add("used_memory_peak", peak);
     lines.add("used_memory_peak_human", format_size(peak));
+    lines.add("used_memory_peak_perc", format!("{:.2}%", 100.0 * resident as f64 / peak.max(1) as f64));
+    if let Some(total) = system_bytes() {
+        lines.add("total_system_memory", total);
+        lines.add("total_system_memory_human", format_size(total));
+    }
+    lines.add_idle("0", &["used_memory_lua", "number_of_cached_scripts", "number_of_functions"]);
     lines.add("maxmemory", budget);
     lines.add("maxmemory_human", format_size(budget));
-    lines.add("maxmemory_policy", "noeviction");
+    lines.add("maxmemory_policy", ctx.server.settings.policy());
     lines.add("mem_fragmentation_ratio", "1.00");
+    // How much of the memory is overhead, and how much data, nobody counts here: those fields are left out.
+    lines.add_idle(
+        "0",
+        &[
+            "mem_fragmentation_bytes",
+            "mem_not_counted_for_evict",
+            "mem_replication_backlog",
+            "mem_total_replication_buffers",
+            "mem_clients_slaves",
+            "mem_cluster_links",
+            "mem_aof_buffer",
+            "active_defrag_running",
+            "lazyfree_pending_objects",
+            "lazyfreed_objects",
+        ],
+    );
     let of_clients = [&stats.input_waiting_bytes, &stats.transaction_bytes, &stats.output_waiting_bytes];
     lines.add("mem_clients_normal", of_clients.into_iter().map(load).sum::<u64>());
     lines.add("mem_allocator", ctx.server.options.allocator);
@@ -193,12 +237,20 @@ fn persistence(ctx: &Ctx, lines: &mut Lines) {
         lines.add("loading_loaded_perc", format!("{:.2}", 100.0 * done as f64 / total.max(1) as f64));
     }
     lines.add("async_loading", 0);
+    lines.add_idle("0", &["current_cow_peak", "current_cow_size", "current_cow_size_age"]);
+    lines.add("current_fork_perc", "0.00");
+    lines.add_idle("0", &["current_save_keys_processed", "current_save_keys_total"]);
     lines.add("rdb_changes_since_last_save", 0);
     lines.add("rdb_bgsave_in_progress", 0);
     lines.add("rdb_last_save_time", load(&ctx.server.last_save));
     lines.add("rdb_last_bgsave_status", "ok");
+    lines.add_idle("-1", &["rdb_last_bgsave_time_sec", "rdb_current_bgsave_time_sec"]);
+    lines.add("rdb_last_cow_size", 0);
     lines.add("aof_enabled", 1);
-    lines.add("aof_rewrite_in_progress", 0);
+    lines.add_idle("0", &["aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
+    lines.add_idle("-1", &["aof_last_rewrite_time_sec", "aof_current_rewrite_time_sec"]);
+    lines.add_idle("0", &["aof_rewrites", "aof_rewrites_consecutive_failures", "aof_last_cow_size"]);
+    lines.add_idle("0", &["module_fork_in_progress", "module_fork_last_cow_size"]);
     lines.add("aof_last_bgrewrite_status", "ok");
     lines.add("aof_last_write_status", "ok");
 }
@@ -214,7 +266,36 @@ fn stats(ctx: &Ctx, lines: &mut Lines) {
     lines.add("instantaneous_input_kbps", format!("{:.2}", input as f64 / 1024.0));
     lines.add("instantaneous_output_kbps", format!("{:.2}", output as f64 / 1024.0));
     lines.add("rejected_connections", load(&stats.rejected_connections));
-    lines.add("sync_full", 0);
+    lines.add_idle("0.00", &["instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"]);
+    lines.add_idle(
+        "0",
+        &[
+            "total_net_repl_input_bytes",
+            "total_net_repl_output_bytes",
+            "sync_full",
+            "sync_partial_ok",
+            "sync_partial_err",
+            "evicted_clients",
+            "total_eviction_exceeded_time",
+            "current_eviction_exceeded_time",
+            "pubsubshard_channels",
+            "latest_fork_usec",
+            "total_forks",
+            "migrate_cached_sockets",
+            "slave_expires_tracked_keys",
+            "active_defrag_hits",
+            "active_defrag_misses",
+            "active_defrag_key_hits",
+            "active_defrag_key_misses",
+            "total_active_defrag_time",
+            "current_active_defrag_time",
+            "tracking_total_keys",
+            "tracking_total_items",
+            "tracking_total_prefixes",
+            "unexpected_error_replies",
+            "dump_payload_sanitizations",
+        ],
+    );
     lines.add("expired_keys", load(&stats.expired_keys));
     lines.add("evicted_keys", 0);
     lines.add("keyspace_hits", load(&stats.hits));

@@ -440,3 +440,32 @@ fn clients_tell_their_last_command_and_whether_their_watch_was_broken() {
         }
     });
 }
+
+#[test]
+fn an_idle_server_tells_what_an_idle_redis_tells() {
+    // What dashboards read, and what does not depend on the machine or the program.
+    let fields = "lazyfreed_objects lazyfree_pending_objects mem_clients_slaves mem_replication_backlog mem_cluster_links \
+        mem_aof_buffer mem_total_replication_buffers mem_not_counted_for_evict active_defrag_running number_of_cached_scripts \
+        total_system_memory maxmemory_policy rdb_last_bgsave_time_sec rdb_current_bgsave_time_sec rdb_last_cow_size \
+        current_cow_size current_fork_perc current_save_keys_total aof_rewrite_scheduled aof_last_rewrite_time_sec \
+        aof_current_rewrite_time_sec aof_last_cow_size module_fork_in_progress latest_fork_usec total_forks sync_partial_ok \
+        sync_partial_err evicted_clients total_net_repl_input_bytes total_net_repl_output_bytes instantaneous_input_repl_kbps \
+        pubsubshard_channels migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits tracking_total_keys \
+        unexpected_error_replies dump_payload_sanitizations current_eviction_exceeded_time master_replid2 second_repl_offset \
+        repl_backlog_active repl_backlog_size repl_backlog_first_byte_offset repl_backlog_histlen clients_in_timeout_table hz \
+        configured_hz process_supervised io_threads_active";
+    with_pair(&["2"], |pair| {
+        pair.check("CONFIG SET hz 1000 repl-backlog-size 2mb maxmemory-policy allkeys-lru");
+        let (ours, theirs) =
+            (text(pair.ours.line("INFO everything")), text(pair.theirs.line("INFO everything")));
+        let value = |info: &str, name: &str| {
+            let line =
+                info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::to_string));
+            line.unwrap_or_else(|| panic!("no {name} in {info}"))
+        };
+        for name in fields.split_whitespace() {
+            assert_eq!(value(&ours, name), value(&theirs, name), "{name}");
+        }
+        assert!(value(&ours, "used_memory_peak_perc").ends_with('%'));
+    });
+}
