@@ -66,19 +66,19 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
     let mark = ctx.reply.mark();
     let mode = ctx.session.reply_mode;
     ctx.now_ms = pumice_reactor::wall_ms();
-    note_command(ctx, &args);
-    match admit(ctx, &args) {
+    let command = Table::get().find(&args[0]);
+    note_command(ctx, command, &args);
+    match admit(ctx, command, &args) {
         Ok(Some(command)) => run(ctx, command, args).await,
         Ok(None) => ctx.reply.simple("QUEUED"),
-        Err(failure) => reject(ctx, &args, failure),
+        Err(failure) => reject(ctx, command, &args, failure),
     }
     settle_reply_mode(ctx, mode, mark);
     ctx.flush_counts();
 }
 
 /// Answers a command that may not run.
-fn reject(ctx: &mut Ctx, args: &Args<'_>, failure: Failure) {
-    let command = Table::get().find(&args[0]);
+fn reject(ctx: &mut Ctx, command: Option<&'static Command>, args: &Args<'_>, failure: Failure) {
     if let Some(multi) = &mut ctx.session.multi {
         multi.spoil();
     }
@@ -169,9 +169,8 @@ fn settle_reply_mode(ctx: &mut Ctx, mode: ReplyMode, mark: Mark) {
 
 /// Notes the command as its client's last, before it runs: CLIENT LIST tells of itself, too. Also one that is queued, or
 /// refused; what cannot be found is none.
-fn note_command(ctx: &Ctx, args: &Args<'_>) {
+fn note_command(ctx: &Ctx, command: Option<&'static Command>, args: &Args<'_>) {
     let client = &ctx.session.client;
-    let command = Table::get().find(&args[0]);
     let command = command.filter(|command| args.len() == 1 || command.has_subcommand_of(args));
     let sub = command.map_or(0, |command| command.stats_of(args) - command.stats_at);
     client.last_command.store(command.map_or(usize::MAX, |command| command.index), Ordering::Relaxed);
@@ -179,9 +178,13 @@ fn note_command(ctx: &Ctx, args: &Args<'_>) {
     client.last_ms.store(ctx.now_ms, Ordering::Relaxed);
 }
 
-/// Checks that the command may run now. `None`: it was queued.
-fn admit(ctx: &mut Ctx, args: &Args<'_>) -> Result<Option<&'static Command>, Failure> {
-    let Some(command) = Table::get().find(&args[0]) else {
+/// Checks that the command, if there is one of the name, may run now. `None`: it was queued.
+fn admit(
+    ctx: &mut Ctx,
+    command: Option<&'static Command>,
+    args: &Args<'_>,
+) -> Result<Option<&'static Command>, Failure> {
+    let Some(command) = command else {
         return Err(errors::unknown_command(&args[0], args.iter_from(1)));
     };
     let facts = command.facts;
