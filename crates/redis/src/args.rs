@@ -107,24 +107,18 @@ impl<'a> Args<'a> {
 
     /// The arguments as others may see them, in MONITOR and the slow log: passwords are left out.
     pub fn shown(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let secret = if self.is(0, "auth") {
-            1..usize::MAX
-        } else if self.is(0, "hello") {
-            let at = (2..self.len()).find(|&at| self.is(at, "auth")).map_or(usize::MAX - 3, |at| at + 1);
-            at..at + 2
-        } else {
-            0..0
-        };
         let this = *self;
+        let is_auth = self.is(0, "auth");
+        let is_hello = self.is(0, "hello");
         let is_set = self.is(0, "config") && self.is(1, "set");
         // Each, were it given twice.
-        let is_password = move |at: usize| is_set && at > 2 && at % 2 == 1 && this.is(at - 1, "requirepass");
+        let is_secret = move |at: usize| {
+            (is_auth && at > 0)
+                || (is_hello && at > 2 && (this.is(at - 1, "auth") || (at > 3 && this.is(at - 2, "auth"))))
+                || (is_set && at > 2 && at % 2 == 1 && this.is(at - 1, "requirepass"))
+        };
         let arguments = self.iter_from(0).enumerate();
-        arguments.map(
-            move |(at, argument)| {
-                if secret.contains(&at) || is_password(at) { b"(redacted)" } else { argument }
-            },
-        )
+        arguments.map(move |(at, argument)| if is_secret(at) { b"(redacted)" } else { argument })
     }
 }
 

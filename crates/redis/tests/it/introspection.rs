@@ -33,6 +33,7 @@ fn monitors_see_every_command_of_others_as_it_runs_and_no_passwords() {
     other.line("CONFIG SET requirepass \"\"");
     other.line("AUTH wrong");
     other.line("HELLO 2 AUTH default secret");
+    other.line("HELLO 2 AUTH a secret SETNAME x AUTH default secret");
     other.line("CLIENT LIST");
     other.line("COMMAND COUNT");
     other.line("MULTI");
@@ -59,6 +60,7 @@ fn monitors_see_every_command_of_others_as_it_runs_and_no_passwords() {
         r#"3 "GET" "key""#,
         r#"3 "AUTH" "(redacted)""#,
         r#"3 "HELLO" "2" "AUTH" "(redacted)" "(redacted)""#,
+        r#"3 "HELLO" "2" "AUTH" "(redacted)" "(redacted)" "SETNAME" "x" "AUTH" "(redacted)" "(redacted)""#,
         r#"3 "COMMAND" "COUNT""#,
         r#"3 "MULTI""#,
         r#"3 "INCR" "n""#,
@@ -118,9 +120,10 @@ fn the_slow_log_keeps_the_newest_slow_commands_cut_to_size() {
     client.call(&["SET", "k", &long]);
     client.line("AUTH secret");
     client.line("HELLO 2 AUTH default secret");
+    client.line("CONFIG SET requirepass secret requirepass secret");
     client.line("CONFIG SET requirepass \"\"");
     let log = client.line("SLOWLOG GET").to_string();
-    assert!(!log.contains("secret") && log.matches("(redacted)").count() == 4, "{log}");
+    assert!(!log.contains("secret") && log.matches("(redacted)").count() == 6, "{log}");
     client.line("SLOWLOG RESET");
     client.call(&["SET", "k", &long]);
     let many: Vec<String> = std::iter::once("DEL".into()).chain((0..50).map(|n| format!("k{n}"))).collect();
