@@ -41,7 +41,7 @@ pub enum Parsed {
         len: u64,
     },
     /// The client breaks the protocol: send this error and close.
-    Broken(String),
+    Broken(Vec<u8>),
 }
 
 /// What the parser may ask of its caller.
@@ -178,7 +178,7 @@ impl Parser {
             Err(broken) => return Err(broken),
         };
         if buf[text.0] != b'$' {
-            return Err(broken(&format!("expected '$', got '{}'", char::from(buf[text.0]))));
+            return Err(broken([&b"expected '$', got '"[..], &[buf[text.0]], b"'"].concat()));
         }
         let len = crate::number::parse_int(&buf[text.0 + 1..text.1]).and_then(|len| u64::try_from(len).ok());
         let Some(len) = len.filter(|&len| len <= BULK_BYTES_MAX) else {
@@ -252,8 +252,8 @@ impl Parser {
     }
 }
 
-fn broken(what: &str) -> Parsed {
-    Parsed::Broken(format!("ERR Protocol error: {what}"))
+fn broken(what: impl AsRef<[u8]>) -> Parsed {
+    Parsed::Broken([b"ERR Protocol error: ", what.as_ref()].concat())
 }
 
 fn is_space(b: u8) -> bool {

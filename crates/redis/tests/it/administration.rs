@@ -162,6 +162,13 @@ fn errors_repeat_what_was_sent_byte_for_byte() {
         EXPIRE a 1 "\xff"
         "#,
     );
+    with_pair(&["2"], |pair| {
+        for client in [&mut pair.ours, &mut pair.theirs] {
+            client.send(b"*1\r\n\xff5\r\n");
+        }
+        let (ours, theirs) = (pair.ours.read_to_end(), pair.theirs.read_to_end());
+        assert_eq!(ours.escape_ascii().to_string(), theirs.escape_ascii().to_string());
+    });
 }
 
 /// Each line by itself: keys that are there, that are not, and of another type.

@@ -42,7 +42,9 @@ fn parse_all(pieces: &[&[u8]]) -> (Vec<Vec<Vec<u8>>>, Option<String>) {
                     break;
                 }
                 Parsed::Large { .. } => panic!("streaming was not allowed"),
-                Parsed::Broken(error) => return (commands, Some(error)),
+                Parsed::Broken(error) => {
+                    return (commands, Some(error.escape_ascii().to_string().replace("\\'", "'")));
+                }
             }
         }
     }
@@ -112,6 +114,7 @@ fn limits_and_messages_are_those_of_redis() {
     assert_eq!(error(b"*1\r\n$-1\r\n"), "ERR Protocol error: invalid bulk length");
     assert_eq!(error(b"*1\r\n$536870913\r\n"), "ERR Protocol error: invalid bulk length");
     assert_eq!(error(b"*1\r\n:5\r\n"), "ERR Protocol error: expected '$', got ':'");
+    assert_eq!(error(b"*1\r\n\xff5\r\n"), "ERR Protocol error: expected '$', got '\\xff'");
     assert_eq!(error(b"get \"a\r\n"), "ERR Protocol error: unbalanced quotes in request");
     assert_eq!(error(&[b'a'; 70_000]), "ERR Protocol error: too big inline request");
     assert_eq!(
@@ -120,7 +123,7 @@ fn limits_and_messages_are_those_of_redis() {
     );
     let mut parser = Parser::new();
     let strict = Rules { unauthenticated: true };
-    let broken = Parsed::Broken("ERR Protocol error: unauthenticated bulk length".to_string());
+    let broken = Parsed::Broken(b"ERR Protocol error: unauthenticated bulk length".to_vec());
     assert_eq!(parser.parse(b"*2\r\n$20000\r\n", &strict), broken);
 }
 
