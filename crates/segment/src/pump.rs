@@ -162,7 +162,7 @@ pub(crate) async fn sync(inner: &Arc<Inner>) -> Result<(), ()> {
 async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
     let mode =
         if inner.options.durability == Durability::Always { WriteSync::Durable } else { WriteSync::Cached };
-    let mut was_full = false;
+    let (mut was_full, mut is_erased) = (false, false);
     loop {
         if metalog::ensure_dirty(inner).await.is_err() {
             return Err(());
@@ -172,7 +172,9 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
         let page = offset / inner.superblock.page_bytes;
         let pages = page..page + frame.data.len() as u32 / inner.superblock.page_bytes;
         let block = inner.block(segment);
-        let erased = if offset == 0 { inner.device.erase(block).await } else { Ok(()) };
+        // Once: what comes behind it in the segment may be there already when this is tried again.
+        let erased = if offset == 0 && !is_erased { inner.device.erase(block).await } else { Ok(()) };
+        is_erased = erased.is_ok();
         let result = match erased {
             Ok(()) => {
                 let program = inner.device.program(block, page, frame.data.clone(), mode);
@@ -201,7 +203,10 @@ async fn write(inner: &Arc<Inner>, mut frame: Sealed) -> Result<(), ()> {
                     return Err(());
                 }
                 frame = match crate::relocate::relocate(inner, frame).await {
-                    Ok(frame) => frame,
+                    Ok(frame) => {
+                        is_erased = false;
+                        frame
+                    }
                     Err(reason) => {
                         inner.fail(&reason);
                         return Err(());

@@ -261,6 +261,11 @@ impl Replay {
             let what = "the first frames of the segment are lost".into();
             self.damage.push(Damage { segment: found.id, offset: page, what });
         }
+        if let (None, Some(first)) = (self.expected, found.first_frame)
+            && found.sealed_end != Some(0)
+        {
+            self.expected = Some(first.min(self.known_durable));
+        }
         let mut frames = frames.into_iter();
         while let Some(frame) = frames.next() {
             let number = frame.header.number;
@@ -385,7 +390,10 @@ impl Replay {
             let segment = self.extents.keys().next_back().copied().unwrap_or(SegmentId(0));
             self.damage.push(Damage { segment, offset: 0, what });
         }
-        // What is still pending is the torn end of the log.
+        // What is still pending is the torn end of the log; its numbers come again.
+        if let Some((_, held)) = self.pending.first() {
+            self.next_frame = held.header.number;
+        }
         self.pending.clear();
         if !self.inner.device.is_read_only() {
             // What was read may still be in a cache: what follows will call it durable.

@@ -7,6 +7,7 @@ mod commits_side_by_side;
 mod common;
 mod company;
 mod faults;
+mod first_frames;
 mod formats;
 mod ftl;
 mod ftl_durable;
