@@ -37,6 +37,9 @@ pub(crate) struct Op {
     pub value_len: u64,
 }
 
+/// Most bytes that a batch which makes space may put for each key or prefix that it removes.
+const NOTE_BYTES_MAX: usize = 256;
+
 impl Batch {
     /// An empty batch.
     pub fn new() -> Self {
@@ -58,9 +61,19 @@ impl Batch {
         self.buf.len() + self.ops.iter().filter_map(|op| op.tail.as_ref()).map(Bytes::len).sum::<usize>()
     }
 
-    /// Whether it only makes space: such batches may use the reserve of a full drive.
+    /// Whether it makes space: such batches may use the reserve of a full drive. What it puts beside what it removes is a note of
+    /// that, such as how many elements a collection has left.
     pub fn only_frees(&self) -> bool {
-        self.ops.iter().all(|op| matches!(op.kind, record::DELETE | record::RETIRE | record::TALLY))
+        let (mut removed, mut put) = (0, 0);
+        for op in &self.ops {
+            match op.kind {
+                record::DELETE | record::RETIRE => removed += 1,
+                record::TALLY => {}
+                record::PUT => put += (op.end - op.start) as usize + op.tail.as_ref().map_or(0, Bytes::len),
+                _ => return false,
+            }
+        }
+        put <= removed * NOTE_BYTES_MAX
     }
 
     /// Empties it, keeping its memory.

@@ -9,6 +9,7 @@ mod common;
 mod differential;
 mod expiry;
 mod formats;
+mod full_drive;
 mod hostile;
 mod interrupted_lists;
 mod introspection;
