@@ -564,6 +564,8 @@ impl Inner {
             for ((candidate, seq), ptr) in with_seq.zip(&done.ptrs) {
                 self.redirect(candidate, seq, *ptr);
             }
+            // Memtables have grown, perhaps while nobody writes.
+            self.take_back_lent();
             drop(done.ticket);
         }
         drop(turn);

@@ -172,6 +172,8 @@ impl Store {
                 replayed += 1;
             }
         }
+        // What the memtables hold now is not lent any more.
+        inner.take_back_lent();
         Ok(Opened { store: Self { inner }, clean: opened.clean, replayed, damage })
     }
 

@@ -395,7 +395,7 @@ impl Scan {
                     let mut entry = snapshot.store.value_of(slice, &own, &found).await?;
                     if let Some(large) = entry.large.take() {
                         let mut pinned = LargeRef::clone(&large);
-                        pinned.pin = Some(Arc::new(snapshot.store.heap.pin()));
+                        pinned.pin = Some(snapshot.pin.clone());
                         entry.large = Some(Arc::new(pinned));
                     }
                     Ok(entry)
@@ -584,13 +584,14 @@ impl Scan {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.ask_first();
         }
-        while let Some(source) = self.hungry.pop() {
+        // A feeding that is given up half-way is begun again.
+        while let Some(&source) = self.hungry.last() {
             let fed = self.feed(source).await;
             if let Err(error) = self.snapshot.still_holds().and(fed) {
-                self.hungry.push(source);
                 self.ended = true;
                 return Err(error);
             }
+            self.hungry.pop();
         }
         Ok(())
     }

@@ -66,7 +66,7 @@ pub(crate) struct SnapshotInner {
     pub store: Arc<Inner>,
     pub seq: Seq,
     pub slices: SmallVec<[SliceView; 1]>,
-    pub pin: Pin,
+    pub pin: Arc<Pin>,
 }
 
 /// A slice as a snapshot sees it.
@@ -104,7 +104,7 @@ impl Store {
     pub fn snapshot(&self) -> Snapshot {
         let store = self.inner.clone();
         // Before the tables are looked up, so that none of them is reused.
-        let pin = store.heap.pin();
+        let pin = Arc::new(store.heap.pin());
         let slices = store.all_slices();
         let seq = store.heap.last_seq();
         store.snapshots.add(seq);
@@ -117,7 +117,7 @@ impl Store {
     /// One slice as it is now; scans of others find nothing.
     pub fn snapshot_of(&self, slice: SliceId) -> Snapshot {
         let store = self.inner.clone();
-        let pin = store.heap.pin();
+        let pin = Arc::new(store.heap.pin());
         // Who writes to the slice looks at the live snapshots under the same lock.
         let state = store.slice(slice);
         let seq = store.heap.last_seq();

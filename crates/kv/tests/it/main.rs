@@ -9,6 +9,7 @@ mod expiring;
 mod failed_drive;
 mod formats;
 mod gaps;
+mod held_values;
 mod hints;
 mod hot_rows;
 mod kept_pieces;

@@ -19,14 +19,19 @@ fn key(n: u64) -> Vec<u8> {
     format!("key:{n:08}").into_bytes()
 }
 
-/// A store just opened, with nothing in memory, that holds so many rows.
-async fn store_of_rows(rows: u64, memory_bytes: u64, memtable_bytes: u64) -> Store {
+async fn made() -> Device {
     let spec: DeviceSpec = "/drive".parse().expect("spec");
-    let device = Device::create(&spec, 1 << 30).await.expect("file");
-    drop(formatted(&device).await);
-    let options =
-        StoreOptions { memory_bytes, memtable_bytes: Some(memtable_bytes), ..StoreOptions::default() };
-    let store = open_with(&device, options.clone()).await.store;
+    Device::create(&spec, 1 << 30).await.expect("file")
+}
+
+fn options(memory_bytes: u64, memtable_bytes: u64) -> StoreOptions {
+    StoreOptions { memory_bytes, memtable_bytes: Some(memtable_bytes), ..StoreOptions::default() }
+}
+
+/// A store just opened, with nothing in memory, that holds so many rows.
+async fn store_of_rows(device: &Device, rows: u64, options: StoreOptions) -> Store {
+    drop(formatted(device).await);
+    let store = open_with(device, options.clone()).await.store;
     let mut batch = Batch::new();
     for n in 0..rows {
         batch.clear();
@@ -34,7 +39,7 @@ async fn store_of_rows(rows: u64, memory_bytes: u64, memtable_bytes: u64) -> Sto
         write(&store, &batch).await;
     }
     store.close().await.expect("close");
-    open_with(&device, options).await.store
+    open_with(device, options).await.store
 }
 
 #[test]
@@ -43,7 +48,7 @@ fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let counters = world.clone();
     let test = async move {
-        let store = store_of_rows(KEYS, MEMORY, MEMTABLE).await;
+        let store = store_of_rows(&made().await, KEYS, options(MEMORY, MEMTABLE)).await;
         let read_all = async || {
             for n in 0..KEYS {
                 let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
@@ -85,7 +90,7 @@ fn rows_have_what_memtables_do_not_hold_and_give_it_back_before_these_are_full()
     let world = World::new(6);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let test = async move {
-        let store = store_of_rows(ROWS, 128 << 20, MEMTABLES / 2).await;
+        let store = store_of_rows(&made().await, ROWS, options(128 << 20, MEMTABLES / 2)).await;
         let read_all = async || {
             for n in 0..ROWS {
                 store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
@@ -120,6 +125,51 @@ fn rows_have_what_memtables_do_not_hold_and_give_it_back_before_these_are_full()
         let after = read_all().await;
         // Key tables have grown a little.
         assert!(after > lent_least + (8 << 20), "{after} B of rows after a flush, {lent_least} B before");
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}
+
+/// The memtables of a store that crashed are full when it opens, and nobody need write.
+#[test]
+fn what_replayed_memtables_hold_is_not_lent() {
+    const ROWS: u64 = 40_000;
+    const MEMTABLE: u64 = 20 << 20;
+    let world = World::new(7);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let test = async move {
+        let device = made().await;
+        let store = store_of_rows(&device, ROWS, options(128 << 20, MEMTABLE)).await;
+        let read_all = async |store: &Store| {
+            for n in 0..ROWS {
+                store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
+            }
+        };
+        let mut batch = Batch::new();
+        let mut n = 0u64;
+        while store.stats().memtable_bytes < MEMTABLE / 20 * 19 {
+            batch.clear();
+            batch.put(SliceId((n % 3) as u16), format!("new:{n:08}").as_bytes(), 0, 0, &[1; 60]);
+            write(&store, &batch).await;
+            n += 1;
+            if n.is_multiple_of(1_000) {
+                store.wait_durable(store.last_seq()).await.expect("durable");
+            }
+        }
+        read_all(&store).await;
+        let before = store.stats();
+        assert_eq!(before.counters.flushes, 0, "all of it is in the active memtable");
+        store.abandon().await;
+        drop(store);
+        let store = open_with(&device, options(128 << 20, MEMTABLE)).await.store;
+        read_all(&store).await;
+        let after = store.stats();
+        assert!(after.memtable_bytes > MEMTABLE / 20 * 18, "{} B replayed", after.memtable_bytes);
+        assert!(
+            after.row_bytes <= before.row_bytes + (2 << 20),
+            "{} B of rows after the crash, {} before",
+            after.row_bytes,
+            before.row_bytes
+        );
     };
     world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }
