@@ -402,6 +402,13 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Nobody waits for it any more. A signal is still to be heard by who asks next.
+    pub(crate) fn forget(self) {
+        if let Self::Signal(Ok(signal)) = self {
+            crate::uring::raise(signal);
+        }
+    }
+
     /// For a match arm that a driver which keeps the contract never reaches.
     pub(crate) fn unexpected(self) -> ! {
         panic!("the driver answered with the wrong kind of outcome: {self:?}")

@@ -13,7 +13,7 @@
 
 use crate::CoreId;
 use crate::buf::Pool;
-use crate::driver::{Completion, Driver, Kick, Wait};
+use crate::driver::{Completion, Driver, Wait};
 use crate::operation::Operations;
 use crate::remote::{MakeFuture, Message, Remote, Server};
 use crate::task::{JoinHandle, TaskId, Tasks, joined};
@@ -73,11 +73,14 @@ pub(crate) fn wake_local(remote: &Arc<Remote>, id: TaskId) -> bool {
 
 /// Leaves a kick to the end of the current core's batch of polls, so that many wakes of one sleeper cost one wake-up.
 /// False outside a core.
-pub(crate) fn defer_kick(kick: &Arc<dyn Kick>) -> bool {
+pub(crate) fn defer_kick(remote: &Arc<Remote>) -> bool {
     CURRENT
         .try_with(|current| match &*current.borrow() {
             Some(core) => {
-                core.kicks.borrow_mut().push(Arc::clone(kick));
+                let mut kicks = core.kicks.borrow_mut();
+                if !kicks.iter().any(|known| Arc::ptr_eq(known, remote)) {
+                    kicks.push(Arc::clone(remote));
+                }
                 true
             }
             None => false,
@@ -106,8 +109,8 @@ pub struct Core {
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<TaskId>>,
     deferred: RefCell<Vec<Waker>>,
-    /// Other cores to be woken: at most once each, for they are awake from then on.
-    kicks: RefCell<Vec<Arc<dyn Kick>>>,
+    /// Other cores to be woken, unless somebody else does before.
+    kicks: RefCell<Vec<Arc<Remote>>>,
     timers: RefCell<Timers>,
     pub(crate) operations: RefCell<Operations>,
     /// Reused between turns.
@@ -259,8 +262,8 @@ impl Core {
 
     fn send_kicks(&self) {
         loop {
-            let Some(kick) = self.kicks.borrow_mut().pop() else { return };
-            kick.kick();
+            let Some(remote) = self.kicks.borrow_mut().pop() else { return };
+            remote.kick();
         }
     }
 
@@ -372,8 +375,10 @@ impl Core {
         self.enter(|| {
             self.closed.set(true);
             self.remote.close();
+            // No task is added any more.
+            let mut end = usize::MAX;
             loop {
-                let body = self.tasks.borrow_mut().pop_any();
+                let body = self.tasks.borrow_mut().pop_any(&mut end);
                 if body.is_none() {
                     break;
                 }

@@ -58,7 +58,10 @@ impl Core {
             operations.release(token);
         }
         drop(operations);
-        drop(state);
+        match state {
+            State::Done(outcome) => outcome.forget(),
+            state => drop(state),
+        }
         if !done {
             self.cancel(token);
         }
@@ -109,7 +112,10 @@ impl Core {
             operations.release(token);
         }
         drop(operations);
-        drop((dropped, state));
+        if let Some(outcome) = dropped {
+            outcome.forget();
+        }
+        drop(state);
         if overflow && more {
             self.cancel(token);
         }

@@ -46,7 +46,7 @@ impl Remote {
     }
 
     /// Leaves a message; drops it if the core has stopped.
-    pub(crate) fn send(&self, message: Message) {
+    pub(crate) fn send(self: &Arc<Self>, message: Message) {
         let refused = {
             let mut queue = lock(&self.queue);
             if queue.closed {
@@ -63,9 +63,17 @@ impl Remote {
     }
 
     /// Makes the core's next look at its messages, or the current wait, end.
-    pub(crate) fn poke(&self) {
+    pub(crate) fn poke(self: &Arc<Self>) {
         self.pending.store(true, Ordering::SeqCst);
-        if self.sleeping.swap(false, Ordering::SeqCst) && !defer_kick(&self.kick) {
+        // It counts as asleep until it is kicked: who defers that may work on for long, and others need not wait for him.
+        if self.sleeping.load(Ordering::SeqCst) && !defer_kick(self) {
+            self.kick();
+        }
+    }
+
+    /// Ends its sleep, once.
+    pub(crate) fn kick(&self) {
+        if self.sleeping.swap(false, Ordering::SeqCst) {
             self.kick.kick();
         }
     }

@@ -98,13 +98,19 @@ struct StopOnPanic {
     kicks: Vec<Arc<dyn Kick>>,
 }
 
+impl StopOnPanic {
+    fn stop_all(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for kick in &self.kicks {
+            kick.kick();
+        }
+    }
+}
+
 impl Drop for StopOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.stop.store(true, Ordering::SeqCst);
-            for kick in &self.kicks {
-                kick.kick();
-            }
+            self.stop_all();
         }
     }
 }
@@ -140,7 +146,11 @@ pub fn start(config: &Config, init: Init) -> io::Result<Running> {
             let core = Core::new(&server, id, Driver::Uring(Box::new(driver)));
             let _ = ready.send(Ok(()));
             drop(ready);
-            run_core(&core, &guard.stop, || init(id)).map(drop)
+            let result = run_core(&core, &guard.stop, || init(id)).map(drop);
+            if result.is_err() {
+                guard.stop_all();
+            }
+            result
         })?;
         threads.push(thread);
     }

@@ -140,9 +140,11 @@ impl Tasks {
         None
     }
 
-    /// Any one task that is not being polled.
-    pub(crate) fn pop_any(&mut self) -> Option<Body> {
-        let index = self.slots.iter().rposition(|slot| slot.body.is_some())?;
+    /// Any one task that is not being polled, below slot `end`, which falls with each.
+    pub(crate) fn pop_any(&mut self, end: &mut usize) -> Option<Body> {
+        let below = self.slots.get(..*end).unwrap_or(&self.slots);
+        let index = below.iter().rposition(|slot| slot.body.is_some())?;
+        *end = index;
         let id = TaskId { index: index as u32, generation: self.slots[index].generation };
         self.remove(id)
     }

@@ -1,9 +1,10 @@
 //! The hot paths allocate nothing once they are warm. Alone in a program of its own, which has a counting allocator.
 #![allow(unsafe_code)]
 
-use pumice_reactor::sync::Gate;
+use pumice_reactor::sync::{Event, Gate};
 use pumice_reactor::{
-    File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, block_on, sleep, spawn, yield_now,
+    File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, block_on, sleep, spawn, timeout,
+    yield_now,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -99,6 +100,16 @@ fn reads_echoes_gates_and_yields_allocate_nothing() {
         });
         let wait = || async { gate.wait_for(gate.current() + 2).await.unwrap() };
         assert_eq!(allocations(1000, wait).await, 0.0, "a gate");
+
+        // Somebody waits for as long as the process lives, and others behind him give up again and again.
+        let stop = Arc::new(Event::new());
+        let first = Arc::clone(&stop);
+        spawn(async move { first.wait().await });
+        yield_now().await;
+        let give_up = || async {
+            let _ = timeout(Duration::ZERO, stop.wait()).await;
+        };
+        assert_eq!(allocations(100_000, give_up).await, 0.0, "a wait that is given up");
         assert!(allocations(100, || sleep(Duration::from_micros(1))).await < 1.5, "a timer");
     });
 }

@@ -2,9 +2,13 @@
 //! Alone in a program of its own, without a test harness: its thread would take them.
 
 use pumice_reactor::sync::Event;
-use pumice_reactor::{Config, CoreId, Signal, signal, spawn, spawn_on, start};
+use pumice_reactor::{Config, CoreId, Signal, signal, spawn, spawn_on, start, yield_now};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::process::Command;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 fn send(name: &str) {
     let status = Command::new("kill").args([name, &std::process::id().to_string()]).status();
@@ -29,6 +33,18 @@ fn main() {
                     spawn_on(CoreId(1), move || Box::pin(async move { send(name) }));
                     assert_eq!(waiting.await.expect("not aborted").expect("a signal"), expected);
                 }
+                // Who waited goes away when it has come, but was not told: who asks next is.
+                {
+                    let mut waiting = pin!(signal());
+                    poll_fn(|context| Poll::Ready(assert!(waiting.as_mut().poll(context).is_pending())))
+                        .await;
+                    send("-TERM");
+                    let other_work = Instant::now();
+                    while other_work.elapsed() < Duration::from_millis(20) {
+                        yield_now().await;
+                    }
+                }
+                assert_eq!(signal().await.expect("a signal"), Signal::Terminate);
                 // Nobody waits: held back all the same.
                 drop(spawn(signal()));
                 send("-TERM");

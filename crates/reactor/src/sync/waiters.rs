@@ -8,9 +8,10 @@ pub(super) type WaiterId = u64;
 
 /// Waiters in order of arrival, each with what it waits for.
 pub(super) struct Waiters<T> {
-    queue: VecDeque<Option<Waiter<T>>>,
-    /// The id of the front of the queue.
-    first: WaiterId,
+    /// By rising id. Who gave up leaves a hole; at most half of the queue is holes.
+    queue: VecDeque<(WaiterId, Option<Waiter<T>>)>,
+    holes: usize,
+    next: WaiterId,
 }
 
 pub(super) struct Waiter<T> {
@@ -20,43 +21,51 @@ pub(super) struct Waiter<T> {
 
 impl<T> Waiters<T> {
     pub(super) const fn new() -> Self {
-        Self { queue: VecDeque::new(), first: 0 }
+        Self { queue: VecDeque::new(), holes: 0, next: 0 }
     }
 
     pub(super) fn push(&mut self, wants: T, waker: Waker) -> WaiterId {
-        let id = self.first + self.queue.len() as u64;
-        self.queue.push_back(Some(Waiter { wants, waker }));
+        let id = self.next;
+        self.next += 1;
+        self.queue.push_back((id, Some(Waiter { wants, waker })));
         id
     }
 
+    fn slot(&mut self, id: WaiterId) -> Option<&mut Option<Waiter<T>>> {
+        let index = self.queue.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(&mut self.queue[index].1)
+    }
+
     pub(super) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter<T>> {
-        let index = usize::try_from(id.checked_sub(self.first)?).ok()?;
-        self.queue.get_mut(index)?.as_mut()
+        self.slot(id)?.as_mut()
     }
 
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter<T>> {
-        let index = usize::try_from(id.checked_sub(self.first)?).ok()?;
-        let waiter = self.queue.get_mut(index)?.take();
+        let waiter = self.slot(id)?.take();
+        self.holes += usize::from(waiter.is_some());
         self.trim();
+        // The front may wait for as long as the process lives.
+        if self.holes > self.queue.len() / 2 {
+            self.queue.retain(|(_, waiter)| waiter.is_some());
+            self.holes = 0;
+        }
         waiter
     }
 
     fn trim(&mut self) {
-        while let Some(None) = self.queue.front() {
+        while let Some((_, None)) = self.queue.front() {
             self.queue.pop_front();
-            self.first += 1;
+            self.holes -= 1;
         }
     }
 
     pub(super) fn front(&mut self) -> Option<&Waiter<T>> {
         self.trim();
-        self.queue.front()?.as_ref()
+        self.queue.front()?.1.as_ref()
     }
 
     pub(super) fn pop(&mut self) -> Option<Waiter<T>> {
         self.trim();
-        let waiter = self.queue.pop_front()?;
-        self.first += 1;
-        waiter
+        self.queue.pop_front()?.1
     }
 }

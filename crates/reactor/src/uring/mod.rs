@@ -21,7 +21,7 @@ mod zones;
 pub(crate) use bufring::BufRing;
 pub(crate) use memory::{HUGE_PAGE_BYTES, Mapping};
 pub use sys::raise_open_files_limit;
-pub(crate) use sys::{EventFd, hold_signals, unlock};
+pub(crate) use sys::{EventFd, hold_signals, raise, unlock};
 
 use crate::buf::Pool;
 use crate::driver::{
@@ -99,7 +99,6 @@ impl Uring {
             enters: 0,
             zones: ZoneThread::default(),
         };
-        let _ = uring.ring.submitter().register_ring_fd();
         uring.arm_kick();
         Ok(uring)
     }
@@ -326,7 +325,8 @@ impl Uring {
         self.put_backlog();
         self.held.handed_over();
         out.append(&mut self.immediate);
-        let ready = !out.is_empty() || !self.ring.completion().is_empty();
+        // What the kernel did not take just now must not wait for what it did.
+        let ready = !out.is_empty() || !self.backlog.is_empty() || !self.ring.completion().is_empty();
         // The clock is looked at once, and only where it matters: a look costs as much as a completion.
         let (wait, rest) = match wait {
             _ if ready => (Wait::Poll, Duration::ZERO),

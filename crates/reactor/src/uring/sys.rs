@@ -375,6 +375,17 @@ pub(crate) fn hold_signals() -> io::Result<()> {
     }
 }
 
+/// Makes a signal that was taken pending again; it is held, so that it waits for the next read.
+pub(crate) fn raise(signal: Signal) {
+    let number = match signal {
+        Signal::Terminate => libc::SIGTERM,
+        Signal::Interrupt => libc::SIGINT,
+        Signal::Hangup => libc::SIGHUP,
+    };
+    // SAFETY: no memory is passed.
+    unsafe { libc::kill(libc::getpid(), number) };
+}
+
 pub(super) fn signal_fd() -> io::Result<Handle> {
     hold_signals()?;
     // SAFETY: the set is initialised.

@@ -7,9 +7,9 @@ use pumice_reactor::{
 };
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_panic_on_one_core_stops_all_and_reaches_join() {
@@ -180,4 +180,36 @@ fn no_wake_of_a_root_is_lost() {
         end.recv_timeout(Duration::from_secs(60)).expect("a root waits for a wake that was lost");
     }
     running.join().expect("stops");
+}
+
+/// Core 0 wakes core 1, which sleeps, and works on before it sends the wake-up; a thread wakes core 1 meanwhile.
+#[test]
+fn a_core_that_works_on_keeps_nobody_from_waking_another() {
+    let (near, far) = (Arc::new(Event::new()), Arc::new(Event::new()));
+    let is_heard = Arc::new(AtomicBool::new(false));
+    let config = Config { cores: 2, ..Config::default() };
+    let running = start(
+        &config,
+        Arc::new(move |core| {
+            let (near, far, is_heard) = (Arc::clone(&near), Arc::clone(&far), Arc::clone(&is_heard));
+            Box::pin(async move {
+                if core == CoreId(1) {
+                    let first = spawn(async move { near.wait().await });
+                    far.wait().await;
+                    is_heard.store(true, Ordering::SeqCst);
+                    first.await.unwrap();
+                } else {
+                    sleep(Duration::from_millis(100)).await;
+                    near.set();
+                    std::thread::spawn(move || far.set());
+                    let began = Instant::now();
+                    while !is_heard.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(20) {
+                        std::hint::spin_loop();
+                    }
+                    assert!(is_heard.load(Ordering::SeqCst), "core 1 slept while core 0 worked");
+                }
+            })
+        }),
+    );
+    running.expect("starts").join().expect("stops");
 }
