@@ -75,6 +75,9 @@ async fn is_empty(store: &Store) -> bool {
     }
 }
 
+/// Where an id holds the index of its drive.
+const DRIVE_SHIFT: u32 = 48;
+
 impl Node {
     /// Opens `devices` (each with the name to call it by in messages) as one set. `progress` hears how far
     /// recovery has come, summed over the drives.
@@ -324,9 +327,12 @@ impl Node {
         Ok(gate)
     }
 
-    /// An id never used before on the drive of `place`, across crashes too.
+    /// An id never used before on any drive, across crashes too; it names its drive. What lies under it need not say where, so
+    /// ids of two drives must not be the same.
     pub fn allocate_id(&self, place: Place) -> u64 {
-        self.store(place.drive).allocate_id()
+        let number = self.store(place.drive).allocate_id();
+        assert!(number < 1 << DRIVE_SHIFT, "a drive takes fewer records than 2^{DRIVE_SHIFT}");
+        u64::from(place.drive) << DRIVE_SHIFT | number
     }
 
     // Durability.

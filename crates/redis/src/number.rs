@@ -81,8 +81,11 @@ fn parse_hex(text: &str) -> Option<f64> {
     for c in whole.chars().chain(fraction.chars()) {
         value = value * 16.0 + f64::from(c.to_digit(16)?);
     }
-    let value = value * 2f64.powi(exponent.saturating_sub(4 * fraction.len() as i32));
-    value.is_finite().then_some(value)
+    let exponent = exponent.saturating_sub(4 * fraction.len() as i32);
+    // In two steps: the smallest numbers are products of powers that are none themselves.
+    let value = value * 2f64.powi(exponent / 2) * 2f64.powi(exponent - exponent / 2);
+    let is_lost = value == 0.0 && (whole.chars().chain(fraction.chars())).any(|c| c != '0');
+    (value.is_finite() && !is_lost).then_some(value)
 }
 
 /// Writes `value` in decimal at the end of `out` and returns the digits.

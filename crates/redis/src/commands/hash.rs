@@ -62,6 +62,8 @@ async fn set_pairs(ctx: &mut Ctx, args: Args<'_>, name: &str) -> Result<u64, Fai
     let known = contains(ctx, &hash, &names).await?;
     let added = known.iter().filter(|known| !**known).count() as u64;
     let hints = hash.hints;
+    // Those that are written over in the same command count, too.
+    args.iter_from(2).for_each(|argument| note_sizes(&mut hash, argument.len(), 0));
     for name in names {
         put(&mut change, &mut hash, name, values[name]);
     }

@@ -59,7 +59,8 @@ fn unreadable_score() -> Failure {
 /// Gives `member` a score; `old` is the one it has.
 pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old: Option<f64>, new: f64) {
     note_sizes(zset, member.len(), 0);
-    let is_large = zset.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0 || zset.count >= zset.compact.entries;
+    let is_large = zset.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0
+        || old.is_none() && zset.count >= zset.compact.entries;
     // Redis's compact encoding forgets the sign of a zero.
     let is_negative_zero = is_large && new == 0.0 && new.is_sign_negative();
     let new = if new == 0.0 && !is_negative_zero { 0.0 } else { new };

@@ -77,11 +77,11 @@ impl<'a> Spec<'a> {
                 limit = args.int(option + 2)?;
                 limited = true;
                 option += 2;
-            } else if direction.is_none() && args.is(option, "rev") {
+            } else if direction.is_none() && !reverse && args.is(option, "rev") {
                 reverse = true;
-            } else if kind.is_none() && args.is(option, "bylex") {
+            } else if kind.is_none() && given_kind.is_none() && args.is(option, "bylex") {
                 given_kind = Some(Kind::Lex);
-            } else if kind.is_none() && args.is(option, "byscore") {
+            } else if kind.is_none() && given_kind.is_none() && args.is(option, "byscore") {
                 given_kind = Some(Kind::Score);
             } else {
                 return Err(errors::SYNTAX.into());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use crate::common::client::encode;
-use crate::common::{self, Client, Reply, TestServer};
+use crate::common::{self, Client, Reply, Setup, TestServer};
 use pumice_base::rng::Rng;
 
 /// Runs commands between MULTI and EXEC; gives EXEC's replies.
@@ -155,5 +155,30 @@ fn a_long_transaction_answers_as_its_commands_do_one_by_one() {
                 );
             }
         }
+    }
+}
+
+/// On drives that were formatted together, both number what they hold alike.
+#[test]
+fn a_transaction_keeps_collections_of_several_drives_apart() {
+    let server = TestServer::with(Setup { drives: 2, memory_bytes: 128 << 20, ..Setup::default() });
+    let mut client = server.client();
+    client.line("MULTI");
+    for n in 0..60 {
+        assert_eq!(client.line(&format!("SADD s{n} a{n} b{n}")).to_string(), "QUEUED");
+        client.line(&format!("HSET h{n} f {n}"));
+        client.line(&format!("HDEL h{n} f"));
+        client.line(&format!("RPUSH l{n} a{n} b{n}"));
+    }
+    client.line("EXEC");
+    for n in 0..60 {
+        assert_eq!(
+            client.line(&format!("SMISMEMBER s{n} a{n} b{n}")),
+            Reply::Array(vec![Reply::Int(1); 2]),
+            "s{n}"
+        );
+        assert_eq!(client.line(&format!("SCARD s{n}")), Reply::Int(2));
+        assert_eq!(client.line(&format!("EXISTS h{n}")), Reply::Int(0));
+        assert_eq!(client.line(&format!("LINDEX l{n} 1")).to_string(), format!("\"b{n}\""), "l{n}");
     }
 }

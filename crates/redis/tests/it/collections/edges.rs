@@ -369,6 +369,16 @@ fn sorted_sets_answer_as_redis_does() {
         ZREVRANGE z 0 2 LIMIT 1 2
         ZADD lex 0 a 0 b 0 c 0 d 0 e 0 aa 0 "" 0 "\xff"
         ZRANGE lex - + BYLEX
+        ZRANGE lex - + BYSCORE BYLEX
+        ZRANGE lex 0 -1 BYSCORE BYLEX
+        ZRANGE lex 0 -1 REV REV
+        ZRANGE lex - + BYLEX BYLEX
+        ZRANGESTORE none lex 0 -1 REV REV
+        ZADD tiny 0x1p-1074 a 0x1p-1030 b 0x1.8p-1060 c 0x1p1023 d 0x1p-1080 e
+        ZRANGE tiny 0 -1 WITHSCORES
+        ZCOUNT tiny 0x1p-1074 +inf
+        HSET twice f vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv f 5
+        OBJECT ENCODING twice
         ZRANGE lex [a (d BYLEX
         ZRANGE lex (a [d BYLEX
         ZRANGE lex [d [a BYLEX
