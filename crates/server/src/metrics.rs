@@ -326,15 +326,17 @@ fn write_amplification(stats: &StoreStats) -> f64 {
     if stats.counters.user_bytes == 0 { 0.0 } else { stats.write_amplification() }
 }
 
-/// Name, calls, nanoseconds and failures of each command that was run.
+/// Name, calls, nanoseconds and failures of each command and subcommand that was run, named as in INFO commandstats
+/// (`config|get`).
 fn commands(server: &pumice_redis::server::Server) -> Vec<(String, u64, u64, u64)> {
     let table = pumice_redis::command::Table::get().commands();
     table
         .iter()
+        .flat_map(|command| command.all_facts())
         .zip(&server.stats.commands)
-        .map(|(command, stats)| {
+        .map(|(facts, stats)| {
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-            (command.facts.name.to_lowercase(), load(&stats.calls), load(&stats.nanos), load(&stats.failed))
+            (facts.name.to_lowercase(), load(&stats.calls), load(&stats.nanos), load(&stats.failed))
         })
         .filter(|(_, calls, ..)| *calls > 0)
         .collect()

@@ -5,6 +5,7 @@ mod cli;
 mod common;
 mod emulated;
 mod hardship;
+mod http;
 mod memory;
 mod one_drive;
 mod process;
