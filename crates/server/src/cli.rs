@@ -144,13 +144,13 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_clients: Option<u32>,
     /// TLS for Redis clients: the server's certificate chain, PEM
-    #[arg(long, value_name = "FILE", requires = "redis_tls_key")]
+    #[arg(long, value_name = "FILE")]
     pub redis_tls_cert: Option<PathBuf>,
     /// The certificate's private key, PEM
-    #[arg(long, value_name = "FILE", requires = "redis_tls_cert")]
+    #[arg(long, value_name = "FILE")]
     pub redis_tls_key: Option<PathBuf>,
     /// Certificates of the authorities whose clients may connect, PEM; asks clients for a certificate
-    #[arg(long, value_name = "FILE", requires = "redis_tls_cert")]
+    #[arg(long, value_name = "FILE")]
     pub redis_tls_ca: Option<PathBuf>,
     /// Log at least this much to stderr: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "PUMICE_LOG")]

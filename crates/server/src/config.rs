@@ -138,8 +138,18 @@ impl Settings {
         let ca = args.redis_tls_ca.or(file.redis_tls_ca);
         let tls = match (cert, key) {
             (Some(cert), Some(key)) => Some(Tls { cert, key, ca }),
-            (None, None) => None,
-            _ => return Err(Stop::because("TLS needs both redis-tls-cert and redis-tls-key")),
+            (None, None) if ca.is_none() => None,
+            // Who asks for TLS in part must not be served without it.
+            (cert, key) => {
+                let missing = match (cert, key) {
+                    (None, None) => "redis-tls-ca is of no use without redis-tls-cert and redis-tls-key",
+                    (None, _) => "redis-tls-cert is missing",
+                    _ => "redis-tls-key is missing",
+                };
+                return Err(Stop::because(format!(
+                    "TLS needs redis-tls-cert and redis-tls-key, in the config file or as flags: {missing}"
+                )));
+            }
         };
         let patrol_days = args.patrol_days.or(file.patrol_days).unwrap_or(PATROL_DAYS);
         if !(0.0..=PATROL_DAYS_MAX).contains(&patrol_days) {

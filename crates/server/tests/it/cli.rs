@@ -130,7 +130,9 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
         &["--redis-tls-cert", &pem, "--redis-tls-key", &key, "--redis-tls-ca", &junk],
         "holds no certificate",
     );
-    serve(&["--redis-tls-cert", &pem], "--redis-tls-key");
+    serve(&["--redis-tls-cert", &pem], "redis-tls-key is missing");
+    serve(&["--redis-tls-key", &key], "redis-tls-cert is missing");
+    serve(&["--redis-tls-ca", &pem], "without redis-tls-cert and redis-tls-key");
 }
 
 #[test]

@@ -11,3 +11,4 @@ mod one_drive;
 mod process;
 mod raw;
 mod rust_client;
+mod settings;
