@@ -113,13 +113,15 @@ pub struct ServeArgs {
     /// Serving threads, each with its own ring; one more does cold work [default: the machine's cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
-    /// Memory of the process, 64MiB at least and 24MiB for each further drive [default: a quarter of the machine's]
+    /// Memory of the process, 64MiB at least and 24MiB for each further drive [default: a quarter of the
+    /// machine's, or of what its control group may use]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
     pub durability: Option<DurabilityArg>,
-    /// TOML file with the same settings, named as these flags; the command line wins
+    /// TOML file with the same settings, named as these flags, but for `protected-mode = false`, which is
+    /// --no-protected-mode; the command line wins
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Password that Redis clients must give with AUTH

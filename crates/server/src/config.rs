@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
 use crate::exit::Stop;
-use crate::logging;
+use crate::{logging, machine};
 
 /// Default size of the drive that `serve` makes when none is named: a sparse file, so it takes what it holds.
 pub const DEFAULT_DRIVE_BYTES: u64 = 64 << 30;
@@ -25,6 +25,8 @@ const CORES_MAX: u16 = 1024;
 const PATROL_DAYS_MAX: f64 = 36_500.0;
 /// The least memory a server of one drive runs in.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// Default memory where the kernel does not say how much there is.
+const MEMORY_BYTES_UNTOLD: u64 = 1 << 30;
 
 /// What the server runs with.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub struct Settings {
     pub http: Option<String>,
     pub cores: u16,
     pub memory_bytes: u64,
+    /// What the machine and the control groups leave this process; `None` where the kernel does not say.
+    pub memory_there: Option<u64>,
     pub durability: DurabilityArg,
     pub password: Option<String>,
     pub protected_mode: bool,
@@ -126,8 +130,11 @@ impl Settings {
         }
         let devices = or(args.device, file.device);
         let memory_min = memory_bytes_min(devices.len());
-        let memory_bytes =
-            args.memory.or(file_memory).unwrap_or_else(|| machine_memory_share().max(memory_min));
+        let memory_there = machine::memory_bytes(Path::new("/"));
+        let memory_bytes = args
+            .memory
+            .or(file_memory)
+            .unwrap_or_else(|| memory_there.map_or(MEMORY_BYTES_UNTOLD, |there| there / 4).max(memory_min));
         if memory_bytes < memory_min {
             let drives =
                 if devices.len() > 1 { format!(" for {} drives", devices.len()) } else { String::new() };
@@ -172,6 +179,7 @@ impl Settings {
             http,
             cores,
             memory_bytes,
+            memory_there,
             durability: args.durability.or(file.durability).unwrap_or(DurabilityArg::Always),
             password: args.password.or(file.password).filter(|p| !p.is_empty()),
             protected_mode: !args.no_protected_mode && file.protected_mode.unwrap_or(true),
@@ -191,13 +199,4 @@ fn machine_cores() -> u16 {
 /// The least memory a server of so many drives runs in.
 fn memory_bytes_min(drives: usize) -> u64 {
     MEMORY_BYTES_MIN + drives.saturating_sub(1) as u64 * pumice_kv::MEMORY_BYTES_MIN
-}
-
-/// A quarter of the machine's memory; 1 GiB where the kernel does not say.
-fn machine_memory_share() -> u64 {
-    let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    total.map_or(1 << 30, |kib| kib * 1024 / 4)
 }

@@ -13,6 +13,7 @@ mod health;
 mod http;
 mod info;
 mod logging;
+mod machine;
 mod metrics;
 mod process;
 mod progress;

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
+use pumice_base::size::format_size;
 use pumice_base::sync::lock;
 use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::StoreFormat;
@@ -78,6 +79,7 @@ pub fn run(args: ServeArgs) -> Outcome {
             "this machine computes CRC-32C wrongly: nothing it stores could be trusted",
         ));
     }
+    tell_memory(&settings);
     let beside = FILES_BESIDE_CLIENTS + FILES_PER_CORE * u64::from(settings.cores);
     let limit = process::raise_open_files(u64::from(settings.clients_max) + beside);
     let clients_possible = limit.saturating_sub(beside).max(1);
@@ -126,6 +128,20 @@ pub fn run(args: ServeArgs) -> Outcome {
     }
     joined.map_err(|e| Stop::doing("running", e))?;
     std::mem::replace(&mut *lock(&shared.outcome), Ok(()))
+}
+
+/// The budget is a default more often than a choice, and one that the kernel does not grant ends in a kill without a word.
+fn tell_memory(settings: &Settings) {
+    let budget = format_size(settings.memory_bytes);
+    match settings.memory_there {
+        Some(there) if settings.memory_bytes > there => tracing::warn!(
+            "memory: {budget} is more than this process may take ({}, the machine's or its control group's): it may be \
+             killed; give it less (--memory)",
+            format_size(there)
+        ),
+        Some(there) => tracing::info!("memory: {budget} of {}", format_size(there)),
+        None => tracing::info!("memory: {budget}"),
+    }
 }
 
 /// The main thread's part: starts the side thread once the drives are ours, prints when ready.
@@ -339,10 +355,7 @@ fn tell(shared: &Shared, phase: Phase) {
 async fn open_device(spec: &DeviceSpec, make_bytes: Option<u64>) -> Result<Device, Stop> {
     let (device, fresh) = match (make_bytes, spec) {
         (Some(bytes), _) => {
-            tracing::info!(
-                "making drive {spec}, up to {} as it fills",
-                pumice_base::size::format_size(bytes)
-            );
+            tracing::info!("making drive {spec}, up to {} as it fills", format_size(bytes));
             let made = Device::create(spec, bytes).await;
             (made.map_err(|e| Stop::doing(format!("making drive {spec}"), e))?, true)
         }

@@ -6,6 +6,7 @@ mod common;
 mod emulated;
 mod hardship;
 mod http;
+mod machine;
 mod memory;
 mod one_drive;
 mod process;
