@@ -1,23 +1,47 @@
 //! What the server shows to machines and people beside its data: `/metrics` for Prometheus, `/health` for load
 //! balancers, `/info` as JSON, and a small page at `/`. It runs on one side thread, never on a core that serves,
 //! and answers on the `--http` address and on the control socket in the data directory.
+//!
+//! Whoever connects costs a descriptor, of which the drives need some, too. So each face has so many connections at
+//! once ([`CONNECTIONS_MAX`]; others wait in the kernel's backlog), and none may keep one for nothing: a request's
+//! head must be there within seconds, and a connection ends after a minute. `axum::serve` knows no such bounds.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
 
 use crate::exit::Stop;
 use crate::health::{Condition, Health};
 use crate::metrics;
+
+/// Connections of one face at once. The control socket has its own, whatever strangers do to `--http`.
+pub const CONNECTIONS_MAX: usize = 32;
+/// Faces at most: `--http` and the control socket.
+pub const FACES_MAX: usize = 2;
+/// A request's head must be there this long after its connection is, or after the request before it.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// A connection takes no more requests after this: who keeps one alive connects again.
+const CONNECTION_LASTS: Duration = Duration::from_secs(60);
+/// An answer under way then has this long to be taken.
+const ANSWER_TAKEN_WITHIN: Duration = Duration::from_secs(10);
+/// How long accepting rests after an error that would come again at once: no descriptors, for instance.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// What is to be listened on.
 pub struct Faces {
@@ -135,19 +159,51 @@ async fn serve_all(listeners: Vec<Bound>, health: Health, stopped: watch::Receiv
             // Dropped rather than drained: a scraper that keeps its connection must not hold the server.
             tokio::select! {
                 () = until => {}
-                result = async {
-                    match listener {
-                        Bound::Tcp(listener) => axum::serve(listener, app).await,
-                        Bound::Unix(listener) => axum::serve(listener, app).await,
-                    }
-                } => if let Err(error) = result {
-                    tracing::warn!(%error, "an HTTP face stopped");
-                }
+                () = accept_all(listener, app) => {}
             }
         }));
     }
     for task in tasks {
         let _ = task.await;
+    }
+}
+
+/// Takes connections for ever, at most [`CONNECTIONS_MAX`] at once.
+async fn accept_all(listener: Bound, app: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // A place first: who is accepted without one would take a descriptor for waiting.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let app = app.clone();
+        let accepted = match &listener {
+            Bound::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(async move {
+                    serve_one(stream, app).await;
+                    drop(place);
+                })
+            }),
+            Bound::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(async move {
+                    serve_one(stream, app).await;
+                    drop(place);
+                })
+            }),
+        };
+        if let Err(error) = accepted {
+            tracing::warn!(%error, "an HTTP face cannot take a connection");
+            sleep(ACCEPT_AGAIN_AFTER).await;
+        }
+    }
+}
+
+/// Answers one connection's requests. How it ends is the client's business: no error of it is told.
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, app: Router) {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app)));
+    if timeout(CONNECTION_LASTS, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(ANSWER_TAKEN_WITHIN, connection).await;
     }
 }
 

@@ -34,6 +34,7 @@ use crate::{control, drives, http, logging, process};
 
 /// Files beside connections: drives, the log, the HTTP face's.
 const FILES_BESIDE_CLIENTS: u64 = 128;
+const _: () = assert!((http::FACES_MAX * http::CONNECTIONS_MAX) as u64 <= FILES_BESIDE_CLIENTS / 2);
 /// Files of each core: its ring, its listeners, what wakes it.
 const FILES_PER_CORE: u64 = 8;
 

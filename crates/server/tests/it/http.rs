@@ -1,9 +1,9 @@
 //! The HTTP face: what it shows, and what it takes from whoever connects.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use crate::common::Server;
+use crate::common::{Server, check_exit, run};
 
 #[test]
 fn metrics_name_each_command_and_subcommand_that_was_run_and_no_other() {
@@ -26,5 +26,30 @@ fn metrics_name_each_command_and_subcommand_that_was_run_and_no_other() {
             "pumice_redis_commands_total{command=\"set\"} 1",
         ]
     );
+    server.stop();
+}
+
+#[test]
+fn half_sent_requests_take_few_descriptors_and_are_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--http", "127.0.0.1:0"]);
+    let files = || std::fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count();
+    let before = files();
+    let face = server.faces.iter().find_map(|face| face.strip_prefix("http on ")).unwrap();
+    // No more than the server's backlog of 128 takes beside those that are served: further ones would wait to connect.
+    let mut crowd: Vec<TcpStream> = (0..150).map(|_| TcpStream::connect(face).unwrap()).collect();
+    for stream in &mut crowd {
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost:").unwrap();
+    }
+    // The control socket and Redis know nothing of the crowd.
+    check_exit(&run(&["info", "--data", dir.path().to_str().unwrap()]), 0, "");
+    assert_eq!(redis::cmd("PING").query::<String>(&mut server.client()).unwrap(), "PONG");
+    let taken = files().saturating_sub(before);
+    assert!(taken <= 40, "{taken} descriptors for 150 half-sent requests");
+    // The first is turned away without having gone.
+    assert_eq!(crowd[0].read(&mut [0; 100]).unwrap(), 0);
+    // Whoever waited in the backlog has a turn once the others have gone.
+    drop(crowd);
+    assert_eq!(server.http("/health").0, 200);
     server.stop();
 }
