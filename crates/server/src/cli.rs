@@ -211,6 +211,9 @@ pub struct InfoArgs {
     /// The running server at ADDR
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["target", "data"])]
     pub server: Option<String>,
+    /// Ask that server only for its health, as /health says it: exit 0 if it takes commands, else 1 (a supervisor's check)
+    #[arg(long, requires = "data")]
+    pub health: bool,
     /// Password of the server
     #[arg(long, env = "PUMICE_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,

@@ -18,8 +18,16 @@ pub fn socket_path(data: &Path) -> PathBuf {
     data.join("pumice.sock")
 }
 
-/// Asks the server behind `socket` for `path` and returns the body.
+/// Asks the server behind `socket` for `path` and returns the body; any status but 200 is an error.
 pub fn get(socket: &Path, path: &str) -> Result<String, Stop> {
+    match ask(socket, path)? {
+        (200, body) => Ok(body),
+        _ => Err(unexpected(socket)),
+    }
+}
+
+/// Asks the server behind `socket` for `path` and returns status and body.
+pub fn ask(socket: &Path, path: &str) -> Result<(u16, String), Stop> {
     let shown = socket.display();
     let failed = |e: std::io::Error| Stop::doing(format!("asking the server at {shown}"), e);
     let mut stream = UnixStream::connect(socket)
@@ -29,8 +37,11 @@ pub fn get(socket: &Path, path: &str) -> Result<String, Stop> {
     write!(stream, "GET {path} HTTP/1.0\r\nHost: pumice\r\n\r\n").map_err(failed)?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).map_err(failed)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.to_string()),
-        _ => Err(Stop::because(format!("the server at {shown} answered what was not expected"))),
-    }
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| unexpected(socket))?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.ok_or_else(|| unexpected(socket))?, body.to_string()))
+}
+
+fn unexpected(socket: &Path) -> Stop {
+    Stop::because(format!("the server at {} answered what was not expected", socket.display()))
 }

@@ -18,6 +18,11 @@ use crate::{control, drives, raw, space, wire};
 
 /// Runs the command.
 pub fn run(args: InfoArgs) -> Outcome {
+    if let Some(data) = args.data.as_ref().filter(|_| args.health) {
+        let (status, body) = control::ask(&control::socket_path(data), "/health")?;
+        print!("{body}");
+        return if status == 200 { Ok(()) } else { Err(Stop::No("the server takes no commands".into())) };
+    }
     if let Some(data) = &args.data {
         let body = control::get(&control::socket_path(data), "/info")?;
         let value: Value = serde_json::from_str(&body).map_err(|e| Stop::doing("the server's answer", e))?;

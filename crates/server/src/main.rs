@@ -15,6 +15,7 @@ mod info;
 mod logging;
 mod machine;
 mod metrics;
+mod notify;
 mod process;
 mod progress;
 mod raw;

@@ -3,7 +3,7 @@
 //! 1. settings, log, limits; core 0 opens the drives' devices, which locks them: a second server stops here;
 //! 2. the side thread binds `--http` and the control socket, the cores bind Redis: clients hear LOADING now;
 //! 3. core 0 opens the store (recovery), the cold core starts flush, compaction and cleaning, and the process
-//!    prints one line per face and then `ready`;
+//!    prints one line per face and then `ready`, which a supervisor hears as well (`NOTIFY_SOCKET`);
 //! 4. on SIGTERM, SIGINT or SHUTDOWN the faces stop, the drives are closed cleanly, the process ends. Another
 //!    signal seconds later ends it at once: what was acknowledged is safe, the next start replays the log.
 
@@ -30,7 +30,7 @@ use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
 use crate::config::Settings;
 use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
-use crate::{control, drives, http, logging, process};
+use crate::{control, drives, http, logging, notify, process};
 
 /// Files beside connections: drives, the log, the HTTP face's.
 const FILES_BESIDE_CLIENTS: u64 = 128;
@@ -127,7 +127,8 @@ pub fn run(args: ServeArgs) -> Outcome {
         side.stop();
         let _ = std::fs::remove_file(control::socket_path(&shared.settings.data));
     }
-    joined.map_err(|e| Stop::doing("running", e))?;
+    // Not as what cannot be run as it is told (2), which a supervisor does not try again: this may go better next time.
+    joined.map_err(|e| Stop::No(format!("running: {e}")))?;
     std::mem::replace(&mut *lock(&shared.outcome), Ok(()))
 }
 
@@ -168,6 +169,7 @@ fn lead(shared: &Shared, heard: &mpsc::Receiver<Phase>, faces: http::Faces) -> O
         }
         let _ = writeln!(out, "ready");
         let _ = out.flush();
+        notify::ready();
     }
     Some(side)
 }
@@ -334,6 +336,7 @@ async fn end_when_insisted(shared: Arc<Shared>) {
 
 async fn close(shared: &Arc<Shared>, server: &Arc<Server>, node: &Node) -> Outcome {
     tracing::info!("stopping");
+    notify::stopping();
     shared.health.set(Condition::Stopping);
     spawn(end_when_insisted(shared.clone()));
     let started = pumice_reactor::now();

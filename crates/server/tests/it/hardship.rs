@@ -147,6 +147,9 @@ fn during_a_long_recovery_clients_hear_loading_and_health_says_so() {
     assert!(status == 503 && body.contains("loading"), "{status} {body}");
     let info = run(&["info", "--data", dir.path().to_str().unwrap()]);
     assert!(stdout(&info).contains("loading"), "{}", stdout(&info));
+    let health = run(&["info", "--data", dir.path().to_str().unwrap(), "--health"]);
+    check_exit(&health, 1, "the server takes no commands");
+    assert!(stdout(&health).contains("loading"), "{}", stdout(&health));
     drop(loading);
     // One whose recovery takes a while: in the end it serves what was there, to who came before that, too.
     let loading = Loading::start(dir.path(), &format!("{fast},timing=on,read_us=4000"));

@@ -8,6 +8,7 @@ mod hardship;
 mod http;
 mod machine;
 mod memory;
+mod notify;
 mod one_drive;
 mod process;
 mod raw;

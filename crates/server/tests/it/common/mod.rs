@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 pub fn pumice() -> Command {
     let built = || env!("CARGO_BIN_EXE_pumice").into();
     let mut command = Command::new(std::env::var_os("PUMICE_BIN").unwrap_or_else(built));
-    command.env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG");
+    command.env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG").env_remove("NOTIFY_SOCKET");
     command
 }
 
