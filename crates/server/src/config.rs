@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pumice_base::size::parse_size;
+use pumice_base::size::{ParseSizeError, parse_size};
 use pumice_reactor::Addr;
 use serde::Deserialize;
 
@@ -74,6 +74,23 @@ impl OneOrMany {
     }
 }
 
+/// A size with a unit, or TOML's own number, which is bytes.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a size in quotes, such as \"2GiB\", or a whole number of bytes")]
+enum FileSize {
+    Bytes(u64),
+    Text(String),
+}
+
+impl FileSize {
+    fn bytes(&self) -> Result<u64, ParseSizeError> {
+        match self {
+            Self::Bytes(bytes) => Ok(*bytes),
+            Self::Text(text) => parse_size(text),
+        }
+    }
+}
+
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ConfigFile {
@@ -82,7 +99,7 @@ struct ConfigFile {
     redis: Option<OneOrMany>,
     http: Option<String>,
     cores: Option<u16>,
-    memory: Option<String>,
+    memory: Option<FileSize>,
     durability: Option<DurabilityArg>,
     #[serde(alias = "requirepass")]
     password: Option<String>,
@@ -109,8 +126,11 @@ impl Settings {
             Some(path) => read_file(path)?,
             None => ConfigFile::default(),
         };
+        // Errors name where the setting stands.
+        let file_name =
+            args.config.as_ref().map(|path| format!("config file {}", path.display())).unwrap_or_default();
         let file_memory = match &file.memory {
-            Some(text) => Some(parse_size(text).map_err(|e| Stop::doing("config file: memory", e))?),
+            Some(size) => Some(size.bytes().map_err(|e| Stop::doing(format!("{file_name}: memory"), e))?),
             None => None,
         };
         let or = |given: Vec<String>, kept: Option<OneOrMany>| {
@@ -138,7 +158,9 @@ impl Settings {
         if memory_bytes < memory_min {
             let drives =
                 if devices.len() > 1 { format!(" for {} drives", devices.len()) } else { String::new() };
-            return Err(Stop::because(format!("--memory must be at least {}MiB{drives}", memory_min >> 20)));
+            let named =
+                if args.memory.is_some() { "--memory".into() } else { format!("{file_name}: memory") };
+            return Err(Stop::because(format!("{named} must be at least {}MiB{drives}", memory_min >> 20)));
         }
         let cert = args.redis_tls_cert.or(file.redis_tls_cert);
         let key = args.redis_tls_key.or(file.redis_tls_key);

@@ -1,6 +1,6 @@
 //! Settings from the config file and the command line together.
 
-use crate::common::Server;
+use crate::common::{Server, check_exit, run, stdout};
 
 const TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/tests/it/tls");
 
@@ -17,4 +17,28 @@ fn tls_is_put_together_from_file_and_flags_and_never_left_out_in_part() {
     let server = Server::start(dir.path(), &["--config", at, "--redis-tls-ca", &format!("{TLS}/ca.pem")]);
     assert!(server.faces.iter().any(|face| face.ends_with("(TLS)")), "{:?}", server.faces);
     server.stop();
+}
+
+#[test]
+fn a_size_in_the_file_is_text_or_bytes_and_its_error_names_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("pumice.toml");
+    let at = config.to_str().unwrap();
+    let text = format!("memory = 134217728\ndata = '{}'\nredis = '127.0.0.1:0'\n", dir.path().display());
+    std::fs::write(&config, text).unwrap();
+    // The harness gives --memory; without a drive to open the log tells what the file says.
+    let output = run(&["serve", "--config", at, "--device", "/nonexistent/drive"]);
+    check_exit(&output, 2, "memory: 128MiB of ");
+    let refused = |memory: &str, says: &str| {
+        std::fs::write(&config, format!("memory = {memory}\n")).unwrap();
+        check_exit(&run(&["serve", "--config", at]), 2, says);
+    };
+    refused("'63MiB'", &format!("config file {at}: memory must be at least 64MiB"));
+    refused("1000", &format!("config file {at}: memory must be at least 64MiB"));
+    refused("'much'", &format!("config file {at}: memory: 'much' is not a size"));
+    refused("-5", "expected a size in quotes, such as \"2GiB\", or a whole number of bytes");
+    check_exit(&run(&["serve", "--config", at, "--memory", "63MiB"]), 2, "expected a size in quotes");
+    refused("1000", "memory must be");
+    check_exit(&run(&["serve", "--config", at, "--memory", "63MiB"]), 2, "pumice: --memory must be at least");
+    assert!(stdout(&run(&["serve", "--help"])).contains("protected-mode = false"));
 }
