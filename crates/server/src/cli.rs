@@ -4,8 +4,11 @@
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, ValueHint};
 use pumice_base::size::parse_size;
+
+use crate::bench::workload::Workload;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -102,7 +105,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// A drive: a path to a file or block device (zoned ones too), or emu:PRESET[,option=value…]; repeat for more drives
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_hint = ValueHint::FilePath)]
     pub device: Vec<String>,
     /// Where Redis clients connect: host:port or unix:PATH [default: 127.0.0.1:6379]
     #[arg(long, value_name = "ADDR")]
@@ -170,8 +173,10 @@ A disk whose first sectors were written by something else is refused, too: --for
 #[derive(Debug, Args)]
 pub struct FormatArgs {
     /// Path to a file or block device
+    #[arg(value_hint = ValueHint::FilePath)]
     pub device: String,
-    /// Size of a file that is still to be made, or how much of a device to use [default: 64GiB or what fits]
+    /// Size of a file that is still to be made, or how much of a device to use, in powers of 1,024: 1GB is 1GiB
+    /// [default: 64GiB or what fits]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Unit of writing and erasing [default: 8MiB; less for drives below 2GiB]
@@ -203,7 +208,7 @@ Examples:
 #[derive(Debug, Args)]
 pub struct InfoArgs {
     /// A drive (path) or a server (host:port or unix:PATH)
-    #[arg(required_unless_present_any = ["data", "server"], value_name = "DEVICE|ADDR")]
+    #[arg(required_unless_present_any = ["data", "server"], value_name = "DEVICE|ADDR", value_hint = ValueHint::FilePath)]
     pub target: Option<String>,
     /// The running server that keeps its control socket in DIR
     #[arg(long, value_name = "DIR", conflicts_with = "target")]
@@ -232,6 +237,7 @@ The drive must not be served meanwhile; nothing is written to it.";
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// A drive: a path to a file or block device
+    #[arg(value_hint = ValueHint::FilePath)]
     pub device: String,
     /// Print JSON
     #[arg(long)]
@@ -271,7 +277,7 @@ pub struct BenchArgs {
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// In process: the drive to use
-    #[arg(long, value_name = "SPEC", conflicts_with = "redis")]
+    #[arg(long, value_name = "SPEC", conflicts_with = "redis", value_hint = ValueHint::FilePath)]
     pub device: Vec<String>,
     /// Through the network: a Redis server's address (Pumice or any other)
     #[arg(long, value_name = "ADDR")]
@@ -279,7 +285,7 @@ pub struct BenchArgs {
     /// Password of that server
     #[arg(long, env = "PUMICE_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
-    /// Size of a drive file that is still to be made
+    /// Size of a drive file that is still to be made, in powers of 1,024: 1GB is 1GiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Format the drive first, losing what it held
@@ -356,18 +362,30 @@ pub struct SimRunArgs {
     /// Operations per run [default: the world's own]
     #[arg(long)]
     pub ops: Option<u64>,
-    /// Cut the power at exactly this write, erase or sync
+    /// Run the one case of this number: the power cut at this write, erase or sync; kv-flip: this flip; sdf: this section
     #[arg(long)]
     pub cut: Option<u64>,
     /// Go on after a failing seed
     #[arg(long)]
     pub keep_going: bool,
-    /// Write plots into this directory
+    /// sdf: write plots into this directory
     #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// The command line as completions show it: with names that are looked up, and refused, in their own places.
+pub fn completed() -> clap::Command {
+    let worlds = pumice_sim::list().into_iter().map(|world| PossibleValue::new(world.name).help(world.about));
+    let worlds = PossibleValuesParser::new(worlds);
+    let workloads = PossibleValuesParser::new(Workload::names());
+    Cli::command()
+        .mut_subcommand("sim", |sim| {
+            sim.mut_subcommand("run", |run| run.mut_arg("name", |name| name.value_parser(worlds)))
+        })
+        .mut_subcommand("bench", |bench| bench.mut_arg("workloads", |arg| arg.value_parser(workloads)))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

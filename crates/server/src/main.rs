@@ -26,7 +26,7 @@ mod wire;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use crate::cli::{Cli, Command};
 
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => sim::run(command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "pumice", &mut script);
+            clap_complete::generate(shell, &mut cli::completed(), "pumice", &mut script);
             print!("{}", String::from_utf8_lossy(&script));
             Ok(())
         }

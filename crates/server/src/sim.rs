@@ -5,6 +5,11 @@ use std::io::Write;
 use crate::cli::{SimCommand, SimRunArgs};
 use crate::exit::{Outcome, Stop};
 
+/// Worlds of numbered cases, of which `--cut` picks one.
+const WITH_CUT: &[&str] = &["ftl", "kv-cut", "kv-each", "kv-flip", "redis-cut", "sdf"];
+/// Worlds that draw.
+const WITH_PLOT: &[&str] = &["sdf"];
+
 /// Runs a simulator command.
 pub fn run(command: SimCommand) -> Outcome {
     match command {
@@ -27,7 +32,24 @@ fn list(json: bool) {
     }
 }
 
+/// A flag that the world would pass over is refused: whoever gives it takes the run for another than it is.
+fn refuse_useless(args: &SimRunArgs) -> Outcome {
+    let is_world = pumice_sim::list().iter().any(|world| world.name == args.name);
+    let flags = [("--cut", args.cut.is_some(), WITH_CUT), ("--plot", args.plot.is_some(), WITH_PLOT)];
+    for (flag, is_given, worlds) in flags {
+        if is_given && is_world && !worlds.contains(&args.name.as_str()) {
+            let worlds = worlds.join(", ");
+            return Err(Stop::because(format!(
+                "world {} has no use for {flag}; it is for {worlds}",
+                args.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn run_world(args: &SimRunArgs) -> Outcome {
+    refuse_useless(args)?;
     if let Some(dir) = &args.plot {
         // Before, not after the minutes that a world may take.
         std::fs::create_dir_all(dir).map_err(|e| Stop::doing(format!("--plot {}", dir.display()), e))?;

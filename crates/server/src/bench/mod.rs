@@ -4,7 +4,7 @@ mod local;
 mod network;
 mod replies;
 mod report;
-mod workload;
+pub mod workload;
 
 use pumice_reactor::Addr;
 use serde_json::json;

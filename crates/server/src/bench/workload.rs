@@ -78,6 +78,11 @@ pub const YCSB_LOAD: Workload =
 pub const SCAN_RECORDS_MAX: u32 = 100;
 
 impl Workload {
+    /// What [`Workload::parse`] knows: every workload, and the families.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ALL.iter().map(|workload| workload.name).chain(["lightstore", "ycsb"])
+    }
+
     /// The workloads that `names` name, families spelt out; the error names the first unknown one.
     pub fn parse(names: &[String]) -> Result<Vec<Self>, String> {
         let mut chosen = Vec::new();

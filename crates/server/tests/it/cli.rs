@@ -36,6 +36,13 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
     check_exit(&run(&two), 2, "at least 88MiB for 2 drives");
     check_exit(&run(&["serve", "--device", "emu:nothing"]), 2, "no preset");
     assert!(stdout(&run(&["completions", "bash"])).contains("_pumice"));
+    let zsh = stdout(&run(&["completions", "zsh"]));
+    for known in ["kv-cut", "ycsb-a", "lightstore", "--health"] {
+        assert!(zsh.contains(known), "completions do not know {known}");
+    }
+    for command in ["format", "bench"] {
+        assert!(stdout(&run(&[command, "--help"])).contains("1GB is 1GiB"), "{command}");
+    }
     for seconds in ["-1", "0", "nan", "1e300"] {
         check_exit(&run(&["bench", "r-get", &format!("--seconds={seconds}")]), 2, "is no time");
     }
@@ -375,6 +382,19 @@ fn the_simulator_lists_and_runs_worlds() {
         assert!(world["name"].is_string() && world["about"].is_string());
     }
     check_exit(&run(&["sim", "run", "no-such-world"]), 2, "no world called");
+    check_exit(&run(&["sim", "run", "no-such-world", "--cut", "1"]), 2, "no world called");
+    // What a world would pass over is refused, before anything is made.
+    let dir = tempfile::tempdir().unwrap();
+    let plots = dir.path().join("plots");
+    let plot = ["--plot", plots.to_str().unwrap()];
+    check_exit(
+        &run(&["sim", "run", "kv", "--cut", "3"]),
+        2,
+        "world kv has no use for --cut; it is for ftl, kv-cut",
+    );
+    check_exit(&run(&[&["sim", "run", "kv-cut"], &plot[..]].concat()), 2, "no use for --plot; it is for sdf");
+    assert!(!plots.exists());
+    check_exit(&run(&["sim", "run", "kv-cut", "--cut", "3"]), 0, "");
 }
 
 #[test]
