@@ -1,25 +1,21 @@
 //! Drives as commands name them: opening, making and locking them, with errors that say what to do.
 
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use pumice_flash::{Access, Device, DeviceSpec, FlashError};
 use pumice_kv::{OpenError, Store, StoreFormat};
 
 use crate::config::DEFAULT_DRIVE_BYTES;
-use crate::exit::Stop;
+use crate::exit::{Outcome, Stop};
+use crate::process::{DEATH_RETRY, DEATH_WAIT};
 
 /// Share of the free space that a drive made without a size may take, in percent.
 const FREE_SHARE_PERCENT: u64 = 90;
 /// The smallest drive made without being told a size.
 const DRIVE_BYTES_MIN: u64 = 256 << 20;
-/// How long a drive may stay locked by a server that has just died.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
-/// Pause between looks at a locked drive.
-const LOCK_RETRY: Duration = Duration::from_millis(20);
 /// Bytes looked at for foreign data before formatting.
 const PROBE_BYTES: usize = 1 << 20;
 /// How our own drives begin: a superblock's or a segment's first bytes (`docs/format/`).
@@ -68,18 +64,23 @@ pub fn refuse_twice(specs: &[DeviceSpec]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Opens `spec` for reading and writing, locked.
-///
-/// The kernel gives the lock of a killed process back only once its rings are torn down, some milliseconds after its
-/// end; a server that is started anew at once waits for that.
+/// Opens `spec` for reading and writing, locked; one that a server had that has just died is waited for.
 pub async fn open_locked(spec: &DeviceSpec) -> Result<Device, Stop> {
+    let opened = once_unlocked(|| Device::open(spec, Access::ReadWrite)).await;
+    opened.map_err(|error| explain(spec, &error))
+}
+
+async fn once_unlocked<F>(open: impl Fn() -> F) -> Result<Device, FlashError>
+where
+    F: Future<Output = Result<Device, FlashError>>,
+{
     let started = pumice_reactor::now();
     loop {
-        match Device::open(spec, Access::ReadWrite).await {
-            Err(FlashError::Locked { .. }) if started.elapsed() < LOCK_WAIT => {
-                pumice_reactor::sleep(LOCK_RETRY).await;
+        match open().await {
+            Err(FlashError::Locked { .. }) if started.elapsed() < DEATH_WAIT => {
+                pumice_reactor::sleep(DEATH_RETRY).await;
             }
-            opened => return opened.map_err(|error| explain(spec, &error)),
+            opened => return opened,
         }
     }
 }
@@ -124,13 +125,11 @@ pub fn explain_unreadable<'a>(specs: impl Iterator<Item = &'a DeviceSpec>, error
 
 /// Opens `spec` for reading only, after making sure that no server has it.
 pub async fn open_unserved(spec: &DeviceSpec) -> Result<Device, Stop> {
-    let started = pumice_reactor::now();
     // Other errors do not matter here: media that cannot be written can still be read.
-    while let Err(error @ FlashError::Locked { .. }) = Device::open(spec, Access::ReadWrite).await {
-        if started.elapsed() >= LOCK_WAIT {
-            return Err(explain(spec, &error));
-        }
-        pumice_reactor::sleep(LOCK_RETRY).await;
+    if let Err(error @ FlashError::Locked { .. }) =
+        once_unlocked(|| Device::open(spec, Access::ReadWrite)).await
+    {
+        return Err(explain(spec, &error));
     }
     Device::open(spec, Access::ReadOnly).await.map_err(|error| explain(spec, &error))
 }
@@ -203,17 +202,49 @@ pub async fn format(spec: &DeviceSpec, device: &Device, options: &StoreFormat) -
     })
 }
 
-/// The default drive in `data`; made, but not yet formatted, when it is not there.
-pub struct DefaultDrive {
-    pub path: PathBuf,
-    /// The size to make it, when it is not there.
-    pub make_bytes: Option<u64>,
+/// Where the default drive in `data` is.
+pub fn default_path(data: &Path) -> PathBuf {
+    data.join("drive0")
 }
 
-/// Finds the default drive in `data`, which is made when missing.
-pub fn default_drive(data: &Path) -> Result<DefaultDrive, Stop> {
-    fs::create_dir_all(data).map_err(|e| Stop::doing(format!("making {}", data.display()), e))?;
-    let path = data.join("drive0");
-    let make_bytes = if path.exists() { None } else { Some(fitting_bytes(&path)?) };
-    Ok(DefaultDrive { path, make_bytes })
+/// Opens the default drive at `path`, locked; makes it when it is not there.
+pub async fn open_default(path: &Path) -> Result<Device, Stop> {
+    if !is_there(path)? {
+        make_default(path).await?;
+    }
+    open_locked(&DeviceSpec::Path(path.to_owned())).await
+}
+
+/// A link that leads nowhere is there, too: what it means is not mounted, and an empty drive in its place would hide that.
+fn is_there(path: &Path) -> Result<bool, Stop> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Stop::doing(format!("drive {}", path.display()), e)),
+    }
+}
+
+/// Makes the drive under another name, which is exchanged for its own only once the drive is whole: a start that is killed
+/// leaves nothing that the next one takes for a drive. What it did leave is formatted again rather than removed: of two
+/// servers that start at once, one might remove what the other has just locked.
+async fn make_default(path: &Path) -> Outcome {
+    let bytes = fitting_bytes(path)?;
+    let shown = path.display();
+    let unfinished = path.with_extension("new");
+    let spec = DeviceSpec::Path(unfinished.clone());
+    let failed = |e: &dyn std::fmt::Display| Stop::doing(format!("making drive {shown}"), e);
+    let device = once_unlocked(|| Device::create(&spec, bytes)).await.map_err(|e| failed(&e))?;
+    if is_there(path)? {
+        // Another server has made it while this one waited for the lock, so what is here now is a name without a use.
+        let _ = fs::remove_file(&unfinished);
+        return Ok(());
+    }
+    tracing::info!("making drive {shown}, up to {} as it fills", pumice_base::size::format_size(bytes));
+    let options = StoreFormat { drive_id: new_id()?, force: true, ..StoreFormat::default() };
+    format(&spec, &device, &options).await?;
+    device.sync().await.map_err(|e| failed(&e))?;
+    // Still locked: nobody meets the drive without its name. It is opened by that name afterwards, which messages show.
+    fs::rename(&unfinished, path).map_err(|e| failed(&e))?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))
 }

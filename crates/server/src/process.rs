@@ -1,11 +1,18 @@
-//! What this process uses, as the kernel counts it, and its limit on open files.
+//! What this process uses, as the kernel counts it, its limit on open files, and how long one that was killed is waited for.
 
 use std::fs;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Ticks per second in /proc: 100 on every Linux that Pumice runs on (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
+
+/// How long what a killed process held is waited for. The kernel gives its locks and sockets back only once its rings are
+/// torn down, some milliseconds after its end; a server that is started anew at once meets them.
+pub const DEATH_WAIT: Duration = Duration::from_secs(2);
+/// Pause between looks at what is held.
+pub const DEATH_RETRY: Duration = Duration::from_millis(20);
 
 /// CPU and memory of this process.
 #[derive(Clone, Copy, Debug, Default)]

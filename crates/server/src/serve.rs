@@ -54,7 +54,7 @@ struct Shared {
     settings: Settings,
     /// Connections that the limit on open files allows.
     clients_possible: u64,
-    specs: Vec<(DeviceSpec, Option<u64>)>,
+    specs: Vec<DeviceSpec>,
     health: Health,
     phases: Mutex<mpsc::Sender<Phase>>,
     /// The side thread is up (or is not coming).
@@ -174,15 +174,14 @@ fn lead(shared: &Shared, heard: &mpsc::Receiver<Phase>, faces: http::Faces) -> O
     Some(side)
 }
 
-/// The drives to open, each with the size to make it with when it is to be made.
-fn specs(settings: &Settings) -> Result<Vec<(DeviceSpec, Option<u64>)>, Stop> {
+/// The drives to open.
+fn specs(settings: &Settings) -> Result<Vec<DeviceSpec>, Stop> {
     if settings.devices.is_empty() {
-        let drive = drives::default_drive(&settings.data)?;
-        return Ok(vec![(DeviceSpec::Path(drive.path), drive.make_bytes)]);
+        return Ok(vec![DeviceSpec::Path(drives::default_path(&settings.data))]);
     }
     let specs = settings.devices.iter().map(|spec| drives::parse(spec)).collect::<Result<Vec<_>, _>>()?;
     drives::refuse_twice(&specs)?;
-    Ok(specs.into_iter().map(|spec| (spec, None)).collect())
+    Ok(specs)
 }
 
 fn root(shared: Arc<Shared>, core: CoreId) -> LocalBoxFuture<'static, ()> {
@@ -267,8 +266,13 @@ async fn unless_stopped<F: Future>(shared: &Shared, work: F) -> Option<F::Output
 async fn first_core(shared: &Arc<Shared>) -> Outcome {
     let settings = &shared.settings;
     let mut devices = Vec::new();
-    for (spec, make_bytes) in &shared.specs {
-        devices.push((spec.to_string(), open_device(spec, *make_bytes).await?));
+    for spec in &shared.specs {
+        let device = match spec {
+            DeviceSpec::Path(path) if settings.devices.is_empty() => drives::open_default(path).await?,
+            DeviceSpec::Path(_) => drives::open_locked(spec).await?,
+            DeviceSpec::Emulated(_) => open_emulated(spec).await?,
+        };
+        devices.push((spec.to_string(), device));
     }
     tell(shared, Phase::Locked);
     shared.side_up.wait().await;
@@ -306,9 +310,7 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     let Some(opened) = unless_stopped(shared, Node::open(devices, &options, &progress)).await else {
         return Ok(()); // asked to stop while opening: nothing was written that must be closed
     };
-    let node = opened.map_err(|error| {
-        drives::explain_unreadable(shared.specs.iter().map(|(spec, _)| spec), &error.to_string())
-    })?;
+    let node = opened.map_err(|error| drives::explain_unreadable(shared.specs.iter(), &error.to_string()))?;
     report_recovery(&node, started.elapsed());
     server.attach(node.clone()).await.map_err(Stop::because)?;
     shared.health.opened(node.clone());
@@ -355,26 +357,15 @@ fn tell(shared: &Shared, phase: Phase) {
     let _ = lock(&shared.phases).send(phase);
 }
 
-/// Opens and locks a device; makes and formats what is ours to make: the default drive, and emulated media.
-async fn open_device(spec: &DeviceSpec, make_bytes: Option<u64>) -> Result<Device, Stop> {
-    let (device, fresh) = match (make_bytes, spec) {
-        (Some(bytes), _) => {
-            tracing::info!("making drive {spec}, up to {} as it fills", format_size(bytes));
-            let made = Device::create(spec, bytes).await;
-            (made.map_err(|e| Stop::doing(format!("making drive {spec}"), e))?, true)
-        }
-        (None, DeviceSpec::Emulated(_)) => (drives::open_locked(spec).await?, true),
-        (None, DeviceSpec::Path(_)) => (drives::open_locked(spec).await?, false),
-    };
-    if fresh {
-        let options = StoreFormat { drive_id: drives::new_id()?, ..StoreFormat::default() };
-        match drives::format(spec, &device, &options).await {
-            // Emulated media in a file keep what they held.
-            Err(Stop::No(_)) if matches!(spec, DeviceSpec::Emulated(_)) => {}
-            formatted => formatted?,
-        }
+/// Opens emulated media, and formats those that hold nothing yet.
+async fn open_emulated(spec: &DeviceSpec) -> Result<Device, Stop> {
+    let device = drives::open_locked(spec).await?;
+    let options = StoreFormat { drive_id: drives::new_id()?, ..StoreFormat::default() };
+    match drives::format(spec, &device, &options).await {
+        // Media in a file keep what they held.
+        Ok(()) | Err(Stop::No(_)) => Ok(device),
+        Err(stop) => Err(stop),
     }
-    Ok(device)
 }
 
 fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::common::{Server, check_exit, eventually, pause_ms, run};
+use crate::common::{Server, check_exit, eventually, pause_ms, pumice, run};
 use redis::{Commands, RedisResult};
 use rustix::process::Signal;
 
@@ -234,4 +234,67 @@ fn shutdown_by_a_client_ends_the_process_cleanly() {
     let server = Server::start(dir.path(), &[]);
     assert_eq!(server.client().get::<_, String>("k").unwrap(), "v");
     server.stop();
+}
+
+#[test]
+fn a_default_drive_is_there_only_once_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (drive, unfinished) = (dir.path().join("drive0"), dir.path().join("drive0.new"));
+    // As a kill leaves it: made and grown, nothing or a part of it written.
+    for rest in ["", "PUMICESB and no more"] {
+        std::fs::write(&unfinished, rest).unwrap();
+        std::fs::File::options().write(true).open(&unfinished).unwrap().set_len(1 << 30).unwrap();
+        let server = Server::start(dir.path(), &[]);
+        assert!(!unfinished.exists());
+        assert_eq!(redis::cmd("SET").arg("k").arg("v").query::<String>(&mut server.client()).unwrap(), "OK");
+        server.kill();
+        let server = Server::start(dir.path(), &[]);
+        assert_eq!(server.client().get::<_, String>("k").unwrap(), "v");
+        server.stop();
+        std::fs::remove_file(&drive).unwrap();
+    }
+    // Killed at any moment of its first start: the next one serves.
+    for ms in (0..160).step_by(20) {
+        let data = dir.path().join(ms.to_string());
+        let mut first = pumice()
+            .args(["serve", "--redis", "127.0.0.1:0", "--cores", "1", "--memory", "128MiB", "--data"])
+            .arg(&data)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        pause_ms(ms);
+        first.kill().unwrap();
+        first.wait().unwrap();
+        Server::start(&data, &[]).stop();
+    }
+    // Under its own name nothing is made anew: neither what is damaged nor what is elsewhere.
+    std::fs::write(&drive, vec![0; 1 << 20]).unwrap();
+    let refused = Server::try_start(dir.path(), &[]).err().expect("a damaged drive is not served");
+    assert!(refused.contains("exit status: 2") && refused.contains("is no drive"), "{refused}");
+    assert_eq!(std::fs::read(&drive).unwrap(), vec![0; 1 << 20]);
+    std::fs::remove_file(&drive).unwrap();
+    std::os::unix::fs::symlink("not-mounted/drive", &drive).unwrap();
+    let refused = Server::try_start(dir.path(), &[]).err().expect("a drive that is not there is not served");
+    assert!(refused.contains("exit status: 2") && refused.contains("no such file"), "{refused}");
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // one server for each thread
+fn of_two_first_starts_at_once_one_serves_and_its_drive_stays() {
+    for _ in 0..4 {
+        let dir = tempfile::tempdir().unwrap();
+        let starts = [(); 2].map(|()| {
+            let data = dir.path().to_owned();
+            std::thread::spawn(move || Server::try_start(&data, &[]))
+        });
+        let mut served = starts.map(|start| start.join().unwrap()).into_iter().filter_map(Result::ok);
+        let server = served.next().expect("one serves");
+        assert!(served.next().is_none(), "two servers on one drive");
+        let _: () = server.client().set("k", "v").unwrap();
+        server.kill();
+        let server = Server::start(dir.path(), &[]);
+        assert_eq!(server.client().get::<_, String>("k").unwrap(), "v");
+        server.stop();
+    }
 }
