@@ -29,6 +29,7 @@ use tokio::time::{sleep, timeout};
 use crate::exit::Stop;
 use crate::health::{Condition, Health};
 use crate::metrics;
+use crate::process::{DEATH_RETRY, DEATH_WAIT};
 
 /// Connections of one face at once. The control socket has its own, whatever strangers do to `--http`.
 pub const CONNECTIONS_MAX: usize = 32;
@@ -112,8 +113,7 @@ async fn bind_all(faces: Faces) -> Result<(Vec<Bound>, Option<String>), Stop> {
             listeners.push(Bound::Unix(bind_unix(&PathBuf::from(path)).await?));
             shown = Some(addr);
         } else {
-            let listener =
-                TcpListener::bind(&addr).await.map_err(|e| Stop::doing(format!("--http {addr}"), e))?;
+            let listener = bind_tcp(&addr).await?;
             shown = Some(listener.local_addr().map_or(addr, |a: SocketAddr| a.to_string()));
             listeners.push(Bound::Tcp(listener));
         }
@@ -122,6 +122,23 @@ async fn bind_all(faces: Faces) -> Result<(Vec<Bound>, Option<String>), Stop> {
         listeners.push(Bound::Unix(bind_unix(&path).await?));
     }
     Ok((listeners, shown))
+}
+
+/// Binds a TCP address; a server that has just died and still has it is waited for.
+async fn bind_tcp(addr: &str) -> Result<TcpListener, Stop> {
+    let started = tokio::time::Instant::now();
+    let mut is_told = false;
+    loop {
+        match TcpListener::bind(addr).await {
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && started.elapsed() < DEATH_WAIT => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::info!("--http {addr}: {e}; waiting, should a server have just ended");
+                }
+                tokio::time::sleep(DEATH_RETRY).await;
+            }
+            bound => return bound.map_err(|e| Stop::doing(format!("--http {addr}"), e)),
+        }
+    }
 }
 
 /// Binds a Unix socket, replacing one that nobody listens on any more.

@@ -30,6 +30,7 @@ use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
 use crate::config::Settings;
 use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
+use crate::process::{DEATH_RETRY, DEATH_WAIT};
 use crate::{control, drives, http, logging, notify, process};
 
 /// Files beside connections: drives, the log, the HTTP face's.
@@ -407,7 +408,7 @@ async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<St
     let mut lines = Vec::new();
     for text in &shared.settings.redis {
         let addr: Addr = text.parse().map_err(|e| Stop::doing(format!("--redis {text}"), e))?;
-        refuse_taken(&addr)?;
+        refuse_taken(&addr).await?;
         let bound = face::bind(server, &addr).await.map_err(Stop::because)?;
         let local = bound.local_addr().clone();
         let is_tls = shared.settings.tls.is_some() && matches!(local, Addr::Tcp(_));
@@ -422,28 +423,41 @@ async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<St
     Ok(lines)
 }
 
+/// Refuses an address that another server has; one that has just died is waited for.
+async fn refuse_taken(addr: &Addr) -> Outcome {
+    let started = pumice_reactor::now();
+    let mut is_told = false;
+    while is_taken(addr)? {
+        if started.elapsed() >= DEATH_WAIT {
+            return Err(Stop::because(format!("--redis {addr}: another server is listening there")));
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::info!(
+                "--redis {addr}: another server is listening there; waiting, should it have just ended"
+            );
+        }
+        pumice_reactor::sleep(DEATH_RETRY).await;
+    }
+    Ok(())
+}
+
 /// Our cores share a TCP port among themselves, so the kernel would let a second server of the same user share it,
 /// too, and split the clients between both. A bind that does not share finds out.
-fn refuse_taken(addr: &Addr) -> Result<(), Stop> {
+fn is_taken(addr: &Addr) -> Result<bool, Stop> {
     match addr {
-        Addr::Tcp(tcp) if tcp.port() != 0 => {
-            std::net::TcpListener::bind(tcp).map(drop).map_err(|e| match e.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    Stop::doing(format!("--redis {addr}: another server is listening there"), e)
-                }
-                _ => Stop::doing(format!("--redis {addr}"), e),
-            })
-        }
-        Addr::Tcp(_) => Ok(()),
-        Addr::Unix(path) => remove_stale_socket(path),
+        Addr::Tcp(tcp) if tcp.port() != 0 => match std::net::TcpListener::bind(tcp) {
+            Ok(_) => Ok(false),
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Ok(true),
+            Err(e) => Err(Stop::doing(format!("--redis {addr}"), e)),
+        },
+        Addr::Tcp(_) => Ok(false),
+        Addr::Unix(path) if std::os::unix::net::UnixStream::connect(path).is_ok() => Ok(true),
+        Addr::Unix(path) => remove_stale_socket(path).map(|()| false),
     }
 }
 
-fn remove_stale_socket(path: &Path) -> Result<(), Stop> {
+fn remove_stale_socket(path: &Path) -> Outcome {
     let shown = path.display();
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(Stop::because(format!("--redis unix:{shown}: another server listens there")));
-    }
     match std::fs::symlink_metadata(path) {
         Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
             std::fs::remove_file(path)

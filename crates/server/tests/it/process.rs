@@ -298,3 +298,47 @@ fn of_two_first_starts_at_once_one_serves_and_its_drive_stays() {
         server.stop();
     }
 }
+
+#[test]
+#[allow(clippy::disallowed_methods)] // what is in the way goes while the server starts
+fn an_address_that_a_dying_server_still_holds_is_waited_for_and_a_living_one_s_is_refused() {
+    for option in ["--redis", "--http"] {
+        let dir = tempfile::tempdir().unwrap();
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = taken.local_addr().unwrap().to_string();
+        let refused = Server::try_start(dir.path(), &[option, &addr]).err().expect("it is taken");
+        let says = format!("pumice: {option} {addr}: ");
+        assert!(refused.contains("exit status: 2") && refused.contains(&says), "{refused}");
+        let log = dir.path().join("test.log");
+        std::fs::remove_file(&log).unwrap();
+        let goes = std::thread::spawn(move || {
+            eventually("the server meets it", || {
+                std::fs::read_to_string(&log).is_ok_and(|said| said.contains("waiting"))
+            });
+            pause_ms(300);
+            drop(taken);
+        });
+        let server = Server::start(dir.path(), &[option, &addr]);
+        goes.join().unwrap();
+        assert!(server.faces.iter().any(|face| face.ends_with(&addr)), "{:?}", server.faces);
+        server.stop();
+    }
+    // A socket in the file system is one, too.
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("redis.sock");
+    let _taken = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let refused = Server::try_start(dir.path(), &["--redis", &format!("unix:{}", socket.display())]);
+    let refused = refused.err().expect("it is taken");
+    assert!(refused.contains("another server is listening there") && socket.exists(), "{refused}");
+}
+
+#[test]
+fn a_server_that_was_killed_can_be_started_again_at_once_on_the_same_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = free.local_addr().unwrap().to_string();
+    drop(free);
+    for _ in 0..10 {
+        Server::start(dir.path(), &["--redis", &addr]).kill();
+    }
+}
