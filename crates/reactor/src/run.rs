@@ -29,7 +29,8 @@ pub struct Without {
 pub struct Config {
     /// Threads, each with a ring.
     pub cores: usize,
-    /// Operations a core hands to the kernel at once (rounded up to a power of two); more may be in flight.
+    /// Operations a core hands to the kernel at once (rounded up to a power of two); more may be in flight. Fewer where the
+    /// locked-memory limit has no room for so many.
     pub queue_depth: u32,
     /// Memory a core registers with the kernel for file I/O; less, or none, is used if the locked-memory limit
     /// forbids it.
@@ -128,43 +129,58 @@ pub fn start(config: &Config, init: Init) -> io::Result<Running> {
     let server = Server::new(kicks.clone());
     let stop = Arc::new(AtomicBool::new(false));
     let (ready, started) = mpsc::channel();
+    let mut failed = None;
     let mut threads = Vec::with_capacity(config.cores);
+    // Each keeps a core waiting until it is dropped. Unlike a barrier, that needs nobody to count who got here.
+    let mut gates = Vec::with_capacity(config.cores);
     for (index, event) in events.into_iter().enumerate() {
         let id = CoreId(index as u16);
         let (config, server, init, ready) =
             (config.clone(), Arc::clone(&server), Arc::clone(&init), ready.clone());
         let guard = StopOnPanic { stop: Arc::clone(&stop), kicks: kicks.clone() };
-        let thread = Builder::new().name(format!("core{index}")).spawn(move || {
+        let (gate, opened) = mpsc::channel::<()>();
+        let spawned = Builder::new().name(format!("core{index}")).spawn(move || {
             let guard = guard;
-            let driver = match Uring::new(&config, event) {
+            let mut driver = match Uring::new(&config, event) {
                 Ok(driver) => driver,
                 Err(error) => {
-                    let _ = ready.send(Err(error));
+                    let _ = ready.send(error);
                     return Ok(());
                 }
             };
-            let core = Core::new(&server, id, Driver::Uring(Box::new(driver)));
-            let _ = ready.send(Ok(()));
             drop(ready);
+            let _ = opened.recv();
+            if guard.stop.load(Ordering::SeqCst) {
+                return Ok(()); // another core has no ring
+            }
+            driver.register_memory(&config);
+            let core = Core::new(&server, id, Driver::Uring(Box::new(driver)));
             let result = run_core(&core, &guard.stop, || init(id)).map(drop);
             if result.is_err() {
                 guard.stop_all();
             }
             result
-        })?;
-        threads.push(thread);
+        });
+        match spawned {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+        gates.push(gate);
     }
     drop(ready);
-    let mut failed = None;
-    for result in started {
-        failed = failed.or(result.err());
+    // Ends when every core has its ring, or has failed.
+    for error in started {
+        failed = failed.or(Some(error));
     }
+    stop.fetch_or(failed.is_some(), Ordering::SeqCst);
+    drop(gates);
     let running = Running { server, threads };
     match failed {
         None => Ok(running),
         Some(error) => {
-            stop.store(true, Ordering::SeqCst);
-            kicks.iter().for_each(|kick| kick.kick());
             running.join()?;
             Err(error)
         }
@@ -201,7 +217,9 @@ pub fn block_on_with<F: Future>(config: &Config, future: F) -> io::Result<F::Out
     }
     let event = Arc::new(EventFd::new()?);
     let server = Server::new(vec![Arc::clone(&event) as Arc<dyn Kick>]);
-    let core = Core::new(&server, CoreId(0), Driver::Uring(Box::new(Uring::new(config, event)?)));
+    let mut driver = Uring::new(config, event)?;
+    driver.register_memory(config);
+    let core = Core::new(&server, CoreId(0), Driver::Uring(Box::new(driver)));
     match run_core(&core, &AtomicBool::new(false), || future)? {
         Some(output) => Ok(output),
         None => unreachable!("nobody stops it"),

@@ -50,6 +50,8 @@ const LARGE_RECEIVE_GROUP: u16 = 1;
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 /// Completions that fit before the kernel has to keep them elsewhere, for each entry of the submission queue.
 const COMPLETIONS_PER_ENTRY: u32 = 16;
+/// The least that a queue is halved to.
+const QUEUE_DEPTH_MIN: u32 = 32;
 
 /// One core's ring.
 pub struct Uring {
@@ -75,6 +77,7 @@ pub struct Uring {
 }
 
 impl Uring {
+    /// A ring without registered memory, which [`register_memory`](Self::register_memory) adds.
     pub(crate) fn new(config: &Config, kick: Arc<EventFd>) -> io::Result<Self> {
         let ring = build_ring(config.queue_depth, config.without.deferred_work)?;
         let size = config.receive_buffer_bytes as usize;
@@ -83,7 +86,6 @@ impl Uring {
         } else {
             ReceiveBuffers::new(&ring, config).ok()
         };
-        let pool = register_memory(&ring, config.registered_buffer_bytes);
         let mut uring = Self {
             ring,
             slots: Slots::default(),
@@ -95,12 +97,18 @@ impl Uring {
             receive,
             multishot_accept: !config.without.multishot_accept,
             receive_bytes: size,
-            pool,
+            pool: Arc::new(Pool::unregistered(false)),
             enters: 0,
             zones: ZoneThread::default(),
         };
         uring.arm_kick();
         Ok(uring)
+    }
+
+    /// Registers as much memory for file I/O as the locked-memory limit allows, halving from what is configured, or none.
+    /// The limit is one for all of a user's rings, which count, too: cores register only once each of them has its ring.
+    pub(crate) fn register_memory(&mut self, config: &Config) {
+        self.pool = register_memory(&self.ring, config.registered_buffer_bytes);
     }
 
     /// The memory for buffers that this ring reads and writes best.
@@ -420,37 +428,60 @@ impl ReceiveBuffers {
     }
 }
 
+/// The queue is made smaller, by halves, where the locked-memory limit has no room for it.
 fn build_ring(queue_depth: u32, without_deferred_work: bool) -> io::Result<IoUring> {
+    let mut depth = queue_depth;
+    loop {
+        match build_ring_of(depth, without_deferred_work) {
+            Err(error) if is_out_of_memory(&error) && depth / 2 >= QUEUE_DEPTH_MIN => depth /= 2,
+            built => return built.map_err(|error| explain(&error)),
+        }
+    }
+}
+
+fn build_ring_of(queue_depth: u32, without_deferred_work: bool) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder
         .dontfork()
         .setup_clamp()
         .setup_cqsize(queue_depth.saturating_mul(COMPLETIONS_PER_ENTRY))
         .setup_submit_all();
-    let best = if without_deferred_work {
-        Err(io::ErrorKind::Unsupported.into())
-    } else {
+    // The best first. Lesser rings take as much memory.
+    if !without_deferred_work {
         let mut builder = builder.clone();
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-        builder.build(queue_depth)
-    };
-    best.or_else(|_| {
-        let mut builder = builder.clone();
-        builder.setup_coop_taskrun().setup_taskrun_flag();
-        builder.build(queue_depth)
-    })
-    .or_else(|_| builder.build(queue_depth))
-    .map_err(|error| {
-        let hint = match error.raw_os_error() {
-            Some(libc::EPERM) => " (io_uring is forbidden here: see the sysctl kernel.io_uring_disabled and the container's seccomp profile)",
-            Some(libc::ENOSYS) => " (this kernel has no io_uring)",
-            _ => "",
-        };
-        io::Error::new(error.kind(), format!("io_uring cannot be set up: {error}{hint}"))
-    })
+        match builder.build(queue_depth) {
+            Err(error) if !is_out_of_memory(&error) => {}
+            built => return built,
+        }
+    }
+    let mut better = builder.clone();
+    better.setup_coop_taskrun().setup_taskrun_flag();
+    match better.build(queue_depth) {
+        Err(error) if !is_out_of_memory(&error) => builder.build(queue_depth),
+        built => built,
+    }
 }
 
-/// Registers as much memory as the locked-memory limit allows, halving from `bytes`, or none.
+fn is_out_of_memory(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOMEM)
+}
+
+fn explain(error: &io::Error) -> io::Error {
+    let hint = match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            " (io_uring is forbidden here: see the sysctl kernel.io_uring_disabled and the container's seccomp profile)"
+        }
+        Some(libc::ENOSYS) => " (this kernel has no io_uring)",
+        Some(libc::ENOMEM) => {
+            " (the locked-memory limit, which counts all of a user's processes, has no room for a ring: raise it with \
+             `ulimit -l`, or LimitMEMLOCK= in the unit)"
+        }
+        _ => "",
+    };
+    io::Error::new(error.kind(), format!("io_uring cannot be set up: {error}{hint}"))
+}
+
 fn register_memory(ring: &IoUring, bytes: usize) -> Arc<Pool> {
     let mut bytes = if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
     while bytes >= Pool::REGION_BYTES_MIN {

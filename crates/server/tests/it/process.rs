@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::common::{Server, check_exit, eventually, pause_ms, pumice, run};
+use crate::common::{Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run};
 use redis::{Commands, RedisResult};
 use rustix::process::Signal;
 
@@ -340,5 +340,18 @@ fn a_server_that_was_killed_can_be_started_again_at_once_on_the_same_port() {
     drop(free);
     for _ in 0..10 {
         Server::start(dir.path(), &["--redis", &addr]).kill();
+    }
+}
+
+#[test]
+fn an_ordinary_user_s_locked_memory_is_enough_for_many_cores() {
+    // What systemd gives, and what is so little that queues are made smaller.
+    for (locked_kib, cores) in [(8192, "20"), (2048, "15")] {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(binary) = pumice_of_a_user(dir.path(), locked_kib) else { return };
+        let started = Server::try_start_of(binary, dir.path(), &["--cores", cores]);
+        let server = started.unwrap_or_else(|error| panic!("{cores} cores in {locked_kib} KiB: {error}"));
+        let _: () = server.client().set("k", "v").unwrap();
+        server.stop();
     }
 }

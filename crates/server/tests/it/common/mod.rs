@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,6 +19,36 @@ pub fn pumice() -> Command {
     let mut command = Command::new(std::env::var_os("PUMICE_BIN").unwrap_or_else(built));
     command.env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG").env_remove("NOTIFY_SOCKET");
     command
+}
+
+/// [`pumice`] as a user without privileges who may lock `locked_kib` KiB of memory and owns `home`; `None`, with a message,
+/// where that cannot be had.
+pub fn pumice_of_a_user(home: &Path, locked_kib: u32) -> Option<Command> {
+    let limited = format!("ulimit -l {locked_kib} && exec \"$0\" \"$@\"");
+    let mut command = if rustix::process::geteuid().is_root() {
+        // The limit counts all of a user's processes: one of our own, whatever other tests run meanwhile.
+        static USERS: AtomicU32 = AtomicU32::new(0);
+        let user = 1_000_000 + std::process::id() % 1_000_000 * 100 + USERS.fetch_add(1, Ordering::Relaxed);
+        std::os::unix::fs::chown(home, Some(user), None).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", &format!("--reuid={user}"), "bash", "-c"]);
+        command
+    } else {
+        let mut command = Command::new("bash");
+        command.arg("-c");
+        command
+    };
+    // The user need not see where tests are built.
+    let copy = home.join("pumice");
+    let _ = std::fs::copy(pumice().get_program(), &copy).unwrap();
+    command.arg(&limited).arg(&copy).env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG");
+    let mut probe = Command::new(command.get_program());
+    let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    if !probe.args(args).arg("--version").output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: a user with a limit on locked memory cannot be had here");
+        return None;
+    }
+    Some(command)
 }
 
 /// Runs a command to its end.
@@ -80,12 +111,17 @@ impl Server {
 
     /// [`Server::start`] that answers what stderr said when the server ended instead.
     pub fn try_start(data: &Path, more: &[&str]) -> Result<Self, String> {
+        Self::try_start_of(pumice(), data, &[&["--cores", "2"], more].concat())
+    }
+
+    /// [`Server::try_start`] of a command that runs the binary, with a number of cores among `more`.
+    pub fn try_start_of(mut binary: Command, data: &Path, more: &[&str]) -> Result<Self, String> {
         std::fs::create_dir_all(data).unwrap();
         let log = data.join("test.log");
         let stderr = std::fs::File::options().create(true).append(true).open(&log).unwrap();
         let before = stderr.metadata().unwrap().len();
-        let mut child = pumice()
-            .args(["serve", "--redis", "127.0.0.1:0", "--cores", "2", "--data"])
+        let mut child = binary
+            .args(["serve", "--redis", "127.0.0.1:0", "--data"])
             .arg(data)
             .args(if more.contains(&"--memory") { &[][..] } else { &["--memory", "128MiB"] })
             .args(more)
