@@ -21,7 +21,7 @@ pub fn run(args: CheckArgs) -> Outcome {
     let opening = Progress::new("opening", true);
     let checking = Progress::new("checking", true);
     let is_open = Cell::new(false);
-    let report = pumice_reactor::block_on(async {
+    let report = drives::on_a_core(async {
         let device = drives::open_unserved(&spec).await?;
         let shown =
             |done, total| if is_open.get() { checking.set(done, total) } else { opening.set(done, total) };

@@ -26,6 +26,12 @@ const RAW_FLASH: [&[u8]; 3] = [b"PUMFTLCP", b"PUMFTLOP", b"PUMFTLTG"];
 /// Where such a page may begin, in bytes.
 const RAW_FLASH_ALIGN: usize = 512;
 
+/// Runs what a command does with drives, on a core of its own.
+pub fn on_a_core<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
+    let ran = pumice_reactor::block_on_with(&pumice_reactor::Config::default(), work);
+    ran.map_err(|e| Stop::doing("starting a core", e))?
+}
+
 /// Reads a `--device` SPEC. What is there and can be no drive is refused before it is opened: opening a pipe would wait for
 /// somebody at its other end.
 pub fn parse(spec: &str) -> Result<DeviceSpec, Stop> {

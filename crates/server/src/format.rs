@@ -57,7 +57,7 @@ pub fn run(args: FormatArgs) -> Outcome {
         _ => 0,
     };
     let made = !path.exists();
-    let outcome = pumice_reactor::block_on(async {
+    let outcome = drives::on_a_core(async {
         let device =
             Device::create(&spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;
         if device.raw_bytes() < DRIVE_BYTES_MIN {

@@ -76,7 +76,7 @@ fn drive(target: &str) -> Result<Value, Stop> {
         return Err(Stop::because("an emulated drive in memory holds nothing before it is served"));
     }
     let bar = Progress::new("opening", true);
-    let value = pumice_reactor::block_on(async {
+    let value = drives::on_a_core(async {
         let device = drives::open_unserved(&spec).await?;
         if let Some(opened) = raw::open(&device, &|done, total| bar.set(done, total)).await? {
             return Ok(raw::info(target, &opened, space::geometry));

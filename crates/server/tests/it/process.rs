@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::common::{Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run};
+use crate::common::{Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run, stderr};
 use redis::{Commands, RedisResult};
 use rustix::process::Signal;
 
@@ -354,4 +354,25 @@ fn an_ordinary_user_s_locked_memory_is_enough_for_many_cores() {
         let _: () = server.client().set("k", "v").unwrap();
         server.stop();
     }
+}
+
+#[test]
+fn no_locked_memory_at_all_is_an_error_that_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive").display().to_string();
+    check_exit(&run(&["format", &drive, "--size", "256MiB"]), 0, "");
+    let data = dir.path().join("data").display().to_string();
+    let made = dir.path().join("made").display().to_string();
+    for args in [
+        &["check", &drive][..],
+        &["info", &drive],
+        &["format", &made, "--size", "256MiB"],
+        &["serve", "--redis", "127.0.0.1:0", "--cores", "2", "--data", &data],
+    ] {
+        let Some(mut binary) = pumice_of_a_user(dir.path(), 0) else { return };
+        let output = binary.args(args).output().unwrap();
+        check_exit(&output, 2, "ulimit -l");
+        assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+    }
+    assert!(!dir.path().join("made").exists() && !dir.path().join("data/drive0").exists());
 }
