@@ -208,6 +208,17 @@ pub async fn format(spec: &DeviceSpec, device: &Device, options: &StoreFormat) -
     })
 }
 
+/// Makes the data directory when it is not there.
+pub fn make_folder(data: &Path) -> Outcome {
+    let shown = data.display();
+    match fs::create_dir_all(data) {
+        Err(_) if data.exists() && !data.is_dir() => {
+            Err(Stop::because(format!("--data {shown}: this is not a directory")))
+        }
+        made => made.map_err(|e| Stop::doing(format!("--data {shown}: making it"), e)),
+    }
+}
+
 /// Where the default drive in `data` is.
 pub fn default_path(data: &Path) -> PathBuf {
     data.join("drive0")

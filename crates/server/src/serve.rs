@@ -1,6 +1,7 @@
 //! `pumice serve`, step by step:
 //!
-//! 1. settings, log, limits; core 0 opens the drives' devices, which locks them: a second server stops here;
+//! 1. settings, log, limits; core 0 looks whether the Redis addresses are free and opens the drives' devices, which
+//!    locks them: a second server stops here, and has made nothing;
 //! 2. the side thread binds `--http` and the control socket, the cores bind Redis: clients hear LOADING now;
 //! 3. core 0 opens the store (recovery), the cold core starts flush, compaction and cleaning, and the process
 //!    prints one line per face and then `ready`, which a supervisor hears as well (`NOTIFY_SOCKET`);
@@ -93,8 +94,6 @@ pub fn run(args: ServeArgs) -> Outcome {
         );
         settings.clients_max = clients_possible as u32;
     }
-    std::fs::create_dir_all(&settings.data)
-        .map_err(|e| Stop::doing(format!("making {}", settings.data.display()), e))?;
     let specs = specs(&settings)?;
     let config = pumice_reactor::Config {
         cores: usize::from(settings.cores) + 1,
@@ -266,15 +265,23 @@ async fn unless_stopped<F: Future>(shared: &Shared, work: F) -> Option<F::Output
 
 async fn first_core(shared: &Arc<Shared>) -> Outcome {
     let settings = &shared.settings;
+    // Before anything is made. Once the drives are locked it is looked at again, as another server may have come first.
+    for addr in redis_addrs(settings) {
+        refuse_taken(&addr?).await?;
+    }
     let mut devices = Vec::new();
     for spec in &shared.specs {
         let device = match spec {
-            DeviceSpec::Path(path) if settings.devices.is_empty() => drives::open_default(path).await?,
+            DeviceSpec::Path(path) if settings.devices.is_empty() => {
+                drives::make_folder(&settings.data)?;
+                drives::open_default(path).await?
+            }
             DeviceSpec::Path(_) => drives::open_locked(spec).await?,
             DeviceSpec::Emulated(_) => open_emulated(spec).await?,
         };
         devices.push((spec.to_string(), device));
     }
+    drives::make_folder(&settings.data)?;
     tell(shared, Phase::Locked);
     shared.side_up.wait().await;
     if shared.stop.is_set() {
@@ -402,12 +409,17 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
     })
 }
 
+fn redis_addrs(settings: &Settings) -> impl Iterator<Item = Result<Addr, Stop>> {
+    let parsed = |text: &String| text.parse().map_err(|e| Stop::doing(format!("--redis {text}"), e));
+    settings.redis.iter().map(parsed)
+}
+
 /// Binds every Redis address on core 0 and tells the other cores which.
 async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<String>, Stop> {
     let mut addrs = Vec::new();
     let mut lines = Vec::new();
-    for text in &shared.settings.redis {
-        let addr: Addr = text.parse().map_err(|e| Stop::doing(format!("--redis {text}"), e))?;
+    for addr in redis_addrs(&shared.settings) {
+        let addr = addr?;
         refuse_taken(&addr).await?;
         let bound = face::bind(server, &addr).await.map_err(Stop::because)?;
         let local = bound.local_addr().clone();

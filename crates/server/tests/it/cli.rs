@@ -74,6 +74,10 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     };
     let (missing, text, empty) = (at("missing"), file("text", "no drive\n"), file("empty", ""));
     serve(&["--device", &missing], "make a drive with `pumice format");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    serve(&["--redis", &taken.local_addr().unwrap().to_string()], "another server is listening there");
+    assert!(!Path::new(&data).exists(), "nothing is made before drive and port are there");
+    check_exit(&run(&["serve", "--data", &text, "--redis", "127.0.0.1:0"]), 2, "this is not a directory");
     for command in ["info", "check"] {
         check_exit(&run(&[command, &missing]), 2, "make a drive with `pumice format");
         check_exit(&run(&[command, &text]), 2, "is no drive");
