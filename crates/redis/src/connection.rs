@@ -91,8 +91,8 @@ pub async fn serve(server: Arc<Server>, stream: Stream, peer: PeerAddr, local_ad
 
 const PROTECTED: &str = "-DENIED Pumice is running in protected mode because protected mode is enabled and no \
      password is set. In this mode connections are only accepted from the loopback interface. To let other \
-     machines in, set a password with --redis-password, or, where the network is trusted, disable protected mode \
-     with 'CONFIG SET protected-mode no' from this machine.\r\n";
+     machines in, set a password with --password or PUMICE_PASSWORD, or, where the network is trusted, disable protected mode \
+     with --no-protected-mode, or 'CONFIG SET protected-mode no' from this machine.\r\n";
 
 async fn run(
     server: &Arc<Server>,

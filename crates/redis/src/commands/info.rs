@@ -252,7 +252,8 @@ fn persistence(ctx: &Ctx, lines: &mut Lines) {
     lines.add_idle("0", &["aof_rewrites", "aof_rewrites_consecutive_failures", "aof_last_cow_size"]);
     lines.add_idle("0", &["module_fork_in_progress", "module_fork_last_cow_size"]);
     lines.add("aof_last_bgrewrite_status", "ok");
-    lines.add("aof_last_write_status", "ok");
+    let takes_writes = is_loading || ctx.server.node.trouble().is_none();
+    lines.add("aof_last_write_status", if takes_writes { "ok" } else { "err" });
 }
 
 fn stats(ctx: &Ctx, lines: &mut Lines) {
