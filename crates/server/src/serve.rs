@@ -73,6 +73,23 @@ struct Shared {
     outcome: Mutex<Outcome>,
 }
 
+/// From this memory on, connections share as many receive buffers as are of use.
+const ALL_RECEIVE_BUFFERS_BYTES: u64 = 256 << 20;
+
+fn reactor_config(settings: &Settings) -> pumice_reactor::Config {
+    let all = pumice_reactor::Config::default();
+    // All of them are 4 MiB for each core. A quarter at least: who runs out of them asks more often.
+    let bytes = settings.memory_bytes.clamp(ALL_RECEIVE_BUFFERS_BYTES / 4, ALL_RECEIVE_BUFFERS_BYTES);
+    let part = |count: u16| (u64::from(count) * bytes / ALL_RECEIVE_BUFFERS_BYTES) as u16;
+    pumice_reactor::Config {
+        cores: usize::from(settings.cores) + 1,
+        take_signals: true,
+        small_receive_buffers: part(all.small_receive_buffers),
+        receive_buffers: part(all.receive_buffers),
+        ..all
+    }
+}
+
 /// Runs the command.
 pub fn run(args: ServeArgs) -> Outcome {
     let mut settings = Settings::gather(args)?;
@@ -95,11 +112,7 @@ pub fn run(args: ServeArgs) -> Outcome {
         settings.clients_max = clients_possible as u32;
     }
     let specs = specs(&settings)?;
-    let config = pumice_reactor::Config {
-        cores: usize::from(settings.cores) + 1,
-        take_signals: true,
-        ..pumice_reactor::Config::default()
-    };
+    let config = reactor_config(&settings);
     let health = Health::default();
     let (phases, heard) = mpsc::channel();
     let faces =
@@ -290,7 +303,7 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     let server = Arc::new(Server::new(redis_options(shared)?).map_err(Stop::because)?);
     shared.health.serves(server.clone());
     let lines = bind_redis(shared, &server).await?;
-    spawn(publish_metrics(shared.clone()));
+    spawn(watch_over(shared.clone()));
     spawn(face::keep_house(server.clone()));
 
     let started = pumice_reactor::now();
@@ -497,9 +510,22 @@ fn report_recovery(node: &Node, took: Duration) {
     }
 }
 
-/// Copies the cores' counters to where the side thread sees them.
-async fn publish_metrics(shared: Arc<Shared>) {
+/// Once a second: the cores' counters for the HTTP face, and a line in the log when a drive stops or begins to take writes.
+async fn watch_over(shared: Arc<Shared>) {
+    let mut last = None;
     loop {
+        let trouble = match shared.health.condition() {
+            Condition::Degraded(why) => Some(why),
+            Condition::Ready => None,
+            _ => last.clone(),
+        };
+        if trouble != last {
+            match &trouble {
+                Some(why) => tracing::warn!("degraded: reads go on, writes are refused: {why}"),
+                None => tracing::info!("every drive takes writes again"),
+            }
+            last = trouble;
+        }
         shared.health.set_core_metrics(pumice_reactor::metrics::all_cores());
         pumice_reactor::sleep(Duration::from_secs(1)).await;
     }
