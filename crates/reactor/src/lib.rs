@@ -34,7 +34,7 @@ pub use buf::{IoBuf, RecvBuf};
 pub use driver::{ListenOptions, OpenOptions, ShutdownHow, Signal, WriteSync};
 pub use file::File;
 pub use net::{Came, Listener, ListenerShare, RecvHalf, SendHalf, Sending, Stream};
-pub use run::{Config, Running, Without, block_on, block_on_with, start};
+pub use run::{Config, Init, Running, Without, block_on, block_on_with, start};
 pub use task::{Aborted, JoinHandle};
 pub use time::{Elapsed, Nanos, now, sleep, sleep_until, timeout, wall_ms, wall_us, yield_now};
 pub use uring::raise_open_files_limit;

@@ -9,7 +9,7 @@
 //!    signal seconds later ends it at once: what was acknowledged is safe, the next start replays the log.
 
 use std::future::poll_fn;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -22,7 +22,7 @@ use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::StoreFormat;
 use pumice_node::{Node, NodeOptions};
 use pumice_reactor::sync::Event;
-use pumice_reactor::{Addr, CoreId, LocalBoxFuture, Signal, spawn};
+use pumice_reactor::{Addr, CoreId, Init, LocalBoxFuture, Running, Signal, spawn};
 use pumice_redis::face;
 use pumice_redis::options::DebugAccess;
 use pumice_redis::server::Server;
@@ -132,8 +132,8 @@ pub fn run(args: ServeArgs) -> Outcome {
         outcome: Mutex::new(Ok(())),
     });
     let cores = shared.clone();
-    let running = pumice_reactor::start(&config, Arc::new(move |core| root(cores.clone(), core)))
-        .map_err(|e| Stop::doing("starting the cores (io_uring)", e))?;
+    let init: Init = Arc::new(move |core| root(cores.clone(), core));
+    let running = start_cores(&config, &init).map_err(|e| Stop::doing("starting the cores (io_uring)", e))?;
     let side = lead(&shared, &heard, faces);
     let joined = running.join();
     if let Some(side) = side {
@@ -157,6 +157,19 @@ fn tell_memory(settings: &Settings) {
         Some(there) => tracing::info!("memory: {budget} of {}", format_size(there)),
         None => tracing::info!("memory: {budget}"),
     }
+}
+
+/// Starts the cores. Memory that a server which has just died had locked is waited for, with longer pauses than for all else:
+/// each try that fails leaves rings to be torn down, too.
+fn start_cores(config: &pumice_reactor::Config, init: &Init) -> io::Result<Running> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    for _ in 0..DEATH_WAIT.as_millis() / PAUSE.as_millis() {
+        match pumice_reactor::start(config, init.clone()) {
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => std::thread::park_timeout(PAUSE),
+            started => return started,
+        }
+    }
+    pumice_reactor::start(config, init.clone())
 }
 
 /// The main thread's part: starts the side thread once the drives are ours, prints when ready.
@@ -472,7 +485,7 @@ fn is_taken(addr: &Addr) -> Result<bool, Stop> {
     match addr {
         Addr::Tcp(tcp) if tcp.port() != 0 => match std::net::TcpListener::bind(tcp) {
             Ok(_) => Ok(false),
-            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(true),
             Err(e) => Err(Stop::doing(format!("--redis {addr}"), e)),
         },
         Addr::Tcp(_) => Ok(false),

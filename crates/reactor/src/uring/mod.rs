@@ -106,9 +106,14 @@ impl Uring {
     }
 
     /// Registers as much memory for file I/O as the locked-memory limit allows, halving from what is configured, or none.
-    /// The limit is one for all of a user's rings, which count, too: cores register only once each of them has its ring.
+    /// The limit is one for all of a user's rings, which count, too: cores register only once each of them has its ring. All
+    /// together they leave half of it to others: to who is started beside or at once after them, as what a killed process
+    /// had locked stays so for some milliseconds.
     pub(crate) fn register_memory(&mut self, config: &Config) {
-        self.pool = register_memory(&self.ring, config.registered_buffer_bytes);
+        let share =
+            sys::locked_memory_limit().map_or(u64::MAX, |bytes| bytes / 2 / config.cores.max(1) as u64);
+        let bytes = usize::try_from(share).unwrap_or(usize::MAX).min(config.registered_buffer_bytes);
+        self.pool = register_memory(&self.ring, bytes);
     }
 
     /// The memory for buffers that this ring reads and writes best.

@@ -357,6 +357,30 @@ fn an_ordinary_user_s_locked_memory_is_enough_for_many_cores() {
 }
 
 #[test]
+fn a_server_leaves_locked_memory_to_its_user_s_other_processes_and_its_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut user) = pumice_of_a_user(dir.path(), 8192) else { return };
+    // As the same user each time, which the limit is for.
+    let again = |user: &std::process::Command| {
+        let mut command = std::process::Command::new(user.get_program());
+        command.args(user.get_args());
+        command
+    };
+    let drive = dir.path().join("drive").display().to_string();
+    let mut check = again(&user);
+    check_exit(&again(&user).args(["format", &drive, "--size", "256MiB"]).output().unwrap(), 0, "");
+    check.args(["check", &drive]);
+    for round in 0..6 {
+        let next = again(&user);
+        let started = Server::try_start_of(std::mem::replace(&mut user, next), dir.path(), &["--cores", "8"]);
+        let server = started.unwrap_or_else(|error| panic!("start {round}, at once after a kill: {error}"));
+        // What the one before had locked may take its time.
+        eventually("another process has its ring", || check.status().unwrap().success());
+        server.kill();
+    }
+}
+
+#[test]
 fn no_locked_memory_at_all_is_an_error_that_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let drive = dir.path().join("drive").display().to_string();
