@@ -44,7 +44,7 @@ fn a_core_whose_ring_fails_stops_all_and_join_says_why() {
     // SAFETY: takes no memory. One core asks for completions of what is no ring from now on.
     assert!(unsafe { libc::dup2(null.as_raw_fd(), rings[1]) } >= 0);
     let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || tell.send(running.join()));
+    std::thread::Builder::new().spawn(move || tell.send(running.join())).expect("a thread");
     let result = told.recv_timeout(Duration::from_secs(30)).expect("the other core stops, too");
     assert!(result.is_err());
 }

@@ -134,7 +134,7 @@ async fn bind_tcp(addr: &str) -> Result<TcpListener, Stop> {
                 if !std::mem::replace(&mut is_told, true) {
                     tracing::info!("--http {addr}: {e}; waiting, should a server have just ended");
                 }
-                tokio::time::sleep(DEATH_RETRY).await;
+                sleep(DEATH_RETRY).await;
             }
             bound => return bound.map_err(|e| Stop::doing(format!("--http {addr}"), e)),
         }

@@ -186,7 +186,7 @@ fn lead(shared: &Shared, heard: &mpsc::Receiver<Phase>, faces: http::Faces) -> O
     };
     shared.side_up.set();
     if let Ok(Phase::Ready(lines)) = heard.recv() {
-        let mut out = std::io::stdout().lock();
+        let mut out = io::stdout().lock();
         for line in &lines {
             let _ = writeln!(out, "{line}");
         }

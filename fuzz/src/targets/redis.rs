@@ -40,7 +40,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
 enum Event {
     Command(Vec<Vec<u8>>),
     Large(u64),
-    Broken(String),
+    Broken(Vec<u8>),
 }
 
 /// Whole and in pieces, the same commands come out.

@@ -3,13 +3,13 @@
 use pumice_reactor::sync::{Event, Gate};
 use pumice_reactor::{
     Addr, Config, CoreId, IoBuf, ListenOptions, Listener, ListenerShare, Stream, block_on, core, core_count,
-    metrics, on_core, sleep, spawn, spawn_on, start, yield_now,
+    metrics, now, on_core, sleep, spawn, spawn_on, start, yield_now,
 };
 use std::future::pending;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn a_panic_on_one_core_stops_all_and_reaches_join() {
@@ -201,9 +201,9 @@ fn a_core_that_works_on_keeps_nobody_from_waking_another() {
                 } else {
                     sleep(Duration::from_millis(100)).await;
                     near.set();
-                    std::thread::spawn(move || far.set());
-                    let began = Instant::now();
-                    while !is_heard.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(20) {
+                    std::thread::Builder::new().spawn(move || far.set()).expect("a thread");
+                    let began = now();
+                    while !is_heard.load(Ordering::SeqCst) && now().since(began) < Duration::from_secs(20) {
                         std::hint::spin_loop();
                     }
                     assert!(is_heard.load(Ordering::SeqCst), "core 1 slept while core 0 worked");
