@@ -93,13 +93,13 @@ impl Running {
     }
 }
 
-/// Stops all cores when one panics.
-struct StopOnPanic {
+/// Stops all cores when one panics, or is told to because one failed.
+struct StopAll {
     stop: Arc<AtomicBool>,
     kicks: Vec<Arc<dyn Kick>>,
 }
 
-impl StopOnPanic {
+impl StopAll {
     fn stop_all(&self) {
         self.stop.store(true, Ordering::SeqCst);
         for kick in &self.kicks {
@@ -108,7 +108,7 @@ impl StopOnPanic {
     }
 }
 
-impl Drop for StopOnPanic {
+impl Drop for StopAll {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.stop_all();
@@ -137,7 +137,7 @@ pub fn start(config: &Config, init: Init) -> io::Result<Running> {
         let id = CoreId(index as u16);
         let (config, server, init, ready) =
             (config.clone(), Arc::clone(&server), Arc::clone(&init), ready.clone());
-        let guard = StopOnPanic { stop: Arc::clone(&stop), kicks: kicks.clone() };
+        let guard = StopAll { stop: Arc::clone(&stop), kicks: kicks.clone() };
         let (gate, opened) = mpsc::channel::<()>();
         let spawned = Builder::new().name(format!("core{index}")).spawn(move || {
             let guard = guard;

@@ -1,4 +1,4 @@
-//! A slab of wakers with generations, in order of arrival: what every primitive keeps its waiters in.
+//! Wakers in order of arrival, each found by the number it came with: what every primitive keeps its waiters in.
 
 use std::collections::VecDeque;
 use std::task::Waker;

@@ -8,8 +8,8 @@
 //! for several doubled the CPU of unpipelined requests, by its timers); sent one by one between the reads, replies wake their
 //! receivers one by one. What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
 //!
-//! Missing features are done without: deferred task work, shared receive buffers, multishot, registered memory and
-//! the ring's own registration each have a fallback, chosen when the kernel refuses. The oldest kernel is 5.19.
+//! Missing features are done without: deferred task work, shared receive buffers, multishot and registered memory each
+//! have a fallback, chosen when the kernel refuses. The oldest kernel is 5.19.
 
 mod bufring;
 mod held;
