@@ -84,12 +84,15 @@ fn source_files_stay_small() {
     assert!(long.is_empty(), "two things in one room:\n{}", long.join("\n"));
 }
 
+/// Where a foreign function has to be called that no crate wraps.
+const FOREIGN_FUNCTIONS: [&str; 1] = ["crates/server/src/allocator.rs"];
+
 #[test]
 fn unsafe_lives_in_the_reactor_only() {
     let mut wrong = Vec::new();
     for path in files("crates", is_rust) {
         let name = shown(&path);
-        if name.starts_with("crates/reactor/") {
+        if name.starts_with("crates/reactor/") || FOREIGN_FUNCTIONS.contains(&name.as_str()) {
             continue;
         }
         for (at, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {

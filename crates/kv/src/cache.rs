@@ -1,17 +1,20 @@
 //! Key tables in memory: heads (filter and block index) first, blocks in what is left of the budget.
 //!
 //! Heads live in their tables and are swept clock-wise when they exceed three quarters of the budget; blocks lie
-//! in one cache per slice, whose capacity is what the heads leave. What all tables together do not need is the row caches':
+//! in one cache per slice, whose capacity is what the heads leave. Where heads do not fit, a head of tens of KiB is read for most
+//! look-ups, and hundreds of these may be under way: heads being read have a part of the budget, too, and nobody keeps one while
+//! it waits for a block. What all tables together do not need is the row caches':
 //! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle. So is what
 //! memtables do not need for now, see [`crate::lending`].
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::hash::FixedState;
 use pumice_base::sync::lock;
+use pumice_reactor::sync::Semaphore;
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 
@@ -43,19 +46,48 @@ const NEEDED_MIN_BYTES: u64 = 4 << 20;
 /// Rows given up under a slice's lock at a time.
 const SHRINK_BYTES: u64 = 1 << 20;
 
+/// Heads being read have this part of the budget.
+const HEADS_UNDER_WAY_PART: u64 = 8;
+/// So much of their share is free after a sweep: otherwise each head that is read would need another.
+const HEADS_SWEPT_PART: u64 = 8;
+
 type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
+
+/// Where a block lies in its table.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockPlace {
+    /// Its number.
+    at: usize,
+    /// How many the table has.
+    of: usize,
+    offset: u32,
+    len: u32,
+}
+
+impl BlockPlace {
+    /// Of block `at`.
+    pub fn of(head: &Head, at: usize) -> Self {
+        let (offset, len) = head.index.place(at);
+        Self { at, of: head.index.blocks(), offset, len }
+    }
+}
 
 /// See the head of this file.
 pub struct TableCache {
     budget: u64,
     head_bytes: AtomicU64,
+    /// Bytes of heads that may be read at a time.
+    heads_under_way: Semaphore,
+    heads_under_way_max: u64,
+    /// How many tables sweeps went over.
+    swept: AtomicUsize,
     /// Bytes of all tables, as of the last sweep.
     table_bytes: AtomicU64,
     blocks: Box<[Mutex<Blocks>]>,
     head_reads: Flights<u64, Arc<Head>>,
     block_reads: Flights<(u64, u32), Block>,
-    /// By the first block's place. What does not verify is missing.
-    window_reads: Flights<(u64, u32), Arc<[Option<Block>]>>,
+    /// By the first block's number. What does not verify is missing.
+    window_reads: Flights<(u64, usize), Arc<[Option<Block>]>>,
 }
 
 impl TableCache {
@@ -69,6 +101,9 @@ impl TableCache {
         Self {
             budget,
             head_bytes: AtomicU64::new(0),
+            heads_under_way: Semaphore::new(budget / HEADS_UNDER_WAY_PART),
+            heads_under_way_max: budget / HEADS_UNDER_WAY_PART,
+            swept: AtomicUsize::new(0),
             table_bytes: AtomicU64::new(0),
             blocks: blocks.collect(),
             head_reads: Flights::default(),
@@ -96,6 +131,23 @@ impl TableCache {
     /// Memory of blocks, in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.blocks.iter().map(|blocks| lock(blocks).weight()).sum()
+    }
+
+    /// Lets go of heads that were not asked for since a sweep last came by, from where it ended on, until their `bytes` are no
+    /// more than `most`. Answers how many are left.
+    fn let_go_of_heads(&self, versions: &[Arc<Version>], mut bytes: u64, most: u64) -> u64 {
+        let tables: Vec<_> = versions.iter().flat_map(|version| version.tables()).collect();
+        // Twice around: whoever was asked for is spared once.
+        for _ in 0..2 * tables.len() {
+            if bytes <= most {
+                break;
+            }
+            let table = &tables[self.swept.fetch_add(1, Ordering::Relaxed) % tables.len()];
+            if !table.used.swap(false, Ordering::Relaxed) {
+                bytes -= lock(&table.head).take().map_or(0, |head| head.bytes() as u64);
+            }
+        }
+        bytes
     }
 
     fn get(&self, slice: SliceId, table: u64, offset: u32) -> Option<Block> {
@@ -154,12 +206,8 @@ impl Inner {
         }
         self.metadata_room.set_bounds(bounds_bytes);
         cache.table_bytes.store(table_bytes, Ordering::Relaxed);
-        for _ in 0..2 {
-            for table in versions.iter().flat_map(|version| version.tables()) {
-                if bytes > most && !table.used.swap(false, Ordering::Relaxed) {
-                    bytes -= lock(&table.head).take().map_or(0, |head| head.bytes() as u64);
-                }
-            }
+        if bytes > most {
+            bytes = cache.let_go_of_heads(&versions, bytes, most - most / HEADS_SWEPT_PART);
         }
         cache.head_bytes.store(bytes, Ordering::Relaxed);
         let tables = cache.needed();
@@ -231,13 +279,15 @@ impl Inner {
     ) -> Result<Option<KeyEntry>, StoreError> {
         let hash = filter_hash(key);
         for table in version.covering(key) {
-            let head = self.head(table).await?;
-            if !head.may_contain(hash) {
-                continue;
-            }
-            let Some(at) = head.index.block_of(key) else { continue };
-            let block = self.block(table, &head, at, true).await?;
-            match block.get(key) {
+            let place = {
+                let head = self.head(table).await?;
+                if !head.may_contain(hash) {
+                    continue;
+                }
+                let Some(at) = head.index.block_of(key) else { continue };
+                BlockPlace::of(&head, at)
+            };
+            match self.block(table, place).await?.get(key) {
                 Ok(Some(entry)) => return Ok(Some(entry)),
                 Ok(None) => self.counters.false_positives.add(1),
                 Err(_) => return Err(damaged(table, "a block's entries do not parse")),
@@ -255,8 +305,13 @@ impl Inner {
     }
 
     async fn read_head(&self, table: &Table) -> Result<Arc<Head>, StoreError> {
-        self.counters.head_reads.add(1);
         let meta = &table.meta;
+        let bytes = u64::from(meta.head_len).min(self.cache.heads_under_way_max);
+        let _permit = self.cache.heads_under_way.acquire(bytes).await;
+        if let Some(head) = table.head() {
+            return Ok(head);
+        }
+        self.counters.head_reads.add(1);
         let bytes = self.read_of(table, meta.head_at, meta.head_len).await?;
         let head =
             Head::verify(meta, &bytes).ok_or_else(|| damaged(table, "the head's checksum does not match"))?;
@@ -277,25 +332,16 @@ impl Inner {
         Some(block)
     }
 
-    /// Block `at` of a table, from the cache or from flash; `keep` puts it into the cache.
-    pub async fn block(
-        &self,
-        table: &Table,
-        head: &Head,
-        at: usize,
-        keep: bool,
-    ) -> Result<Block, StoreError> {
+    /// A block of a table, from the cache, or from flash, which puts it there.
+    pub async fn block(&self, table: &Table, place: BlockPlace) -> Result<Block, StoreError> {
         let meta = &table.meta;
-        let (offset, len) = head.index.place(at);
-        if let Some(block) = self.cached_block(table, offset) {
+        if let Some(block) = self.cached_block(table, place.offset) {
             return Ok(block);
         }
-        if !keep {
-            return self.read_block(table, offset, len, |bytes| bytes).await;
-        }
-        if let Some(block) = self.block_in_window(table, head, at).await {
+        if let Some(block) = self.block_in_window(table, place).await {
             return Ok(block);
         }
+        let BlockPlace { offset, len, .. } = place;
         let read = async {
             // A copy of its own: the buffer that was read into is larger, and pooled.
             let block = self.read_block(table, offset, len, |bytes| Bytes::copy_from_slice(&bytes)).await?;
@@ -305,30 +351,38 @@ impl Inner {
         self.cache.block_reads.share((meta.id, offset), read).await
     }
 
-    /// Block `at` of a table, read together with those behind it, where look-ups come in key order. `None`: read it alone.
-    async fn block_in_window(&self, table: &Table, head: &Head, at: usize) -> Option<Block> {
-        let meta = &table.meta;
-        let key = |window: &Range<usize>| (meta.id, head.index.place(window.start).0);
+    /// [`Inner::block`] for who goes over all of a table: it does not push others' blocks out.
+    pub async fn passing_block(&self, table: &Table, place: BlockPlace) -> Result<Block, StoreError> {
+        match self.cached_block(table, place.offset) {
+            Some(block) => Ok(block),
+            None => self.read_block(table, place.offset, place.len, |bytes| bytes).await,
+        }
+    }
+
+    /// A block of a table, read together with those behind it, where look-ups come in key order. `None`: read it alone.
+    async fn block_in_window(&self, table: &Table, place: BlockPlace) -> Option<Block> {
+        let (meta, at) = (&table.meta, place.at);
         let mut window = table.window.current();
-        let is_awaited =
-            window.len() > 1 && window.contains(&at) && self.cache.window_reads.is_under_way(&key(&window));
+        let is_awaited = window.len() > 1
+            && window.contains(&at)
+            && self.cache.window_reads.is_under_way(&(meta.id, window.start));
         if !is_awaited {
-            window = table.window.next(at, head.index.blocks(), self.cache.window_max(meta.slice));
+            window = table.window.next(at, place.of, self.cache.window_max(meta.slice));
             if window.len() < 2 {
                 return None;
             }
         }
-        let read = self.read_window(table, head, window.clone());
-        let blocks = self.cache.window_reads.share(key(&window), read).await.ok()?;
-        blocks.get(at - window.start).cloned().flatten()
+        let start = window.start;
+        let blocks = self.cache.window_reads.share((meta.id, start), self.read_window(table, window)).await;
+        blocks.ok()?.get(at - start).cloned().flatten()
     }
 
     async fn read_window(
         &self,
         table: &Table,
-        head: &Head,
         window: Range<usize>,
     ) -> Result<Arc<[Option<Block>]>, StoreError> {
+        let head = self.head(table).await?;
         let (start, _) = head.index.place(window.start);
         let (offset, len) = head.index.place(window.end - 1);
         self.counters.block_reads.add(1);

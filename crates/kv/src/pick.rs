@@ -8,6 +8,7 @@ use pumice_base::rng::Rng;
 use pumice_base::sync::lock;
 use pumice_reactor::yield_now;
 
+use crate::cache::BlockPlace;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::scan::{SliceSet, Want};
@@ -125,7 +126,7 @@ impl Store {
         let head = self.inner.head(table).await?;
         let (mut next, before) = (u64::MAX, found.len());
         for at in 0..head.index.blocks() {
-            let block = self.inner.block(table, &head, at, false).await?;
+            let block = self.inner.passing_block(table, BlockPlace::of(&head, at)).await?;
             let entries =
                 block.entries().map_err(|_| crate::cache::damaged(table, "a block does not parse"))?;
             for (key, entry) in entries {
@@ -233,7 +234,7 @@ impl Store {
             end.resize(prefix.len() + 16, 0xFF);
             let end = head.index.block_of(&end).unwrap_or(last).max(first);
             let at = first + rng.below((end - first + 1) as u64) as usize;
-            let block = self.inner.block(table, &head, at, true).await?;
+            let block = self.inner.block(table, BlockPlace::of(&head, at)).await?;
             let entries =
                 block.entries().map_err(|_| crate::cache::damaged(table, "a block does not parse"))?;
             let under: Vec<_> = entries

@@ -124,7 +124,7 @@ impl Core {
     pub fn new(server: &Arc<Server>, id: CoreId, driver: Driver) -> Rc<Self> {
         let pool = match &driver {
             Driver::Uring(uring) => Arc::clone(uring.pool()),
-            Driver::Sim(_) => Arc::new(Pool::unregistered(true)),
+            Driver::Sim(_) => Arc::new(Pool::unregistered(true, Pool::KEPT_LARGE_BYTES)),
         };
         Rc::new(Self {
             pool,

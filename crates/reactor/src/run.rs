@@ -1,5 +1,6 @@
 //! Starting real cores: a thread and a ring each.
 
+use crate::buf::Pool;
 use crate::driver::{Driver, Kick};
 use crate::executor::{Core, has_core};
 use crate::metrics::CoreMetrics;
@@ -44,6 +45,8 @@ pub struct Config {
     /// Size of each of these. Measured with pipelined SETs of 8 KiB: 64 KiB takes two thirds of the CPU of 16 KiB, larger ones
     /// win nothing.
     pub receive_buffer_bytes: u32,
+    /// Of file buffers larger than what is cut from regions (1 MiB) a core keeps one for the next need, up to this size.
+    pub kept_buffer_bytes: usize,
     /// Kernel features to do without, as if they were missing.
     pub without: Without,
     /// Hold back SIGTERM, SIGINT and SIGHUP for [`signal`](crate::signal), on the calling thread and all cores.
@@ -59,6 +62,7 @@ impl Default for Config {
             small_receive_buffers: 512,
             receive_buffers: 32,
             receive_buffer_bytes: 64 << 10,
+            kept_buffer_bytes: Pool::KEPT_LARGE_BYTES,
             without: Without::default(),
             take_signals: false,
         }

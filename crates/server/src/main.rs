@@ -1,6 +1,7 @@
 //! `pumice`: one binary that serves drives, and makes, inspects, checks and measures them. It composes the
 //! layers and holds no logic of theirs; each subcommand has a file here.
 
+mod allocator;
 mod bench;
 mod check;
 mod cli;
@@ -29,11 +30,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
-
-/// The system's allocator gives memory back late and shares locks between cores. Without huge pages, and of the version that
-/// keeps less: `docs/decisions/0031-memory-is-the-process-s.md`.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Whoever reads our output may have seen enough (`pumice info … | head`): that is no fault of ours to dump a stack for.
 fn end_quietly_without_a_reader() {

@@ -32,7 +32,7 @@ use crate::config::Settings;
 use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
 use crate::process::{DEATH_RETRY, DEATH_WAIT};
-use crate::{control, drives, http, logging, notify, process};
+use crate::{allocator, control, drives, http, logging, notify, process};
 
 /// Files beside connections: drives, the log, the HTTP face's.
 const FILES_BESIDE_CLIENTS: u64 = 128;
@@ -73,19 +73,20 @@ struct Shared {
     outcome: Mutex<Outcome>,
 }
 
-/// From this memory on, connections share as many receive buffers as are of use.
-const ALL_RECEIVE_BUFFERS_BYTES: u64 = 256 << 20;
+/// From this memory on, connections share as many receive buffers as are of use, and what is freed is kept for a while.
+const PLENTY_BYTES: u64 = 256 << 20;
 
 fn reactor_config(settings: &Settings) -> pumice_reactor::Config {
     let all = pumice_reactor::Config::default();
     // All of them are 4 MiB for each core. A quarter at least: who runs out of them asks more often.
-    let bytes = settings.memory_bytes.clamp(ALL_RECEIVE_BUFFERS_BYTES / 4, ALL_RECEIVE_BUFFERS_BYTES);
-    let part = |count: u16| (u64::from(count) * bytes / ALL_RECEIVE_BUFFERS_BYTES) as u16;
+    let bytes = settings.memory_bytes.clamp(PLENTY_BYTES / 4, PLENTY_BYTES);
+    let part = |count: u16| (u64::from(count) * bytes / PLENTY_BYTES) as u16;
     pumice_reactor::Config {
         cores: usize::from(settings.cores) + 1,
         take_signals: true,
         small_receive_buffers: part(all.small_receive_buffers),
         receive_buffers: part(all.receive_buffers),
+        kept_buffer_bytes: if settings.memory_bytes < PLENTY_BYTES { 0 } else { all.kept_buffer_bytes },
         ..all
     }
 }
@@ -100,6 +101,9 @@ pub fn run(args: ServeArgs) -> Outcome {
         ));
     }
     tell_memory(&settings);
+    if settings.memory_bytes < PLENTY_BYTES {
+        allocator::give_back_at_once();
+    }
     let beside = FILES_BESIDE_CLIENTS + FILES_PER_CORE * u64::from(settings.cores);
     let limit = process::raise_open_files(u64::from(settings.clients_max) + beside);
     let clients_possible = limit.saturating_sub(beside).max(1);
@@ -430,7 +434,7 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         port: port.unwrap_or(0),
         directory: std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone()),
         memory_bytes: settings.memory_bytes,
-        allocator: "mimalloc",
+        allocator: allocator::NAME,
         seed: u64::from_le_bytes(seed[..8].try_into().expect("16 bytes")),
     })
 }

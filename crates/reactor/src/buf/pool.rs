@@ -17,9 +17,6 @@ use pumice_base::sync::lock;
 
 /// Largest buffer cut from a region, in bytes.
 const CUT_BYTES_MAX: usize = 1 << 20;
-/// Of larger buffers one is kept, up to this size: who reads whole segments does so again and again, and fresh memory
-/// costs more (zeroing, page faults) than the read. What is not kept goes back to the system.
-const KEPT_LARGE_BYTES_MAX: usize = 8 << 20;
 /// Regions besides the registered one: the largest tail of the log that a store keeps, and as much again. What does not fit into
 /// them comes from the heap, zeroed and in small pages.
 const REGIONS_MAX: usize = 64;
@@ -36,6 +33,9 @@ pub(crate) struct Pool {
     /// For the driver to register: the first region.
     registered: Option<Region>,
     state: Mutex<State>,
+    /// Of buffers larger than what is cut one is kept, up to this size: who reads whole segments does so again and again, and fresh
+    /// memory costs more (zeroing, page faults) than the read. What is not kept goes back to the system.
+    kept_large_bytes_max: usize,
     /// Zero what is handed out, so that a simulated run never sees what an earlier one left.
     zero: bool,
 }
@@ -84,18 +84,21 @@ unsafe impl Send for State {}
 
 impl Pool {
     pub(crate) const REGION_BYTES_MIN: usize = 64 << 10;
+    /// Of a larger buffer that is kept, where memory is not short.
+    pub(crate) const KEPT_LARGE_BYTES: usize = 8 << 20;
 
-    /// A pool over a region of `bytes` (a power of two), for the caller to register.
-    pub(crate) fn with_region(bytes: usize) -> io::Result<Self> {
+    /// A pool over a region of `bytes` (a power of two), for the caller to register, that keeps a larger buffer of so many bytes at
+    /// most.
+    pub(crate) fn with_region(bytes: usize, kept_large_bytes_max: usize) -> io::Result<Self> {
         assert!(bytes.is_power_of_two() && bytes >= Self::REGION_BYTES_MIN, "a region of {bytes} bytes");
         let state = State { runs: Some(Runs::new(bytes)), ..State::default() };
         let region = Region(Mapping::huge(bytes)?);
-        Ok(Self { registered: Some(region), state: Mutex::new(state), zero: false })
+        Ok(Self { registered: Some(region), state: Mutex::new(state), kept_large_bytes_max, zero: false })
     }
 
     /// A pool without a registered region.
-    pub(crate) fn unregistered(zero: bool) -> Self {
-        Self { registered: None, state: Mutex::default(), zero }
+    pub(crate) fn unregistered(zero: bool, kept_large_bytes_max: usize) -> Self {
+        Self { registered: None, state: Mutex::default(), kept_large_bytes_max, zero }
     }
 
     pub(crate) fn region(&self) -> Option<&Region> {
@@ -207,7 +210,7 @@ impl Pool {
     }
 
     fn give_back_large(&self, piece: Piece) {
-        if piece.bytes > KEPT_LARGE_BYTES_MAX {
+        if piece.bytes > self.kept_large_bytes_max {
             return free_heap_piece(piece);
         }
         let mut state = self.state();

@@ -97,7 +97,7 @@ impl Uring {
             receive,
             multishot_accept: !config.without.multishot_accept,
             receive_bytes: size,
-            pool: Arc::new(Pool::unregistered(false)),
+            pool: Arc::new(Pool::unregistered(false, config.kept_buffer_bytes)),
             enters: 0,
             zones: ZoneThread::default(),
         };
@@ -113,7 +113,7 @@ impl Uring {
         let share =
             sys::locked_memory_limit().map_or(u64::MAX, |bytes| bytes / 2 / config.cores.max(1) as u64);
         let bytes = usize::try_from(share).unwrap_or(usize::MAX).min(config.registered_buffer_bytes);
-        self.pool = register_memory(&self.ring, bytes);
+        self.pool = register_memory(&self.ring, bytes, config.kept_buffer_bytes);
     }
 
     /// The memory for buffers that this ring reads and writes best.
@@ -487,10 +487,10 @@ fn explain(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("io_uring cannot be set up: {error}{hint}"))
 }
 
-fn register_memory(ring: &IoUring, bytes: usize) -> Arc<Pool> {
+fn register_memory(ring: &IoUring, bytes: usize, kept_bytes: usize) -> Arc<Pool> {
     let mut bytes = if bytes == 0 { 0 } else { 1 << bytes.ilog2() };
     while bytes >= Pool::REGION_BYTES_MIN {
-        let Ok(pool) = Pool::with_region(bytes) else { break };
+        let Ok(pool) = Pool::with_region(bytes, kept_bytes) else { break };
         if let Some(region) = pool.region() {
             let region = libc::iovec { iov_base: region.address().cast(), iov_len: region.len() };
             // SAFETY: the driver keeps the pool as long as the ring, and every buffer of it keeps it too.
@@ -500,7 +500,7 @@ fn register_memory(ring: &IoUring, bytes: usize) -> Arc<Pool> {
         }
         bytes /= 2;
     }
-    Arc::new(Pool::unregistered(false))
+    Arc::new(Pool::unregistered(false, kept_bytes))
 }
 
 impl Drop for Uring {
