@@ -21,6 +21,8 @@ pub struct Without {
     pub deferred_work: bool,
     /// Receive buffers shared by connections, and with them many receives for one request (Linux 6.0).
     pub shared_receive_buffers: bool,
+    /// Many receives for one request (Linux 6.0): asked for, and refused by the kernel.
+    pub multishot_receive: bool,
     /// Many accepts for one request (Linux 5.19).
     pub multishot_accept: bool,
 }

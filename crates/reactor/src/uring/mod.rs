@@ -67,6 +67,7 @@ pub struct Uring {
     kick: Arc<EventFd>,
     receive: Option<ReceiveBuffers>,
     multishot_receive: bool,
+    refused_multishot: bool,
     multishot_accept: bool,
     receive_bytes: usize,
     /// Its region, if it has one, is registered with the ring.
@@ -94,6 +95,7 @@ impl Uring {
             immediate: Vec::new(),
             kick,
             multishot_receive: receive.is_some(),
+            refused_multishot: config.without.multishot_receive,
             receive,
             multishot_accept: !config.without.multishot_accept,
             receive_bytes: size,
@@ -288,7 +290,7 @@ impl Uring {
             let none = std::ptr::null_mut();
             opcode::Accept::new(fd, none, none.cast()).flags(libc::SOCK_CLOEXEC).build()
         };
-        self.start(token, entry, InFlight::Accept { listener });
+        self.start(token, entry, InFlight::Accept { listener, many: self.multishot_accept });
     }
 
     fn start_receive(&mut self, token: Token, stream: Handle, into: ReceiveInto) {
@@ -309,7 +311,9 @@ impl Uring {
             }
         };
         if let Some(group) = group.filter(|_| self.multishot_receive) {
-            let entry = opcode::RecvMulti::new(fd, group).build();
+            // What a kernel that knows multishot refuses of it, too, stands in for one that does not.
+            let flags = if self.refused_multishot { libc::MSG_WAITALL } else { 0 };
+            let entry = opcode::RecvMulti::new(fd, group).flags(flags).build();
             self.start(token, entry, InFlight::ReceiveMany { stream, group });
         } else {
             let mut buf: Vec<u8> = Vec::with_capacity(self.receive_bytes);
@@ -319,7 +323,7 @@ impl Uring {
     }
 
     pub(crate) fn cancel(&mut self, token: Token) {
-        if self.slots.is_live(token) {
+        if self.slots.note_cancelled(token) {
             self.push(opcode::AsyncCancel::new(token.0).build().user_data(CANCEL));
         }
     }

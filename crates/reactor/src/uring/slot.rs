@@ -30,6 +30,7 @@ pub(super) enum InFlight {
     },
     Accept {
         listener: Handle,
+        many: bool,
     },
     ReceiveMany {
         stream: Handle,
@@ -60,10 +61,18 @@ pub(super) enum InFlight {
     },
 }
 
+/// An operation, by the token of its owner.
+struct Slot {
+    token: Token,
+    in_flight: InFlight,
+    /// Its owner waits for its end only.
+    is_cancelled: bool,
+}
+
 /// Operations in flight, by the index of their token.
 #[derive(Default)]
 pub(super) struct Slots {
-    slots: Vec<Option<(Token, InFlight)>>,
+    slots: Vec<Option<Slot>>,
     live: usize,
     #[expect(clippy::vec_box, reason = "the kernel holds their addresses")]
     spare: Vec<Box<Message>>,
@@ -76,12 +85,17 @@ impl Slots {
         }
         let slot = &mut self.slots[token.index()];
         assert!(slot.is_none(), "{token:?} is in flight already");
-        *slot = Some((token, in_flight));
+        *slot = Some(Slot { token, in_flight, is_cancelled: false });
         self.live += 1;
     }
 
-    pub(super) fn is_live(&self, token: Token) -> bool {
-        matches!(self.slots.get(token.index()), Some(Some((live, _))) if *live == token)
+    fn live(&mut self, token: Token) -> Option<&mut Slot> {
+        self.slots.get_mut(token.index())?.as_mut().filter(|slot| slot.token == token)
+    }
+
+    /// Notes that an operation is to end. False: it is not in flight.
+    pub(super) fn note_cancelled(&mut self, token: Token) -> bool {
+        self.live(token).map(|slot| slot.is_cancelled = true).is_some()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,21 +103,21 @@ impl Slots {
     }
 
     pub(super) fn live_tokens(&self) -> Vec<Token> {
-        self.slots.iter().flatten().map(|(token, _)| *token).collect()
+        self.slots.iter().flatten().map(|slot| slot.token).collect()
     }
 
     fn get(&mut self, token: Token) -> &mut InFlight {
-        match self.slots.get_mut(token.index()) {
-            Some(Some((live, in_flight))) if *live == token => in_flight,
-            _ => panic!("{token:?} completed but is not in flight"),
+        match self.live(token) {
+            Some(slot) => &mut slot.in_flight,
+            None => panic!("{token:?} completed but is not in flight"),
         }
     }
 
-    fn remove(&mut self, token: Token) -> InFlight {
+    fn remove(&mut self, token: Token) -> Slot {
         match self.slots.get_mut(token.index()).and_then(Option::take) {
-            Some((live, in_flight)) if live == token => {
+            Some(slot) if slot.token == token => {
                 self.live -= 1;
-                in_flight
+                slot
             }
             _ => panic!("{token:?} completed but is not in flight"),
         }
@@ -180,7 +194,12 @@ impl Uring {
             out.push(Completion { token, outcome, more });
             return;
         }
-        let outcome = match self.slots.remove(token) {
+        let Slot { in_flight, is_cancelled, .. } = self.slots.remove(token);
+        // What a kernel without multishot refuses is begun again without, and so is what was handed over together with the first.
+        // Not after a cancellation that was among that: it has found nothing, and nobody would end what is begun now.
+        let is_refused = result == -libc::EINVAL;
+        let ended = if is_refused && is_cancelled { -libc::ECANCELED } else { result };
+        let outcome = match in_flight {
             InFlight::Read { file, buf } => {
                 self.held.completed();
                 drop(file);
@@ -194,20 +213,24 @@ impl Uring {
                 drop(file);
                 Outcome::Done(size(result).map(|_| 0))
             }
-            InFlight::Accept { listener } => {
-                if result == -libc::EINVAL && self.multishot_accept {
+            InFlight::Accept { listener, many } => {
+                if is_refused && many {
                     self.multishot_accept = false;
-                    return self.start_accept(token, listener);
+                    if !is_cancelled {
+                        return self.start_accept(token, listener);
+                    }
                 }
-                accepted(result)
+                accepted(ended)
             }
             InFlight::ReceiveMany { stream, group } => {
-                if result == -libc::EINVAL && self.multishot_receive {
+                if is_refused {
                     self.multishot_receive = false;
-                    return self.start_receive(token, stream, ReceiveInto::Own);
+                    if !is_cancelled {
+                        return self.start_receive(token, stream, ReceiveInto::Own);
+                    }
                 }
                 drop(stream);
-                self.received(group, result, flags)
+                self.received(group, ended, flags)
             }
             InFlight::ReceiveOne { mut buf, .. } => Outcome::Received(size(result).map(|bytes| {
                 // SAFETY: the kernel wrote so many bytes, at most the capacity.

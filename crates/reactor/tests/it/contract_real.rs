@@ -52,8 +52,25 @@ mod without_features {
     use super::*;
 
     fn run(_name: &str, check: Check) {
-        let without = Without { deferred_work: true, shared_receive_buffers: true, multishot_accept: true };
+        let without = Without {
+            deferred_work: true,
+            shared_receive_buffers: true,
+            multishot_accept: true,
+            ..Without::default()
+        };
         run_with(&Config { registered_buffer_bytes: 0, without, ..Config::default() }, 300, check);
+    }
+
+    contract_tests!(run);
+}
+
+/// As on kernels that have multishot accept only: each ring finds out with its first receive.
+mod with_refused_receives {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        let without = Without { multishot_receive: true, ..Without::default() };
+        run_with(&Config { without, ..Config::default() }, 300, check);
     }
 
     contract_tests!(run);

@@ -72,6 +72,7 @@ macro_rules! contract_tests {
             streams::half_closed_streams_still_receive,
             streams::unread_input_of_many_starves_nobody,
             streams::streams_dropped_while_receiving_close,
+            streams::a_receive_dropped_before_the_kernel_has_it_ends_at_once,
             streams::a_send_to_a_closed_peer_fails,
             streams::an_unawaited_send_wakes_nobody_unless_it_fails,
             streams::nobody_listening_is_refused,

@@ -13,6 +13,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 async fn listen(addr: &Addr) -> (Listener, Addr) {
@@ -253,6 +254,21 @@ pub async fn streams_dropped_while_receiving_close(place: Place) {
         let end = timeout(PATIENCE, near.recv()).await.expect("the end comes");
         assert!(end.is_err() || end.unwrap().is_empty());
     }
+}
+
+/// The first of its core, too, with which a kernel may show that it does not know such receives.
+pub async fn a_receive_dropped_before_the_kernel_has_it_ends_at_once(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let mut near = Stream::connect(&addr).await.unwrap();
+    let (mut far, _) = listener.accept().await.unwrap();
+    {
+        let mut receiving = pin!(far.recv());
+        let begun = poll_fn(|context| Poll::Ready(receiving.as_mut().poll(context).is_ready()));
+        assert!(!begun.await, "nothing was sent");
+    }
+    drop(far);
+    let end = timeout(Duration::from_secs(20), near.recv()).await.expect("the end comes").unwrap();
+    assert!(end.is_empty());
 }
 
 pub async fn a_send_to_a_closed_peer_fails(place: Place) {
