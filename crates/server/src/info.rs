@@ -53,7 +53,8 @@ fn is_address(target: &str) -> bool {
 }
 
 fn server(addr: &Addr, args: &InfoArgs) -> Outcome {
-    let info = wire::info(addr, args.password.as_deref())?;
+    const TLS_ADVICE: &str = "ask the server through its control socket, `pumice info --data DIR`";
+    let info = wire::info(addr, args.password.as_deref(), TLS_ADVICE)?;
     if args.json {
         let object: serde_json::Map<String, Value> =
             info.into_iter().filter(|(k, _)| !k.starts_with('#')).map(|(k, v)| (k, v.into())).collect();

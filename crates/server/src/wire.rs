@@ -78,8 +78,9 @@ fn connect(addr: &Addr) -> std::io::Result<Box<dyn ReadWrite>> {
     })
 }
 
-/// The server's INFO, as names and values in its order; section heads come as `("# Name", "")`.
-pub fn info(addr: &Addr, password: Option<&str>) -> Result<Vec<(String, String)>, Stop> {
+/// The server's INFO, as names and values in its order; section heads come as `("# Name", "")`. `tls_advice`: what to do where the
+/// server speaks TLS, which nothing here does.
+pub fn info(addr: &Addr, password: Option<&str>, tls_advice: &str) -> Result<Vec<(String, String)>, Stop> {
     let failed = |e: std::io::Error| Stop::doing(format!("asking {addr}"), e);
     let mut stream = connect(addr).map_err(failed)?;
     let mut out = Vec::new();
@@ -90,9 +91,7 @@ pub fn info(addr: &Addr, password: Option<&str>) -> Result<Vec<(String, String)>
     stream.write_all(&out).map_err(failed)?;
     let mut reader = BufReader::new(stream);
     if reader.fill_buf().map_err(failed)?.first() == Some(&TLS_ALERT) {
-        return Err(Stop::because(format!(
-            "{addr} speaks TLS: ask the server through its control socket, `pumice info --data DIR`"
-        )));
+        return Err(Stop::because(format!("{addr} speaks TLS: {tls_advice}")));
     }
     if password.is_some() {
         let mut line = String::new();

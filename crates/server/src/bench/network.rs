@@ -275,7 +275,9 @@ impl Client {
 
 /// What the server has used so far, as far as its INFO says.
 pub fn cost(addr: &Addr, password: Option<&str>) -> Result<Cost, Stop> {
-    let info = wire::info(addr, password)?;
+    const TLS_ADVICE: &str = "bench does not; measure through an address of the server without TLS (of `pumice serve`, a Unix \
+                              socket is one: `--redis unix:PATH`)";
+    let info = wire::info(addr, password, TLS_ADVICE)?;
     let number =
         |name: &str| info.iter().find(|(key, _)| key == name).and_then(|(_, v)| v.parse::<f64>().ok());
     Ok(Cost {

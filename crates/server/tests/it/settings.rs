@@ -16,6 +16,11 @@ fn tls_is_put_together_from_file_and_flags_and_never_left_out_in_part() {
     std::fs::write(&config, format!("redis-tls-cert = '{pem}'\nredis-tls-key = '{key}'\n")).unwrap();
     let server = Server::start(dir.path(), &["--config", at, "--redis-tls-ca", &format!("{TLS}/ca.pem")]);
     assert!(server.faces.iter().any(|face| face.ends_with("(TLS)")), "{:?}", server.faces);
+    // Our own clients speak no TLS; each says what to do instead.
+    let addr = format!("127.0.0.1:{}", server.port);
+    check_exit(&run(&["info", &addr]), 2, "speaks TLS: ask the server through its control socket");
+    let bench = run(&["bench", "r-get", "--redis", &addr]);
+    check_exit(&bench, 2, "speaks TLS: bench does not; measure through an address of the server without TLS");
     server.stop();
 }
 
