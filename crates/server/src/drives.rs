@@ -151,13 +151,40 @@ pub fn new_id() -> Result<[u8; 16], Stop> {
     Ok(id)
 }
 
+/// What its file system has free for a file in `folder`, in bytes.
+fn free_bytes(folder: &Path) -> rustix::io::Result<u64> {
+    rustix::fs::statvfs(folder).map(|space| space.f_bavail * space.f_frsize)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// What to tell of a drive in a file that may grow beyond its file system: making it takes next to nothing, as it is sparse.
+/// Asked once the file has its size.
+pub fn too_large_for_its_place(path: &Path) -> Option<String> {
+    const BLOCK_BYTES: u64 = 512;
+    let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let free = free_bytes(folder_of(path)).ok()?;
+    let may_grow = found.len().saturating_sub(found.blocks() * BLOCK_BYTES);
+    (may_grow > free).then(|| {
+        use pumice_base::size::format_size;
+        format!(
+            "{} is a sparse file that may take {} more, and its file system has {} free: writes are refused once that is used \
+             up; make room there before, or format it with a smaller --size",
+            path.display(),
+            format_size(may_grow),
+            format_size(free)
+        )
+    })
+}
+
 /// The size of a drive that is made at `path` without being told: [`DEFAULT_DRIVE_BYTES`], or what fits there.
 pub fn fitting_bytes(path: &Path) -> Result<u64, Stop> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let space = rustix::fs::statvfs(parent).map_err(|e| {
+    let parent = folder_of(path);
+    let free = free_bytes(parent).map_err(|e| {
         Stop::doing(format!("{}: looking for space in {}", path.display(), parent.display()), e)
     })?;
-    let free = space.f_bavail * space.f_frsize;
     let bytes = DEFAULT_DRIVE_BYTES.min(free / 100 * FREE_SHARE_PERCENT) >> 20 << 20;
     if bytes < DRIVE_BYTES_MIN {
         return Err(Stop::because(format!(
@@ -262,6 +289,5 @@ async fn make_default(path: &Path) -> Outcome {
     device.sync().await.map_err(|e| failed(&e))?;
     // Still locked: nobody meets the drive without its name. It is opened by that name afterwards, which messages show.
     fs::rename(&unfinished, path).map_err(|e| failed(&e))?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))
+    fs::File::open(folder_of(path)).and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))
 }

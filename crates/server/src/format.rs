@@ -75,6 +75,10 @@ pub fn run(args: FormatArgs) -> Outcome {
             ),
         };
         let shape = (device.raw_bytes(), segment_bytes, channels);
+        // Before it takes long.
+        if let Some(warning) = drives::too_large_for_its_place(path) {
+            eprintln!("pumice: warning: {warning}");
+        }
         drives::format(&spec, &device, &options).await.map(|()| shape)
     });
     bar.finish();

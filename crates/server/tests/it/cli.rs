@@ -160,6 +160,24 @@ fn format_refuses_to_overwrite_a_drive_or_foreign_data_without_force() {
 }
 
 #[test]
+fn format_says_of_a_file_that_may_outgrow_its_file_system_that_it_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let space = rustix::fs::statvfs(dir.path()).unwrap();
+    let drive = dir.path().join("drive");
+    // Others come and go on the same file system.
+    let much = ((space.f_blocks * space.f_frsize) >> 30) + 64;
+    let output =
+        run(&["format", drive.to_str().unwrap(), "--size", &format!("{much}GiB"), "--segment", "8MiB"]);
+    check_exit(&output, 0, "warning: ");
+    check_exit(&output, 0, "is a sparse file that may take ");
+    assert!(stdout(&output).contains("formatted"), "{}", stdout(&output));
+    let small = dir.path().join("small");
+    let output = run(&["format", small.to_str().unwrap(), "--size", "256MiB"]);
+    check_exit(&output, 0, "");
+    assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
+}
+
+#[test]
 fn info_says_what_a_drive_holds_and_its_space_adds_up() {
     let dir = tempfile::tempdir().unwrap();
     let drive = formatted(dir.path(), "drive");
