@@ -1,5 +1,6 @@
 //! Settings of `serve`: defaults, then the TOML file, then the command line, each over the one before.
 
+use std::fmt::{self, Display};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,8 +34,8 @@ const MEMORY_BYTES_UNTOLD: u64 = 1 << 30;
 pub struct Settings {
     pub data: PathBuf,
     pub devices: Vec<String>,
-    pub redis: Vec<String>,
-    pub http: Option<String>,
+    pub redis: Vec<Listen>,
+    pub http: Option<Listen>,
     pub cores: u16,
     pub memory_bytes: u64,
     /// What the machine and the control groups leave this process; `None` where the kernel does not say.
@@ -48,6 +49,27 @@ pub struct Settings {
     pub patrol_days: f64,
     pub tls: Option<Tls>,
     pub log: String,
+}
+
+/// Where to listen. Shown as errors name it: with the flag, or file and key, that it comes from.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub addr: Addr,
+    shown: String,
+}
+
+impl Listen {
+    fn parse(asked_by: &str, text: &str) -> Result<Self, Stop> {
+        let shown = format!("{asked_by} {text}");
+        let addr = text.parse().map_err(|e| Stop::doing(&shown, e))?;
+        Ok(Self { addr, shown })
+    }
+}
+
+impl Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
 }
 
 /// Files of the TLS face.
@@ -136,18 +158,19 @@ impl Settings {
         let or = |given: Vec<String>, kept: Option<OneOrMany>| {
             if given.is_empty() { kept.map(OneOrMany::into_vec).unwrap_or_default() } else { given }
         };
+        let asked_by = |is_flag: bool, name: &str| {
+            if is_flag { format!("--{name}") } else { format!("{file_name}: {name}") }
+        };
+        // Before anything is made on disk.
+        let redis_by = asked_by(!args.redis.is_empty() || file.redis.is_none(), "redis");
         let mut redis = or(args.redis, file.redis);
         if redis.is_empty() {
             redis.push(DEFAULT_REDIS.into());
         }
-        // Before anything is made on disk.
-        for text in &redis {
-            text.parse::<Addr>().map_err(|e| Stop::doing(format!("--redis {text}"), e))?;
-        }
-        let http = args.http.or(file.http);
-        if let Some(text) = &http {
-            text.parse::<Addr>().map_err(|e| Stop::doing(format!("--http {text}"), e))?;
-        }
+        let redis: Vec<Listen> =
+            redis.iter().map(|text| Listen::parse(&redis_by, text)).collect::<Result<_, _>>()?;
+        let http_by = asked_by(args.http.is_some(), "http");
+        let http = args.http.or(file.http).map(|text| Listen::parse(&http_by, &text)).transpose()?;
         let devices = or(args.device, file.device);
         let memory_min = memory_bytes_min(devices.len());
         let memory_there = machine::memory_bytes(Path::new("/"));
@@ -158,8 +181,7 @@ impl Settings {
         if memory_bytes < memory_min {
             let drives =
                 if devices.len() > 1 { format!(" for {} drives", devices.len()) } else { String::new() };
-            let named =
-                if args.memory.is_some() { "--memory".into() } else { format!("{file_name}: memory") };
+            let named = asked_by(args.memory.is_some(), "memory");
             return Err(Stop::because(format!("{named} must be at least {}MiB{drives}", memory_min >> 20)));
         }
         let cert = args.redis_tls_cert.or(file.redis_tls_cert);

@@ -6,8 +6,9 @@
 //! once ([`CONNECTIONS_MAX`]; others wait in the kernel's backlog), and none may keep one for nothing: a request's
 //! head must be there within seconds, and a connection ends after a minute. `axum::serve` knows no such bounds.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -21,15 +22,17 @@ use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use pumice_reactor::Addr;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::config::Listen;
 use crate::exit::Stop;
 use crate::health::{Condition, Health};
 use crate::metrics;
-use crate::process::{DEATH_RETRY, DEATH_WAIT};
+use crate::process::{DEATH_RETRY, DEATH_WAIT, clear_socket};
 
 /// Connections of one face at once. The control socket has its own, whatever strangers do to `--http`.
 pub const CONNECTIONS_MAX: usize = 32;
@@ -46,8 +49,8 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// What is to be listened on.
 pub struct Faces {
-    /// `--http`, when asked for: `host:port` or `unix:PATH`.
-    pub http: Option<String>,
+    /// `--http`, when asked for.
+    pub http: Option<Listen>,
     /// The control socket.
     pub control: Option<PathBuf>,
 }
@@ -108,54 +111,49 @@ impl Side {
 async fn bind_all(faces: Faces) -> Result<(Vec<Bound>, Option<String>), Stop> {
     let mut listeners = Vec::new();
     let mut shown = None;
-    if let Some(addr) = faces.http {
-        if let Some(path) = addr.strip_prefix("unix:") {
-            listeners.push(Bound::Unix(bind_unix(&PathBuf::from(path)).await?));
-            shown = Some(addr);
-        } else {
-            let listener = bind_tcp(&addr).await?;
-            shown = Some(listener.local_addr().map_or(addr, |a: SocketAddr| a.to_string()));
-            listeners.push(Bound::Tcp(listener));
+    if let Some(listen) = faces.http {
+        match &listen.addr {
+            Addr::Unix(path) => {
+                listeners.push(Bound::Unix(bind_unix(path, &listen)?));
+                shown = Some(listen.addr.to_string());
+            }
+            Addr::Tcp(addr) => {
+                let listener = bind_tcp(*addr, &listen).await?;
+                shown = Some(listener.local_addr().unwrap_or(*addr).to_string());
+                listeners.push(Bound::Tcp(listener));
+            }
         }
     }
     if let Some(path) = faces.control {
-        listeners.push(Bound::Unix(bind_unix(&path).await?));
+        listeners.push(Bound::Unix(bind_unix(&path, &path.display())?));
     }
     Ok((listeners, shown))
 }
 
 /// Binds a TCP address; a server that has just died and still has it is waited for.
-async fn bind_tcp(addr: &str) -> Result<TcpListener, Stop> {
+async fn bind_tcp(addr: SocketAddr, shown: &Listen) -> Result<TcpListener, Stop> {
     let started = tokio::time::Instant::now();
     let mut is_told = false;
     loop {
         match TcpListener::bind(addr).await {
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && started.elapsed() < DEATH_WAIT => {
                 if !std::mem::replace(&mut is_told, true) {
-                    tracing::info!("--http {addr}: {e}; waiting, should a server have just ended");
+                    tracing::info!("{shown}: {e}; waiting, should a server have just ended");
                 }
                 sleep(DEATH_RETRY).await;
             }
-            bound => return bound.map_err(|e| Stop::doing(format!("--http {addr}"), e)),
+            bound => return bound.map_err(|e| Stop::doing(shown, e)),
         }
     }
 }
 
 /// Binds a Unix socket, replacing one that nobody listens on any more.
-async fn bind_unix(path: &PathBuf) -> Result<UnixListener, Stop> {
-    let shown = path.display();
-    if tokio::net::UnixStream::connect(path).await.is_ok() {
-        return Err(Stop::because(format!("{shown}: another server listens here")));
+fn bind_unix(path: &Path, shown: &dyn Display) -> Result<UnixListener, Stop> {
+    match clear_socket(path) {
+        Ok(true) => Err(Stop::because(format!("{shown}: another server listens here"))),
+        Ok(false) => UnixListener::bind(path).map_err(|e| Stop::doing(shown, e)),
+        Err(e) => Err(Stop::doing(shown, e)),
     }
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
-            std::fs::remove_file(path)
-                .map_err(|e| Stop::doing(format!("{shown}: removing a stale socket"), e))?;
-        }
-        Ok(_) => return Err(Stop::because(format!("{shown}: is in the way and no socket"))),
-        Err(_) => {}
-    }
-    UnixListener::bind(path).map_err(|e| Stop::doing(shown.to_string(), e))
 }
 
 async fn serve_all(listeners: Vec<Bound>, health: Health, stopped: watch::Receiver<bool>) {

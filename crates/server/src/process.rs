@@ -1,6 +1,10 @@
-//! What this process uses, as the kernel counts it, its limit on open files, and how long one that was killed is waited for.
+//! What this process uses, as the kernel counts it, its limit on open files, and what others have that may have been killed:
+//! how long that is waited for.
 
 use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -13,6 +17,35 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub const DEATH_WAIT: Duration = Duration::from_secs(2);
 /// Pause between looks at what is held.
 pub const DEATH_RETRY: Duration = Duration::from_millis(20);
+
+/// Starts cores. Memory that a server which has just died had locked is waited for, with longer pauses than for all else:
+/// each try that fails leaves rings to be torn down, too.
+pub fn once_memory_is_free<T>(mut start: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    for _ in 0..DEATH_WAIT.as_millis() / PAUSE.as_millis() {
+        match start() {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => std::thread::park_timeout(PAUSE),
+            started => return started,
+        }
+    }
+    start()
+}
+
+/// Makes way for a Unix socket: removes one that nobody listens at any more. True: somebody does.
+pub fn clear_socket(path: &Path) -> io::Result<bool> {
+    if pumice_reactor::somebody_listens(path)? {
+        return Ok(true);
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            fs::remove_file(path)
+                .map_err(|e| io::Error::new(e.kind(), format!("removing a stale socket: {e}")))?;
+        }
+        Ok(_) => return Err(io::Error::new(ErrorKind::AlreadyExists, "a file is in the way")),
+        Err(_) => {}
+    }
+    Ok(false)
+}
 
 /// CPU and memory of this process.
 #[derive(Clone, Copy, Debug, Default)]

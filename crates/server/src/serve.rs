@@ -1,6 +1,6 @@
 //! `pumice serve`, step by step:
 //!
-//! 1. settings, log, limits; core 0 looks whether the Redis addresses are free and opens the drives' devices, which
+//! 1. settings, log, limits; core 0 looks whether the addresses of its faces are free and opens the drives' devices, which
 //!    locks them: a second server stops here, and has made nothing;
 //! 2. the side thread binds `--http` and the control socket, the cores bind Redis: clients hear LOADING now;
 //! 3. core 0 opens the store (recovery), the cold core starts flush, compaction and cleaning, and the process
@@ -10,7 +10,6 @@
 
 use std::future::poll_fn;
 use std::io::{self, Write};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::Poll;
@@ -22,13 +21,13 @@ use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::StoreFormat;
 use pumice_node::{Node, NodeOptions};
 use pumice_reactor::sync::Event;
-use pumice_reactor::{Addr, CoreId, Init, LocalBoxFuture, Running, Signal, spawn};
+use pumice_reactor::{Addr, CoreId, Init, LocalBoxFuture, Signal, spawn};
 use pumice_redis::face;
 use pumice_redis::options::DebugAccess;
 use pumice_redis::server::Server;
 
 use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
-use crate::config::Settings;
+use crate::config::{Listen, Settings};
 use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
 use crate::process::{DEATH_RETRY, DEATH_WAIT};
@@ -137,7 +136,8 @@ pub fn run(args: ServeArgs) -> Outcome {
     });
     let cores = shared.clone();
     let init: Init = Arc::new(move |core| root(cores.clone(), core));
-    let running = start_cores(&config, &init).map_err(|e| Stop::doing("starting the cores (io_uring)", e))?;
+    let running = process::once_memory_is_free(|| pumice_reactor::start(&config, init.clone()))
+        .map_err(|e| Stop::doing("starting the cores (io_uring)", e))?;
     let side = lead(&shared, &heard, faces);
     let joined = running.join();
     if let Some(side) = side {
@@ -161,19 +161,6 @@ fn tell_memory(settings: &Settings) {
         Some(there) => tracing::info!("memory: {budget} of {}", format_size(there)),
         None => tracing::info!("memory: {budget}"),
     }
-}
-
-/// Starts the cores. Memory that a server which has just died had locked is waited for, with longer pauses than for all else:
-/// each try that fails leaves rings to be torn down, too.
-fn start_cores(config: &pumice_reactor::Config, init: &Init) -> io::Result<Running> {
-    const PAUSE: Duration = Duration::from_millis(100);
-    for _ in 0..DEATH_WAIT.as_millis() / PAUSE.as_millis() {
-        match pumice_reactor::start(config, init.clone()) {
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => std::thread::park_timeout(PAUSE),
-            started => return started,
-        }
-    }
-    pumice_reactor::start(config, init.clone())
 }
 
 /// The main thread's part: starts the side thread once the drives are ours, prints when ready.
@@ -296,8 +283,8 @@ async fn unless_stopped<F: Future>(shared: &Shared, work: F) -> Option<F::Output
 async fn first_core(shared: &Arc<Shared>) -> Outcome {
     let settings = &shared.settings;
     // Before anything is made. Once the drives are locked it is looked at again, as another server may have come first.
-    for addr in redis_addrs(settings) {
-        refuse_taken(&addr?).await?;
+    for listen in settings.redis.iter().chain(&settings.http) {
+        refuse_taken(listen).await?;
     }
     let mut devices = Vec::new();
     for spec in &shared.specs {
@@ -410,9 +397,9 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
     let settings = &shared.settings;
     let seed = drives::new_id()?;
     let client_bytes = (settings.memory_bytes / 8).max(16 << 20);
-    let port = settings.redis.iter().find_map(|addr| match addr.parse() {
-        Ok(Addr::Tcp(addr)) => Some(addr.port()),
-        _ => None,
+    let port = settings.redis.iter().find_map(|listen| match &listen.addr {
+        Addr::Tcp(addr) => Some(addr.port()),
+        Addr::Unix(_) => None,
     });
     Ok(pumice_redis::options::Options {
         password: settings.password.clone().unwrap_or_default().into_bytes(),
@@ -439,19 +426,13 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
     })
 }
 
-fn redis_addrs(settings: &Settings) -> impl Iterator<Item = Result<Addr, Stop>> {
-    let parsed = |text: &String| text.parse().map_err(|e| Stop::doing(format!("--redis {text}"), e));
-    settings.redis.iter().map(parsed)
-}
-
 /// Binds every Redis address on core 0 and tells the other cores which.
 async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<String>, Stop> {
     let mut addrs = Vec::new();
     let mut lines = Vec::new();
-    for addr in redis_addrs(&shared.settings) {
-        let addr = addr?;
-        refuse_taken(&addr).await?;
-        let bound = face::bind(server, &addr).await.map_err(Stop::because)?;
+    for listen in &shared.settings.redis {
+        refuse_taken(listen).await?;
+        let bound = face::bind(server, &listen.addr).await.map_err(Stop::because)?;
         let local = bound.local_addr().clone();
         let is_tls = shared.settings.tls.is_some() && matches!(local, Addr::Tcp(_));
         lines.push(format!("redis on {local}{}", if is_tls { " (TLS)" } else { "" }));
@@ -466,17 +447,15 @@ async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<St
 }
 
 /// Refuses an address that another server has; one that has just died is waited for.
-async fn refuse_taken(addr: &Addr) -> Outcome {
+async fn refuse_taken(listen: &Listen) -> Outcome {
     let started = pumice_reactor::now();
     let mut is_told = false;
-    while is_taken(addr)? {
+    while is_taken(listen)? {
         if started.elapsed() >= DEATH_WAIT {
-            return Err(Stop::because(format!("--redis {addr}: another server is listening there")));
+            return Err(Stop::because(format!("{listen}: another server is listening there")));
         }
         if !std::mem::replace(&mut is_told, true) {
-            tracing::info!(
-                "--redis {addr}: another server is listening there; waiting, should it have just ended"
-            );
+            tracing::info!("{listen}: another server is listening there; waiting, should it have just ended");
         }
         pumice_reactor::sleep(DEATH_RETRY).await;
     }
@@ -485,28 +464,15 @@ async fn refuse_taken(addr: &Addr) -> Outcome {
 
 /// Our cores share a TCP port among themselves, so the kernel would let a second server of the same user share it,
 /// too, and split the clients between both. A bind that does not share finds out.
-fn is_taken(addr: &Addr) -> Result<bool, Stop> {
-    match addr {
+fn is_taken(listen: &Listen) -> Result<bool, Stop> {
+    match &listen.addr {
         Addr::Tcp(tcp) if tcp.port() != 0 => match std::net::TcpListener::bind(tcp) {
             Ok(_) => Ok(false),
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(true),
-            Err(e) => Err(Stop::doing(format!("--redis {addr}"), e)),
+            Err(e) => Err(Stop::doing(listen, e)),
         },
         Addr::Tcp(_) => Ok(false),
-        Addr::Unix(path) if std::os::unix::net::UnixStream::connect(path).is_ok() => Ok(true),
-        Addr::Unix(path) => remove_stale_socket(path).map(|()| false),
-    }
-}
-
-fn remove_stale_socket(path: &Path) -> Outcome {
-    let shown = path.display();
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
-            std::fs::remove_file(path)
-                .map_err(|e| Stop::doing(format!("{shown}: removing a stale socket"), e))
-        }
-        Ok(_) => Err(Stop::because(format!("--redis unix:{shown}: a file is in the way"))),
-        Err(_) => Ok(()),
+        Addr::Unix(path) => process::clear_socket(path).map_err(|e| Stop::doing(listen, e)),
     }
 }
 

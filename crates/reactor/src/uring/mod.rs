@@ -20,8 +20,8 @@ mod zones;
 
 pub(crate) use bufring::BufRing;
 pub(crate) use memory::{HUGE_PAGE_BYTES, Mapping};
-pub use sys::raise_open_files_limit;
 pub(crate) use sys::{EventFd, hold_signals, raise, unlock};
+pub use sys::{raise_open_files_limit, somebody_listens};
 
 use crate::buf::Pool;
 use crate::driver::{

@@ -266,14 +266,14 @@ pub(super) fn peer(fd: &OwnedFd) -> PeerAddr {
     }
 }
 
-fn socket(addr: &Addr) -> io::Result<OwnedFd> {
+fn socket(addr: &Addr, flags: i32) -> io::Result<OwnedFd> {
     let family = match addr {
         Addr::Tcp(SocketAddr::V4(_)) => libc::AF_INET,
         Addr::Tcp(SocketAddr::V6(_)) => libc::AF_INET6,
         Addr::Unix(_) => libc::AF_UNIX,
     };
     // SAFETY: no memory is passed.
-    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })
+    owned(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0) })
 }
 
 fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -284,7 +284,7 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()>
 
 pub(super) fn connecting_socket(addr: &Addr) -> io::Result<(Handle, Box<RawAddr>, PeerAddr)> {
     let raw = RawAddr::new(addr)?;
-    let fd = socket(addr)?;
+    let fd = socket(addr, 0)?;
     let peer = match addr {
         Addr::Tcp(addr) => {
             set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
@@ -297,7 +297,7 @@ pub(super) fn connecting_socket(addr: &Addr) -> io::Result<(Handle, Box<RawAddr>
 
 pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, Addr)> {
     let raw = RawAddr::new(addr)?;
-    let fd = socket(addr)?;
+    let fd = socket(addr, 0)?;
     if let Addr::Tcp(_) = addr {
         set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         if options.reuse_port {
@@ -310,7 +310,7 @@ pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, 
     let bind = || check(unsafe { libc::bind(fd.as_raw_fd(), raw.as_ptr(), raw.len()) });
     match (bind(), addr) {
         (Err(error), Addr::Unix(path))
-            if error.kind() == io::ErrorKind::AddrInUse && is_stale(addr, &raw) =>
+            if error.kind() == io::ErrorKind::AddrInUse && matches!(somebody_listens(path), Ok(false)) =>
         {
             // Left behind by a process that was killed.
             std::fs::remove_file(path)?;
@@ -335,12 +335,21 @@ pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, 
     Ok((Handle::os(fd), addr))
 }
 
-/// Whether nobody listens at a Unix socket that exists.
-fn is_stale(addr: &Addr, raw: &RawAddr) -> bool {
-    let Ok(fd) = socket(addr) else { return false };
+/// Whether somebody listens at a Unix socket. Never waits for who does: one that takes no connections, so that its backlog is
+/// full, listens all the same.
+pub fn somebody_listens(path: &Path) -> io::Result<bool> {
+    let addr = Addr::Unix(path.to_owned());
+    let raw = RawAddr::new(&addr)?;
+    let fd = socket(&addr, libc::SOCK_NONBLOCK)?;
     // SAFETY: the address is as long as it says.
-    let result = check(unsafe { libc::connect(fd.as_raw_fd(), raw.as_ptr(), raw.len()) });
-    matches!(result, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    match check(unsafe { libc::connect(fd.as_raw_fd(), raw.as_ptr(), raw.len()) }) {
+        Ok(_) => Ok(true),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock => Ok(true),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(false),
+            _ => Err(error),
+        },
+    }
 }
 
 /// Raises the process's limit of open files, connections included, as far as it is allowed; returns the limit.

@@ -8,6 +8,7 @@ mod contract_real;
 mod contract_sim;
 mod cores;
 mod file_lock;
+mod listening;
 mod sim_files;
 mod sim_net;
 mod sim_world;

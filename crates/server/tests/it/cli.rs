@@ -75,7 +75,18 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     let (missing, text, empty) = (at("missing"), file("text", "no drive\n"), file("empty", ""));
     serve(&["--device", &missing], "make a drive with `pumice format");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    serve(&["--redis", &taken.local_addr().unwrap().to_string()], "another server is listening there");
+    let addr = taken.local_addr().unwrap().to_string();
+    let _socket = std::os::unix::net::UnixListener::bind(at("sock")).unwrap();
+    let of_file = |key: &str, addr: &str| file("addr.toml", &format!("{key} = '{addr}'\n"));
+    for addr in [addr, format!("unix:{}", at("sock"))] {
+        for key in ["redis", "http"] {
+            let taken = format!("{addr}: another server is listening there");
+            serve(&[&format!("--{key}"), &addr], &format!("pumice: --{key} {taken}"));
+            let config = of_file(key, &addr);
+            let output = run(&["serve", "--data", &data, "--config", &config]);
+            check_exit(&output, 2, &format!("pumice: config file {config}: {key} {taken}"));
+        }
+    }
     assert!(!Path::new(&data).exists(), "nothing is made before drive and port are there");
     check_exit(&run(&["serve", "--data", &text, "--redis", "127.0.0.1:0"]), 2, "this is not a directory");
     for command in ["info", "check"] {
@@ -118,6 +129,11 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     serve(&["--config", &at("d.toml")], "d.toml");
     serve(&["--redis", "nonsense"], "neither host:port nor unix:PATH");
     serve(&["--http", "nonsense"], "--http nonsense: \"nonsense\" is neither host:port nor unix:PATH");
+    for key in ["redis", "http"] {
+        let config = of_file(key, "nonsense");
+        let output = run(&["serve", "--data", &data, "--config", &config]);
+        check_exit(&output, 2, &format!("config file {config}: {key} nonsense: \"nonsense\" is neither"));
+    }
     serve(&["--log", "loud"], "log level 'loud' is none: use error");
     serve(&["--max-clients", "0"], "--max-clients");
     serve(&["--config", &file("e.toml", "max-clients = 0\n")], "max-clients must be at least 1");
