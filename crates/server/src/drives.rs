@@ -1,16 +1,18 @@
 //! Drives as commands name them: opening, making and locking them, with errors that say what to do.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 
 use pumice_flash::{Access, Device, DeviceSpec, FlashError};
 use pumice_kv::{OpenError, Store, StoreFormat};
 
 use crate::config::DEFAULT_DRIVE_BYTES;
 use crate::exit::{Outcome, Stop};
-use crate::process::{DEATH_RETRY, DEATH_WAIT};
+use crate::process::{DEATH_RETRY, DEATH_WAIT, once_memory_is_free};
 
 /// Share of the free space that a drive made without a size may take, in percent.
 const FREE_SHARE_PERCENT: u64 = 90;
@@ -28,7 +30,17 @@ const RAW_FLASH_ALIGN: usize = 512;
 
 /// Runs what a command does with drives, on a core of its own.
 pub fn on_a_core<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
-    let ran = pumice_reactor::block_on_with(&pumice_reactor::Config::default(), work);
+    let config = pumice_reactor::Config::default();
+    let has_begun = Cell::new(false);
+    let mut work = pin!(async {
+        has_begun.set(true);
+        work.await
+    });
+    let ran = once_memory_is_free(|| match pumice_reactor::block_on_with(&config, work.as_mut()) {
+        // A core that fails later has work that no other core can go on with.
+        Err(error) if has_begun.get() => Ok(Err(Stop::doing("running a core", error))),
+        ran => ran,
+    });
     ran.map_err(|e| Stop::doing("starting a core", e))?
 }
 

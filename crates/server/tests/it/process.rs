@@ -1,5 +1,6 @@
 //! The real process on the real kernel: killed, stopped, crowded, its drive taken from under it.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -377,6 +378,45 @@ fn a_server_leaves_locked_memory_to_its_user_s_other_processes_and_its_successor
         // What the one before had locked may take its time.
         eventually("another process has its ring", || check.status().unwrap().success());
         server.kill();
+    }
+}
+
+/// Commands beside or right after a server of the same user: like the next server they wait for what it still has locked.
+#[test]
+#[allow(clippy::disallowed_methods)] // what is in the way goes while the command starts
+fn a_command_waits_for_the_locked_memory_of_who_has_just_died() {
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive").display().to_string();
+    let Some(user) = pumice_of_a_user(dir.path(), 1024) else { return };
+    let again = || {
+        let mut command = std::process::Command::new(user.get_program());
+        command.args(user.get_args());
+        command
+    };
+    check_exit(&again().args(["format", &drive, "--size", "256MiB"]).output().unwrap(), 0, "");
+    for command in ["check", "info"] {
+        // As many cores as there is memory for: until then each start is refused for want of it.
+        let mut servers = Vec::new();
+        for number in 0..64 {
+            let data = dir.path().join(format!("{command}{number}"));
+            std::fs::create_dir(&data).unwrap();
+            std::os::unix::fs::chown(&data, Some(dir.path().metadata().unwrap().uid()), None).unwrap();
+            let started = Server::try_start_of(again(), &data, &["--device", "emu:small", "--cores", "1"]);
+            match started {
+                Ok(server) => servers.push(server),
+                Err(error) => {
+                    assert!(error.contains("ulimit -l"), "{error}");
+                    break;
+                }
+            }
+        }
+        assert!((1..64).contains(&servers.len()), "{} servers in 1 MiB of locked memory", servers.len());
+        let goes = std::thread::spawn(move || {
+            pause_ms(300);
+            servers.into_iter().for_each(Server::kill);
+        });
+        check_exit(&again().args([command, &drive]).output().unwrap(), 0, "");
+        goes.join().unwrap();
     }
 }
 
