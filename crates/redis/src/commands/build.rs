@@ -4,11 +4,14 @@
 //! one last batch stores the head and removes what the key held before. Memory stays bounded whatever the size.
 //! What is left by a crash, an error or a client that is gone before that batch is given up (`keyspace/building.rs`).
 
+use bytes::Bytes;
+
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
 use crate::keyspace::{Building, Change, Collection, Type};
 
 use super::collection::{MEMBERS, commit_piece, is_piece, note_sizes};
+use super::zset::{Form, is_negative_zero};
 use super::{set, zset};
 
 /// A collection under construction. Hold the latch of its key until it is finished.
@@ -16,6 +19,10 @@ pub(super) struct Builder {
     change: Change,
     collection: Collection,
     building: Building,
+    form: Form,
+    /// Members of a sorted set that were written with a zero and get its sign back if the whole turns out to be large; `None`:
+    /// none does. As many and as long as the compact encoding takes.
+    unsigned: Option<Vec<Bytes>>,
 }
 
 impl Builder {
@@ -23,7 +30,20 @@ impl Builder {
     pub(super) fn new(ctx: &mut Ctx, key: &[u8], kind: Type) -> Self {
         let key = ctx.key(key);
         let collection = ctx.new_collection(key, kind);
-        Self { change: ctx.change(), collection, building: Building::new(&ctx.server) }
+        let form = Form::of(&collection);
+        Self { change: ctx.change(), collection, building: Building::new(&ctx.server), form, unsigned: None }
+    }
+
+    /// It is made for so many members, or becomes what it is as they come.
+    pub(super) fn made_for(mut self, members: Option<u64>) -> Self {
+        self.form.made_for(members.unwrap_or(0));
+        self
+    }
+
+    /// What it is shows in the end only (t_zset.c, zsetConvertToListpackIfNeeded).
+    pub(super) fn settled_at_the_end(mut self) -> Self {
+        self.unsigned = Some(Vec::new());
+        self
     }
 
     /// When the finished key expires, in Unix milliseconds; 0 = never.
@@ -39,7 +59,17 @@ impl Builder {
 
     /// Adds a sorted set's member, which must be new.
     pub(super) async fn add_scored(&mut self, ctx: &mut Ctx, member: &[u8], score: f64) -> CommandResult {
-        zset::put(&mut self.change, &mut self.collection, member, None, score);
+        let kept = self.form.add(member, score);
+        zset::put(&mut self.change, &mut self.collection, member, None, kept);
+        match &mut self.unsigned {
+            Some(unsigned) if self.form.is_large() => {
+                for member in unsigned.drain(..) {
+                    zset::put(&mut self.change, &mut self.collection, &member, Some(0.0), -0.0);
+                }
+            }
+            Some(unsigned) if is_negative_zero(score) => unsigned.push(Bytes::copy_from_slice(member)),
+            _ => {}
+        }
         self.piece(ctx).await
     }
 

@@ -15,7 +15,9 @@ use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{Change, Collection, HINT_LONG_ELEMENT, HINT_MANY, Type, decode_score, encode_score};
+use crate::keyspace::{
+    Change, Collection, Compact, HINT_LONG_ELEMENT, HINT_MANY, Type, decode_score, encode_score,
+};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -56,14 +58,49 @@ fn unreadable_score() -> Failure {
     Failure::new("ERR a sorted set's score cannot be read: the element is damaged")
 }
 
-/// Gives `member` a score; `old` is the one it has.
+/// The encoding that Redis would give a sorted set while members come to it: its compact one forgets the sign of a zero.
+pub(super) struct Form {
+    is_large: bool,
+    count: u64,
+    compact: Compact,
+}
+
+impl Form {
+    pub(super) fn of(zset: &Collection) -> Self {
+        let is_large = zset.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0;
+        Self { is_large, count: zset.count, compact: zset.compact }
+    }
+
+    /// It is about to take so many members, and made for them.
+    pub(super) fn made_for(&mut self, members: u64) {
+        self.is_large |= members > self.compact.entries;
+    }
+
+    /// A member comes. What is kept of its score.
+    pub(super) fn add(&mut self, member: &[u8], score: f64) -> f64 {
+        self.is_large |= self.count >= self.compact.entries || member.len() as u64 > self.compact.bytes;
+        self.count += 1;
+        self.kept(score)
+    }
+
+    /// What is kept of a score that a member gets.
+    fn kept(&self, score: f64) -> f64 {
+        if score == 0.0 && !self.is_large { 0.0 } else { score }
+    }
+
+    pub(super) fn is_large(&self) -> bool {
+        self.is_large
+    }
+}
+
+/// Whether a score is a zero with the sign that the compact encoding forgets.
+pub(super) fn is_negative_zero(score: f64) -> bool {
+    score == 0.0 && score.is_sign_negative()
+}
+
+/// Gives `member` a score as it is kept; `old` is the one it has.
 pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old: Option<f64>, new: f64) {
     note_sizes(zset, member.len(), 0);
-    let is_large = zset.hints & (HINT_LONG_ELEMENT | HINT_MANY) != 0
-        || old.is_none() && zset.count >= zset.compact.entries;
-    // Redis's compact encoding forgets the sign of a zero.
-    let is_negative_zero = is_large && new == 0.0 && new.is_sign_negative();
-    let new = if new == 0.0 && !is_negative_zero { 0.0 } else { new };
     match old {
         // One place in the order holds both zeros.
         Some(old) if encode_score(old) != encode_score(new) => {
@@ -72,7 +109,7 @@ pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old
         Some(_) => {}
         None => zset.count += 1,
     }
-    let sign = if is_negative_zero { NEGATIVE_ZERO } else { b"" };
+    let sign = if is_negative_zero(new) { NEGATIVE_ZERO } else { b"" };
     change.put_element(zset, ORDER, &order_field(new, member), sign);
     change.put_element(zset, MEMBERS, &member_field(member), &new.to_le_bytes());
 }
@@ -179,20 +216,26 @@ async fn add(ctx: &mut Ctx, key: &[u8], flags: AddFlags, pairs: &[(f64, &[u8])])
     let places: HashMap<&[u8], usize> = members.iter().enumerate().map(|(i, member)| (*member, i)).collect();
     // A member given twice is added, then changed.
     let mut now = before.clone();
+    let mut form = Form::of(&zset);
     for (given, member) in pairs {
         let score = &mut now[places[member]];
         result.score = flags.apply(*score, *given)?;
         let Some(new) = result.score else { continue };
-        match *score {
-            None => result.added += 1,
-            Some(old) if old != new => result.updated += 1,
+        *score = Some(match *score {
+            None => {
+                result.added += 1;
+                form.add(member, new)
+            }
+            Some(old) if old != new => {
+                result.updated += 1;
+                form.kept(new)
+            }
             Some(_) => continue,
-        }
-        *score = Some(new);
+        });
     }
     for ((member, old), new) in members.iter().zip(before).zip(now) {
         if let Some(new) = new
-            && old.is_none_or(|old| old != new)
+            && old.is_none_or(|old| old.to_bits() != new.to_bits())
         {
             put(&mut change, &mut zset, member, old, new);
         }

@@ -208,7 +208,7 @@ async fn store(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str) 
     spec.parse_options(&args, options, true)?;
     let moment = Moment::new(ctx, inputs);
     let mut merge = Merge::new(ctx, &moment, Want::Values);
-    let mut builder = Builder::new(ctx, &args[1], Type::Zset);
+    let mut builder = Builder::new(ctx, &args[1], Type::Zset).settled_at_the_end();
     while let Some(joined) = merge.next(ctx).await? {
         if let Some(score) = spec.score(&joined)? {
             builder.add_scored(ctx, &member_of(&joined.field), score).await?;

@@ -340,6 +340,7 @@ async fn zrangestore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if let Some(zset) = ctx.collection_to_read(&args[2], Type::Zset).await?
         && let Some(located) = spec.locate(ctx, &zset).await?
     {
+        builder = builder.made_for(located.count);
         let snapshot = ctx.snapshot_of(&zset);
         let mut members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Values);
         while let Some((member, score)) = members.next(ctx).await? {

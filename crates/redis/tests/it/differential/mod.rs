@@ -13,6 +13,7 @@ mod lists;
 mod sets;
 mod sorted_sets;
 mod strings;
+mod zeros;
 
 use std::time::{Duration, Instant};
 
