@@ -8,6 +8,7 @@
 //!   Lock order: latch (async) > engine locks. Nothing here holds a lock across I/O.
 
 mod batch;
+mod condition;
 mod error;
 mod gate;
 mod latch;
@@ -20,6 +21,7 @@ mod stats;
 mod watch;
 
 pub use batch::NodeBatch;
+pub use condition::{DriveCondition, DriveState};
 pub use error::{CloseError, OpenError, WaitError, WriteError};
 pub use gate::Gate;
 pub use latch::{KeyHash, LatchSet, Latches, Latching, STRIPES};

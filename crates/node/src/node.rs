@@ -18,6 +18,7 @@ use pumice_kv::{
 };
 
 use crate::batch::NodeBatch;
+use crate::condition::{DriveCondition, Met};
 use crate::error::{CloseError, OpenError, WaitError, WriteError};
 use crate::gate::Gate;
 use crate::latch::{KeyHash, LatchSet, Latches, Latching};
@@ -42,6 +43,8 @@ struct Inner {
     watches: Watches,
     set: [u8; 16],
     recovered: Vec<Recovered>,
+    /// What users met on each drive.
+    met: Vec<Met>,
 }
 
 /// How one drive was found when it was opened.
@@ -144,8 +147,10 @@ impl Node {
             });
         }
         let count = stores.len() as u16;
+        let met = stores.iter().map(|_| Met::default()).collect();
         let node = Self {
             inner: Arc::new(Inner {
+                met,
                 stores,
                 names,
                 placement: Placement { drives: count, slices },
@@ -239,7 +244,7 @@ impl Node {
 
     /// The entry of `key`: at most one flash read when its key table is cached.
     pub fn get(&self, place: Place, key: &[u8]) -> impl Future<Output = Result<Option<Entry>, StoreError>> {
-        self.store(place.drive).get(place.slice, key)
+        self.noting(place.drive, self.store(place.drive).get(place.slice, key))
     }
 
     /// [`Node::get`] of a key that was looked up a moment ago, and goes on from there.
@@ -249,7 +254,7 @@ impl Node {
         key: &[u8],
         hint: Hint,
     ) -> impl Future<Output = Result<Option<Entry>, StoreError>> {
-        self.store(place.drive).get_at(place.slice, key, hint)
+        self.noting(place.drive, self.store(place.drive).get_at(place.slice, key, hint))
     }
 
     /// Type, expiry and length of `key` if memory alone can tell.
@@ -259,7 +264,30 @@ impl Node {
 
     /// Type, expiry and length of `key`, without its value.
     pub async fn get_meta(&self, place: Place, key: &[u8]) -> Result<Option<Meta>, StoreError> {
-        self.store(place.drive).get_meta(place.slice, key).await
+        self.noting(place.drive, self.store(place.drive).get_meta(place.slice, key)).await
+    }
+
+    /// A read of `drive` that notes what does not verify.
+    async fn noting<T>(
+        &self,
+        drive: u16,
+        read: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let found = read.await;
+        if let Err(error) = &found {
+            self.note_read(drive, error);
+        }
+        found
+    }
+
+    /// Notes that a read of `drive` failed that was not made by the node itself: of a large value, or a scan of one drive.
+    pub fn note_read(&self, drive: u16, error: &StoreError) {
+        self.inner.met[usize::from(drive)].read(error);
+    }
+
+    /// Notes that `drive` refused a write that was not made by the node itself: of a piece of a large value.
+    pub fn note_refused(&self, drive: u16, error: &pumice_kv::WriteError) {
+        self.inner.met[usize::from(drive)].refused(error);
     }
 
     /// A snapshot of every drive. Drives are pinned one after the other: hold the latches of whatever must be
@@ -277,7 +305,7 @@ impl Node {
         direction: Direction,
         want: Want,
     ) -> NodeScan {
-        NodeScan::new(&self.inner.stores, snapshot, lower, upper, direction, want)
+        NodeScan::new(self.clone(), snapshot, lower, upper, direction, want)
     }
 
     // Large values.
@@ -306,7 +334,10 @@ impl Node {
             }
             match self.store(*drive).write(part) {
                 Ok(seq) => gate.add(*drive, seq),
-                Err(source) => return Err(WriteError { drive: *drive, applied, source }),
+                Err(source) => {
+                    self.note_refused(*drive, &source);
+                    return Err(WriteError { drive: *drive, applied, source });
+                }
             }
         }
         Ok(gate)
@@ -321,7 +352,10 @@ impl Node {
             }
             match self.store(*drive).write_ready(part).await {
                 Ok(seq) => gate.add(*drive, seq),
-                Err(source) => return Err(WriteError { drive: *drive, applied, source }),
+                Err(source) => {
+                    self.note_refused(*drive, &source);
+                    return Err(WriteError { drive: *drive, applied, source });
+                }
             }
         }
         Ok(gate)
@@ -434,7 +468,8 @@ impl Node {
         let mut places: Vec<Place> = self.places().collect();
         rng.shuffle(&mut places);
         for place in places {
-            if let Some(key) = self.store(place.drive).random_key(place.slice, prefix, rng).await? {
+            let drawn = self.store(place.drive).random_key(place.slice, prefix, rng);
+            if let Some(key) = self.noting(place.drive, drawn).await? {
                 return Ok(Some((place, key)));
             }
         }
@@ -456,6 +491,12 @@ impl Node {
             latch_waits: self.inner.latches.waits(),
             watched: self.inner.watches.len(),
         }
+    }
+
+    /// How each drive does, in set order.
+    pub fn conditions(&self) -> Vec<DriveCondition> {
+        let drives = self.inner.stores.iter().zip(&self.inner.met).zip(&self.inner.names);
+        drives.map(|((store, met), name)| met.condition(store, name.clone())).collect()
     }
 
     /// What is wrong with a drive that still reads but no longer takes writes; `None` when all is well.

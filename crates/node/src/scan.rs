@@ -3,7 +3,9 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_kv::{Direction, Entry, Scan, SliceSet, Snapshot, Store, StoreError, Want};
+use pumice_kv::{Direction, Entry, Scan, SliceSet, Snapshot, StoreError, Want};
+
+use crate::node::Node;
 
 /// A snapshot of every drive of a server.
 #[derive(Clone)]
@@ -25,6 +27,7 @@ struct Lane {
 
 /// Keys of all drives in order; made by [`crate::Node::scan`].
 pub struct NodeScan {
+    node: Node,
     lanes: Vec<Lane>,
     direction: Direction,
     primed: bool,
@@ -32,32 +35,43 @@ pub struct NodeScan {
 
 impl NodeScan {
     pub(crate) fn new(
-        stores: &[Store],
+        node: Node,
         snapshot: &NodeSnapshot,
         lower: Bound<Bytes>,
         upper: Bound<Bytes>,
         direction: Direction,
         want: Want,
     ) -> Self {
-        let lanes = stores
-            .iter()
+        let lanes = (0..)
             .zip(&snapshot.drives)
-            .map(|(store, snapshot)| Lane {
-                scan: store.scan(snapshot, SliceSet::All, lower.clone(), upper.clone(), direction, want),
+            .map(|(drive, snapshot)| Lane {
+                scan: node.store(drive).scan(
+                    snapshot,
+                    SliceSet::All,
+                    lower.clone(),
+                    upper.clone(),
+                    direction,
+                    want,
+                ),
                 head: None,
             })
             .collect();
-        Self { lanes, direction, primed: false }
+        Self { node, lanes, direction, primed: false }
+    }
+
+    async fn step(&mut self, at: usize) -> Result<Option<(Bytes, Entry)>, StoreError> {
+        let found = self.lanes[at].scan.next().await;
+        found.inspect_err(|error| self.node.note_read(at as u16, error))
     }
 
     /// The next encoded key and its entry; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, StoreError> {
-        if let [lane] = self.lanes.as_mut_slice() {
-            return lane.scan.next().await;
+        if self.lanes.len() == 1 {
+            return self.step(0).await;
         }
         if !self.primed {
-            for lane in &mut self.lanes {
-                lane.head = lane.scan.next().await?;
+            for at in 0..self.lanes.len() {
+                self.lanes[at].head = self.step(at).await?;
             }
             self.primed = true;
         }
@@ -67,8 +81,7 @@ impl NodeScan {
             Direction::Backward => heads.max(),
         };
         let Some((_, at)) = first else { return Ok(None) };
-        let lane = &mut self.lanes[at];
-        let following = lane.scan.next().await?;
-        Ok(std::mem::replace(&mut lane.head, following))
+        let following = self.step(at).await?;
+        Ok(std::mem::replace(&mut self.lanes[at].head, following))
     }
 }

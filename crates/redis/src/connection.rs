@@ -32,7 +32,7 @@ use crate::clients::Client;
 use crate::context::Ctx;
 use crate::errors::{self, Failure};
 use crate::execute::{Tried, execute, refuse, try_execute};
-use crate::keyspace::RawKey;
+use crate::keyspace::{RawKey, large_refused};
 use crate::output::{Outgoing, Output};
 use crate::resp::parser::{Parsed, Parser, Streams};
 use crate::resp::skim::{Skim, Skimmed};
@@ -257,6 +257,7 @@ struct Streaming {
     line_end: usize,
     index: usize,
     key: RawKey,
+    key_place: Place,
 }
 
 /// The processing half.
@@ -624,6 +625,7 @@ impl Connection {
             line_end: 2,
             index,
             key: RawKey::from_slice(key.raw()),
+            key_place: key.place,
         });
     }
 
@@ -648,8 +650,8 @@ impl Connection {
     /// The rest of a value that is refused is received and dropped, so that the client hears why.
     fn drop_refused(&mut self, pushed: Result<(), pumice_kv::WriteError>) {
         if let Err(error) = pushed {
-            self.refused = Some(crate::keyspace::refused(&error));
             if let Some(streaming) = &mut self.streaming {
+                self.refused = Some(large_refused(&self.ctx.server.node, streaming.key_place, &error));
                 streaming.writer = None;
             }
         }
@@ -694,7 +696,9 @@ impl Connection {
                         let (value, key) = (Arc::new(value), done.key);
                         self.large.push(LargeArgument { index: done.index, value, key });
                     }
-                    Err(error) => self.refused = Some(crate::keyspace::refused(&error)),
+                    Err(error) => {
+                        self.refused = Some(large_refused(&self.ctx.server.node, done.key_place, &error));
+                    }
                 }
             }
             self.parser.large_taken();

@@ -9,7 +9,7 @@ use pumice_node::Place;
 
 use crate::context::Ctx;
 use crate::errors::Failure;
-use crate::keyspace::{HeadKey, StringValue, refused, store_failure};
+use crate::keyspace::{HeadKey, StringValue, large_refused, store_failure};
 
 /// A value ready to be stored.
 pub enum Value<'a> {
@@ -75,15 +75,16 @@ impl Ctx {
         let node = self.server.node.clone();
         let mut whole = Vec::new();
         let mut writer = (len > VALUE_BYTES_MAX as u64).then(|| node.large_writer(key.place, key.raw()));
+        let refused = |e: pumice_kv::WriteError| large_refused(&node, key.place, &e);
         let mut pieces = Pieces::new(sources);
         while let Some(piece) = pieces.next(&node).await.map_err(|e| store_failure(&e))? {
             match &mut writer {
-                Some(writer) => writer.push(&piece).await.map_err(|e| refused(&e))?,
+                Some(writer) => writer.push(&piece).await.map_err(refused)?,
                 None => whole.extend_from_slice(&piece),
             }
         }
         Ok(match writer {
-            Some(writer) => Value::Large(Arc::new(writer.finish().await.map_err(|e| refused(&e))?)),
+            Some(writer) => Value::Large(Arc::new(writer.finish().await.map_err(refused)?)),
             None => Value::Owned(Bytes::from(whole)),
         })
     }
@@ -92,7 +93,7 @@ impl Ctx {
 /// Goes through the bytes of some sources.
 struct Pieces<'a> {
     sources: &'a [Source],
-    reader: Option<pumice_kv::LargeReader>,
+    reader: Option<(Place, pumice_kv::LargeReader)>,
     zeros_left: u64,
 }
 
@@ -108,8 +109,9 @@ impl<'a> Pieces<'a> {
                 self.zeros_left -= take;
                 return Ok(Some(Bytes::from_static(&ZEROS[..take as usize])));
             }
-            if let Some(reader) = &mut self.reader {
-                if let Some(piece) = reader.next().await? {
+            if let Some((place, reader)) = &mut self.reader {
+                let read = reader.next().await;
+                if let Some(piece) = read.inspect_err(|error| node.note_read(place.drive, error))? {
                     return Ok(Some(piece));
                 }
                 self.reader = None;
@@ -119,7 +121,7 @@ impl<'a> Pieces<'a> {
             match first {
                 Source::Bytes(bytes) => return Ok(Some(bytes.clone())),
                 Source::Large(place, large, range) => {
-                    self.reader = Some(node.read_large(*place, large, range.clone()));
+                    self.reader = Some((*place, node.read_large(*place, large, range.clone())));
                 }
                 Source::Zeros(count) => self.zeros_left = *count,
             }

@@ -22,6 +22,7 @@ use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use pumice_node::DriveCondition;
 use pumice_reactor::Addr;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -230,12 +231,26 @@ async fn show_health(State(health): State<Health>) -> Response {
     };
     let (done, total) = health.progress();
     let mut body = serde_json::json!({ "state": condition.word() });
+    if let Some(node) = health.node() {
+        body["drives"] = node.conditions().iter().map(drive_condition).collect();
+    }
     match condition {
         Condition::Loading => body["progress"] = serde_json::json!({ "done": done, "total": total }),
         Condition::Degraded(why) => body["why"] = why.into(),
         _ => {}
     }
     (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+/// Reads go on in every state of a drive, so none of them takes the server out of service.
+fn drive_condition(found: &DriveCondition) -> serde_json::Value {
+    let mut drive = serde_json::json!({
+        "device": found.drive, "state": found.state.word(), "damaged_records": found.damaged_records,
+    });
+    if let Some(why) = &found.why {
+        drive["why"] = why.as_str().into();
+    }
+    drive
 }
 
 async fn show_metrics(State(health): State<Health>) -> Response {

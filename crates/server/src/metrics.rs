@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use pumice_base::size::format_size;
 use pumice_kv::StoreStats;
+use pumice_node::DriveState;
 use serde_json::{Value, json};
 
 use crate::health::Health;
@@ -277,6 +278,27 @@ impl Snapshot {
                 labels.iter().zip(&drives).map(|(l, d)| (&l[..], d.gauges[at].2)).collect();
             out.rows(&format!("pumice_drive_{name}"), help, false, &rows)?;
         }
+        let conditions = node.conditions();
+        let damaged: Vec<(&Labels<'_>, f64)> = labels
+            .iter()
+            .zip(&conditions)
+            .map(|(label, found)| (&label[..], found.damaged_records as f64))
+            .collect();
+        out.rows(
+            "pumice_drive_damaged_records",
+            "Records that reads met and that do not verify",
+            true,
+            &damaged,
+        )?;
+        let mut states: Vec<([(&str, String); 2], f64)> = Vec::new();
+        for (drive, found) in conditions.iter().enumerate() {
+            for state in DriveState::ALL {
+                let label = [("drive", drive.to_string()), ("state", state.word().to_string())];
+                states.push((label, f64::from(u8::from(state == found.state))));
+            }
+        }
+        let rows: Vec<(&Labels<'_>, f64)> = states.iter().map(|(label, is)| (&label[..], *is)).collect();
+        out.rows("pumice_drive_state", "How a drive does: 1 for the state it is in", false, &rows)?;
         let mut kinds: Vec<([(&str, String); 2], f64)> = Vec::new();
         for (drive, store) in stats.drives.iter().enumerate() {
             for (kind, bytes) in space_kinds(store) {
@@ -378,10 +400,13 @@ pub fn info(health: &Health) -> Value {
     }
     if let Some(node) = health.node() {
         let stats = node.stats();
-        let drives = (0..).zip(stats.drives.iter().zip(&stats.names)).map(|(at, (drive, name))| {
+        let conditions = node.conditions();
+        let drives = (0..).zip(stats.drives.iter().zip(conditions)).map(|(at, (drive, found))| {
             let numbers = drive_numbers(drive);
             let mut fields = serde_json::Map::new();
-            fields.insert("device".into(), name.clone().into());
+            fields.insert("device".into(), found.drive.into());
+            fields.insert("state".into(), found.state.word().into());
+            fields.insert("damaged_records".into(), found.damaged_records.into());
             space::describe(node.store(at).heap(), &mut fields);
             fields.extend(numbers.counters.iter().map(|(n, _, v)| ((*n).to_string(), (*v).into())));
             fields.extend(numbers.gauges.iter().map(|(n, _, v)| ((*n).to_string(), number(*v))));
@@ -403,12 +428,13 @@ pub fn overview(health: &Health) -> Vec<(&'static str, String)> {
     }
     if let Some(node) = health.node() {
         let stats = node.stats();
-        for drive in &stats.drives {
+        for (drive, found) in stats.drives.iter().zip(node.conditions()) {
             let space = &drive.space;
             rows.push((
                 "drive",
                 format!(
-                    "{} of {} live, {} free, write amplification {:.2}, commit p99 {:.2} ms",
+                    "{}, {} of {} live, {} free, write amplification {:.2}, commit p99 {:.2} ms",
+                    found.state.word(),
                     format_size(space.live),
                     format_size(space.raw),
                     format_size(space.free),

@@ -109,7 +109,11 @@ impl Ctx {
         let Some(large) = &entry.large else { return Ok(Sha1::digest(&entry.value).into()) };
         let mut sha1 = Sha1::default();
         let mut pieces = self.server.node.read_large(key.place, large, 0..large.len());
-        while let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? {
+        while let Some(piece) = pieces
+            .next()
+            .await
+            .map_err(|e| crate::keyspace::large_failure(&self.server.node, key.place, &e))?
+        {
             sha1.update(&piece);
         }
         Ok(sha1.finalize().into())

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pumice_base::size::format_size;
+use pumice_node::DriveState;
 
 use crate::args::Args;
 use crate::command::{Row, Table};
@@ -404,17 +405,24 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("latch_waits", stats.latch_waits);
     lines.add("lock_waits", pumice_base::sync::lock_waits());
     lines.add("watched_keys", stats.watched);
+    let conditions = node.conditions();
+    lines.add("damaged_records", conditions.iter().map(|found| found.damaged_records).sum::<u64>());
+    let full = conditions.iter().filter(|found| found.state == DriveState::Full);
+    lines.add("full_drives", full.count());
     lines.add("trouble", node.trouble().unwrap_or_default());
 }
 
 /// Each drive by itself.
 fn drives(ctx: &Ctx, lines: &mut Lines) {
     let stats = ctx.server.node.stats();
-    for (i, (drive, name)) in stats.drives.iter().zip(&stats.names).enumerate() {
+    for (i, (drive, found)) in stats.drives.iter().zip(ctx.server.node.conditions()).enumerate() {
         lines.add(
             &format!("drive{i}"),
             format!(
-                "name={name},raw={},live={},dead={},free={},written={},user={},runs={},tables={},snapshots={}",
+                "name={},state={},damaged_records={},raw={},live={},dead={},free={},written={},user={},runs={},tables={},snapshots={}",
+                found.drive,
+                found.state.word(),
+                found.damaged_records,
                 drive.space.raw,
                 drive.space.live,
                 drive.space.dead,

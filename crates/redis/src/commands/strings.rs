@@ -9,7 +9,7 @@ use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{HeadKey, RawKey, StringHead, StringValue, Type, is_expired};
+use crate::keyspace::{HeadKey, RawKey, StringHead, StringValue, Type, is_expired, large_failure};
 use crate::output::SHARE_BYTES;
 use crate::value::{Source, Value};
 
@@ -77,9 +77,8 @@ impl Ctx {
                 Some(Some(room)) => pieces.set_ahead(room / PIECE_BYTES_MAX),
                 None => {}
             }
-            let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? else {
-                return Ok(at);
-            };
+            let piece = pieces.next().await.map_err(|e| large_failure(&self.server.node, place, &e))?;
+            let Some(piece) = piece else { return Ok(at) };
             if self.output.as_ref().is_some_and(|output| output.room_bytes().is_none()) {
                 // Others took the room while this was read.
                 let share = piece.len().min(SHARE_BYTES as usize);
@@ -102,7 +101,9 @@ impl Ctx {
         let end = large.len().min(at + SHARE_BYTES);
         let mut pieces = self.server.node.read_large(place, large, at..end);
         pieces.set_ahead(1);
-        while let Some(piece) = pieces.next().await.map_err(|e| crate::keyspace::store_failure(&e))? {
+        while let Some(piece) =
+            pieces.next().await.map_err(|e| large_failure(&self.server.node, place, &e))?
+        {
             self.reply.raw_bytes(Bytes::copy_from_slice(&piece));
         }
         self.drain().await?;

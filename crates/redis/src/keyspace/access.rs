@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_kv::{Entry, Hint, LargeRef, Meta, Peek, VALUE_BYTES_MAX};
-use pumice_node::{KeyHash, LatchSet, Place};
+use pumice_node::{KeyHash, LatchSet, Node, Place};
 use smallvec::SmallVec;
 
 use super::change::{Change, Op, Value};
@@ -448,8 +448,9 @@ impl Ctx {
                 && bytes.len() > VALUE_BYTES_MAX
             {
                 let mut writer = self.server.node.large_writer(*place, key);
-                writer.push(bytes).await.map_err(|e| refused(&e))?;
-                let large = writer.finish().await.map_err(|e| refused(&e))?;
+                let refused = |e: pumice_kv::WriteError| large_refused(&self.server.node, *place, &e);
+                writer.push(bytes).await.map_err(refused)?;
+                let large = writer.finish().await.map_err(refused)?;
                 *value = Value::Large(Arc::new(large));
             }
         }
@@ -574,7 +575,9 @@ impl Ctx {
     ) -> Result<Bytes, Failure> {
         let mut whole = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
         let mut pieces = self.server.node.read_large(place, large, start..start + len);
-        while let Some(piece) = pieces.next().await.map_err(|e| store_failure(&e))? {
+        while let Some(piece) =
+            pieces.next().await.map_err(|e| large_failure(&self.server.node, place, &e))?
+        {
             whole.extend_from_slice(&piece);
         }
         Ok(Bytes::from(whole))
@@ -592,6 +595,18 @@ fn of_kind(head: Option<Head>, kind: Type) -> Result<Option<Collection>, Failure
 /// What the client is told when a read failed.
 pub(crate) fn store_failure(error: &pumice_kv::StoreError) -> Failure {
     Failure::new(format!("ERR {error}"))
+}
+
+/// [`store_failure`] of a read of a large value's pieces, or by one of several scans: it is noted of its drive.
+pub(crate) fn large_failure(node: &Node, place: Place, error: &pumice_kv::StoreError) -> Failure {
+    node.note_read(place.drive, error);
+    store_failure(error)
+}
+
+/// [`refused`] of a piece of a large value: it is noted of its drive.
+pub(crate) fn large_refused(node: &Node, place: Place, error: &pumice_kv::WriteError) -> Failure {
+    node.note_refused(place.drive, error);
+    refused(error)
 }
 
 /// What the client is told when a write was refused.

@@ -17,7 +17,7 @@ use pumice_kv::gaps::successor;
 use pumice_kv::{Direction, Entry, SliceSet, Snapshot, Want};
 use pumice_node::{Node, NodeScan, NodeSnapshot, Place};
 
-use super::access::store_failure;
+use super::access::{large_failure, store_failure};
 use super::key::RawKey;
 use crate::context::Ctx;
 use crate::errors::Failure;
@@ -50,7 +50,8 @@ impl Over {
             Self::Slice(place, snapshot) => {
                 let slice = SliceSet::One(place.slice);
                 let store = node.store(place.drive);
-                Source::One(Box::new(store.scan(snapshot, slice, lower, upper, direction, want)))
+                let scan = Box::new(store.scan(snapshot, slice, lower, upper, direction, want));
+                Source::One { scan, node: node.clone(), place: *place }
             }
             Self::All(snapshot) => Source::Node(Box::new(node.scan(snapshot, lower, upper, direction, want))),
         }
@@ -72,22 +73,21 @@ impl Over {
 
 /// What is stored.
 pub(super) enum Source {
-    One(Box<pumice_kv::Scan>),
+    One { scan: Box<pumice_kv::Scan>, node: Node, place: Place },
     Node(Box<NodeScan>),
 }
 
 impl Source {
     async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, Failure> {
         match self {
-            Self::One(scan) => scan.next().await,
-            Self::Node(scan) => scan.next().await,
+            Self::One { scan, node, place } => scan.next().await.map_err(|e| large_failure(node, *place, &e)),
+            Self::Node(scan) => scan.next().await.map_err(|e| store_failure(&e)),
         }
-        .map_err(|e| store_failure(&e))
     }
 
     async fn skip(&mut self, limit: u64) -> Result<u64, Failure> {
-        if let Self::One(scan) = self {
-            return scan.skip(limit).await.map_err(|e| store_failure(&e));
+        if let Self::One { scan, node, place } = self {
+            return scan.skip(limit).await.map_err(|e| large_failure(node, *place, &e));
         }
         let mut skipped = 0;
         while skipped < limit && self.next().await?.is_some() {

@@ -27,7 +27,7 @@ mod scan;
 mod spaces;
 
 pub use access::Latched;
-pub(crate) use access::{refused, store_failure};
+pub(crate) use access::{large_failure, large_refused, store_failure};
 pub use building::Building;
 pub(crate) use building::abandon_all;
 pub use change::{Change, StringValue};

@@ -347,7 +347,12 @@ fn a_config_file_mirrors_the_flags_and_the_command_line_wins() {
     let client = redis::Client::open(format!("redis://:from%20flag@127.0.0.1:{}/", server.port)).unwrap();
     assert_eq!(client.get_connection().unwrap().get::<_, Option<String>>("k").unwrap(), None);
     let (status, body) = server.http("/health");
-    assert_eq!((status, body.trim()), (200, "{\"state\":\"ready\"}"));
+    let health: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &health["state"]), (200, &"ready".into()), "{body}");
+    let drives = serde_json::json!([{
+        "device": dir.path().join("drive0").to_str().unwrap(), "state": "ok", "damaged_records": 0,
+    }]);
+    assert_eq!(health["drives"], drives, "{body}");
     server.stop();
     std::fs::write(&config, "memroy = \"1GiB\"\n").unwrap();
     check_exit(&run(&["serve", "--config", &config]), 2, "memroy");

@@ -2,8 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use crate::common::{Server, check_exit, run};
+use crate::common::{Server, check_exit, eventually, run, stdout};
+use redis::Commands;
+use serde_json::Value;
 
 #[test]
 fn metrics_name_each_command_and_subcommand_that_was_run_and_no_other() {
@@ -26,6 +30,107 @@ fn metrics_name_each_command_and_subcommand_that_was_run_and_no_other() {
             "pumice_redis_commands_total{command=\"set\"} 1",
         ]
     );
+    server.stop();
+}
+
+/// What each face says of the only drive: its state, and how many damaged records reads met.
+#[track_caller]
+fn check_drive(server: &Server, data: &Path, state: &str, is_damaged: bool) {
+    let (status, body) = server.http("/health");
+    let health: Value = serde_json::from_str(&body).unwrap();
+    // Reads go on: nobody takes the server out of service.
+    assert_eq!((status, &health["state"]), (200, &"ready".into()), "{body}");
+    let drive = &health["drives"][0];
+    let damaged = drive["damaged_records"].as_u64().unwrap();
+    assert_eq!((drive["state"].as_str(), damaged > 0), (Some(state), is_damaged), "{body}");
+    let data = data.to_str().unwrap();
+    let told = run(&["info", "--data", data, "--health"]);
+    check_exit(&told, 0, "");
+    assert_eq!(serde_json::from_str::<Value>(&stdout(&told)).unwrap(), health);
+    let info = run(&["info", "--data", data, "--json"]);
+    let info: Value = serde_json::from_str(&stdout(&info)).unwrap();
+    let shown = &info["drives"][0];
+    assert_eq!(
+        (&shown["state"], shown["damaged_records"].as_u64()),
+        (&state.into(), Some(damaged)),
+        "{shown}"
+    );
+    let (_, metrics) = server.http("/metrics");
+    for other in ["ok", "damaged", "full", "no-space", "failed"] {
+        let line =
+            format!("pumice_drive_state{{drive=\"0\",state=\"{other}\"}} {}.0", u8::from(other == state));
+        assert!(metrics.lines().any(|found| found == line), "no {line}");
+    }
+    let line = format!("pumice_drive_damaged_records_total{{drive=\"0\"}} {damaged}");
+    assert!(metrics.lines().any(|found| found == line), "no {line}");
+    assert!(server.http("/").1.contains(&format!("<td>{state}, ")));
+    let info: String = redis::cmd("INFO").arg("drives").query(&mut server.client()).unwrap();
+    assert!(info.contains(&format!(",state={state},damaged_records={damaged},")), "{info}");
+    let info: String = redis::cmd("INFO").arg("pumice").query(&mut server.client()).unwrap();
+    assert!(info.contains(&format!("\r\ndamaged_records:{damaged}\r\n")), "{info}");
+    assert!(info.contains(&format!("\r\nfull_drives:{}\r\n", u8::from(state == "full"))), "{info}");
+}
+
+#[test]
+fn health_tells_of_a_full_drive_until_there_is_room_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive");
+    let drive = drive.to_str().unwrap();
+    check_exit(&run(&["format", drive, "--size", "64MiB"]), 0, "");
+    let server =
+        Server::start(dir.path(), &["--device", drive, "--durability", "none", "--http", "127.0.0.1:0"]);
+    let mut client = server.client();
+    check_drive(&server, dir.path(), "ok", false);
+    let value = vec![b'v'; 4096];
+    // Background work still wins some room after the first refusals.
+    let mut refused = 0;
+    let mut n = 0;
+    while refused < 50 {
+        refused = if client.set::<_, _, String>(format!("k{n}"), &value).is_err() { refused + 1 } else { 0 };
+        n += 1;
+        assert!(n < 100_000, "400 MB were taken by 64 MiB");
+    }
+    check_drive(&server, dir.path(), "full", false);
+    let _: String = redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    eventually("there is room again", || server.http("/health").1.contains("\"state\":\"ok\""));
+    let _: String = client.set("k", &value).unwrap();
+    check_drive(&server, dir.path(), "ok", false);
+    server.stop();
+}
+
+#[test]
+fn health_tells_of_damaged_keys_that_clients_met() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &[]);
+    let mut client = server.client();
+    for n in 0..100 {
+        let _: () = client.set(format!("key{n}"), format!("{n}:").repeat(2000)).unwrap();
+    }
+    server.stop();
+    let path = dir.path().join("drive0");
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut bytes = Vec::new();
+    (&file).take(64 << 20).read_to_end(&mut bytes).unwrap();
+    let text = "57:57:57:57:57:57:57:57:".as_bytes();
+    let places: Vec<usize> =
+        bytes.windows(text.len()).enumerate().filter(|(_, at)| *at == text).map(|(at, _)| at).collect();
+    for at in places {
+        file.write_all_at(b"x", at as u64).unwrap();
+    }
+    let server = Server::start(dir.path(), &["--http", "127.0.0.1:0", "--patrol-days", "0"]);
+    let mut client = server.client();
+    assert_eq!(client.get::<_, String>("key56").unwrap(), "56:".repeat(2000));
+    check_drive(&server, dir.path(), "ok", false);
+    for _ in 0..3 {
+        let error = client.get::<_, String>("key57").unwrap_err().to_string();
+        assert!(error.contains("damaged"), "{error}");
+    }
+    check_drive(&server, dir.path(), "damaged", true);
+    assert!(server.http("/health").1.contains("\"damaged_records\":1"), "three reads met one record");
+    // Its place is still damaged when the key is another one.
+    let _: String = client.set("key57", "new").unwrap();
+    assert_eq!(client.get::<_, String>("key57").unwrap(), "new");
+    check_drive(&server, dir.path(), "damaged", true);
     server.stop();
 }
 
