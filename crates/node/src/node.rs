@@ -417,6 +417,32 @@ impl Node {
         }
     }
 
+    /// [`Node::depend_on_all`] but for drives of which it cannot be told when more becomes durable.
+    pub fn depend_on_all_but_stalled(&self, gate: &mut Gate) {
+        let mut all = Gate::open();
+        self.depend_on_all(&mut all);
+        all.retain(|drive, _| self.stall_of(drive).is_none());
+        gate.merge(&all);
+    }
+
+    /// Why nothing that is written becomes durable now, and may later: there is no room below the drive.
+    fn stall_of(&self, drive: u16) -> Option<String> {
+        let heap = self.store(drive).heap();
+        let why = heap.read_only().filter(|_| heap.durable().failure().is_none())?;
+        Some(format!("drive {}: {why}", self.inner.names[usize::from(drive)]))
+    }
+
+    /// Whether there is no room below some drive.
+    pub fn is_stalled(&self) -> bool {
+        (0..self.drive_count()).any(|drive| self.stall_of(drive).is_some())
+    }
+
+    /// Why `gate` does not open, if that is for want of room below a drive.
+    pub fn why_stalled(&self, gate: &Gate) -> Option<String> {
+        let undurable = gate.needs().iter().filter(|&&(drive, seq)| !self.store(drive).is_durable(seq));
+        undurable.map(|&(drive, _)| drive).find_map(|drive| self.stall_of(drive))
+    }
+
     // Ordering of commands on the same key.
 
     /// The key latches.

@@ -49,7 +49,8 @@ pub struct Client {
     /// CLIENT NO-EVICT.
     pub no_evict: AtomicBool,
     killed: AtomicBool,
-    /// Told when there is something for the connection to look at: it was killed, or lines for a monitor.
+    stalled: AtomicBool,
+    /// Told when there is something for the connection to look at: it was killed, its drives are stalled, or lines for a monitor.
     pub wake: Notify,
     monitor: Mutex<MonitorQueue>,
     is_monitor: AtomicBool,
@@ -83,6 +84,7 @@ impl Client {
             protocol: AtomicU8::new(2),
             no_evict: AtomicBool::new(false),
             killed: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
             wake: Notify::new(),
             monitor: Mutex::default(),
             is_monitor: AtomicBool::new(false),
@@ -108,6 +110,17 @@ impl Client {
     /// Whether it was asked to end.
     pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
+    }
+
+    /// Tells the connection that a drive has had no room below it for long.
+    pub fn tell_stall(&self) {
+        self.stalled.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Whether it was told so since this was asked last.
+    pub fn takes_stall(&self) -> bool {
+        self.stalled.swap(false, Ordering::AcqRel)
     }
 
     /// Whether it runs MONITOR.

@@ -33,11 +33,12 @@ use crate::context::Ctx;
 use crate::errors::{self, Failure};
 use crate::execute::{Tried, execute, refuse, try_execute};
 use crate::keyspace::{RawKey, large_refused};
-use crate::output::{Outgoing, Output};
+use crate::output::{Closed, Holds, Outgoing, Output};
 use crate::resp::parser::{Parsed, Parser, Streams};
 use crate::resp::skim::{Skim, Skimmed};
 use crate::server::Server;
 use crate::session::Session;
+use crate::stall;
 use crate::transport::{CameTo, Receiver, Sender};
 
 /// Pieces received in a row before other connections of the core get their turn.
@@ -197,9 +198,12 @@ async fn watch(client: &Arc<Client>, output: &Rc<Output>) {
         if client.is_killed() {
             return;
         }
+        if client.takes_stall() {
+            output.give_up().await;
+        }
         let lines: Vec<Bytes> = client.take_monitor_lines().into_iter().map(Bytes::from).collect();
         let bytes = lines.iter().map(Bytes::len).sum();
-        output.push_unpaced(Outgoing { parts: lines, bytes, gate: Gate::open() });
+        output.push_unpaced(Outgoing { parts: lines, bytes, gate: Gate::open(), holds: Holds::Replies });
     }
 }
 
@@ -208,13 +212,21 @@ async fn send(output: &Output, server: &Server, client: &Client, sender: &Sender
     while let Some(mut outgoing) = output.next().await {
         let is_acknowledgement = !outgoing.gate.is_empty();
         if is_acknowledgement {
-            if !server.node.is_open(&outgoing.gate)
-                && let Err(error) = server.node.wait(&outgoing.gate).await
-            {
-                // What these replies acknowledge will never be durable: the client must not see them.
-                tracing::error!(%error, "closed a client whose writes failed to become durable");
-                output.close();
-                break;
+            if !server.node.is_open(&outgoing.gate) {
+                match output.pass(&outgoing.gate).await {
+                    Ok(()) => {}
+                    Err(Closed::Failed(error)) => {
+                        // What these replies acknowledge will never be durable: the client must not see them.
+                        tracing::error!(%error, "closed a client whose writes failed to become durable");
+                        output.close();
+                        break;
+                    }
+                    Err(Closed::Stalled(why)) => {
+                        if !stall::answer(&mut outgoing, &why, server, output, sender).await {
+                            break;
+                        }
+                    }
+                }
             }
             output.merge(&mut outgoing, |gate| gate.is_empty() || server.node.is_open(gate));
         } else {
@@ -609,6 +621,7 @@ impl Connection {
     /// Answers a command that was not kept, or whose value could not be.
     async fn answer_refused(&mut self) {
         self.settle().await;
+        self.ctx.commands += 1;
         let failure = self.refused.take().unwrap_or_else(|| errors::SYNTAX.into());
         refuse(&mut self.ctx, &failure);
     }
@@ -649,11 +662,11 @@ impl Connection {
 
     /// The rest of a value that is refused is received and dropped, so that the client hears why.
     fn drop_refused(&mut self, pushed: Result<(), pumice_kv::WriteError>) {
-        if let Err(error) = pushed {
-            if let Some(streaming) = &mut self.streaming {
-                self.refused = Some(large_refused(&self.ctx.server.node, streaming.key_place, &error));
-                streaming.writer = None;
-            }
+        if let Err(error) = pushed
+            && let Some(streaming) = &mut self.streaming
+        {
+            self.refused = Some(large_refused(&self.ctx.server.node, streaming.key_place, &error));
+            streaming.writer = None;
         }
     }
 
@@ -709,6 +722,7 @@ impl Connection {
 
     /// Carries out the command at the beginning of `buf`, which the parser has just found.
     async fn dispatch(&mut self, buf: &[u8]) -> Flow {
+        self.ctx.commands += 1;
         let args = Args::new(self.parser.buffer(buf), self.parser.spans(), &self.large);
         let get = (args.len() == 2 && args.is(0, "get")).then(|| &args[1]);
         if let Some(key) = get
@@ -728,6 +742,8 @@ impl Connection {
                         self.cold.push(cold(&self.ctx, &args[1], Some(hint)));
                     }
                     Tried::NeedsFlash(_) | Tried::Not => {
+                        // It may have selected another database: who is told that its outcome is not known cannot know that.
+                        self.ctx.commands += u32::from(args.is(0, "exec"));
                         execute(&mut self.ctx, args).await;
                         self.ctx.begin_run();
                     }

@@ -16,7 +16,7 @@ use pumice_reactor::Nanos;
 use crate::command::{Command, Table};
 use crate::errors::CommandResult;
 use crate::keyspace::{Change, Overlay, Space};
-use crate::output::{Outgoing, Output};
+use crate::output::{Holds, Outgoing, Output};
 use crate::resp::reply::Reply;
 use crate::server::Server;
 use crate::session::{ReplyMode, Session};
@@ -41,6 +41,10 @@ pub struct Ctx {
     pub(crate) output: Option<Rc<Output>>,
     /// Part of the running command's reply has left already.
     pub(crate) is_streaming: bool,
+    /// What left last ended in the midst of a reply.
+    is_cut: bool,
+    /// Commands whose replies are among those under way.
+    pub(crate) commands: u32,
     pub(crate) run: Run,
     named: Named,
 }
@@ -94,6 +98,8 @@ impl Ctx {
             rng,
             output: None,
             is_streaming: false,
+            is_cut: false,
+            commands: 0,
             run: Run::default(),
             named: Named::default(),
         }
@@ -215,13 +221,25 @@ impl Ctx {
 
     /// Hands the replies so far to the sending half.
     pub fn flush_replies(&mut self) {
+        self.hand_over(false);
+    }
+
+    /// `is_part`: the last reply is not whole yet.
+    fn hand_over(&mut self, is_part: bool) {
         self.flush_counts();
         let Some(output) = &self.output else { return };
         let bytes = self.reply.len();
         if bytes > 0 {
             let parts = self.reply.take_into(output.spare_parts());
-            output.push(Outgoing { parts, bytes, gate: std::mem::take(&mut self.gate) });
+            let holds = match (self.is_cut, self.commands) {
+                (true, _) => Holds::Rest,
+                (false, 1) if !is_part => Holds::OneReply,
+                _ => Holds::Replies,
+            };
+            self.is_cut = is_part;
+            output.push(Outgoing { parts, bytes, gate: std::mem::take(&mut self.gate), holds });
         }
+        self.commands = 0;
     }
 
     /// For replies longer than memory should hold: call it between elements. It sends what there is, waits
@@ -233,7 +251,7 @@ impl Ctx {
             return Ok(());
         }
         let Some(output) = self.output.clone() else { return Ok(()) };
-        self.flush_replies();
+        self.hand_over(true);
         self.is_streaming = true;
         output.drain().await;
         if output.is_closed() { Err("ERR the client is gone".into()) } else { Ok(()) }

@@ -13,6 +13,7 @@ use pumice_reactor::{Addr, ListenOptions, Listener};
 
 use crate::keyspace::{HEAD_PREFIX_BYTES, HeadKey, is_expired, space_of, user_key};
 use crate::server::{Server, StartError};
+use crate::stall;
 
 /// A listener of one core.
 pub struct Face {
@@ -72,9 +73,11 @@ const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Expired keys removed at a time; while there are that many, the next look follows at once.
 const EXPIRED_KEYS_MAX: usize = 200;
 
-/// Removes expired keys and closes idle connections, until the server stops. Run it on one core.
+/// Removes expired keys, closes idle connections and tells those that wait for stalled drives, until the server stops. Run it
+/// on one core.
 pub async fn keep_house(server: Arc<Server>) {
     let mut turn = 0u32;
+    let mut stalled_since = None;
     while !server.stopping.is_set() {
         let mut pause = EXPIRY_INTERVAL;
         if server.is_loaded() && server.settings.active_expiry.load(Ordering::Relaxed) {
@@ -91,6 +94,9 @@ pub async fn keep_house(server: Arc<Server>) {
         turn += 1;
         if turn.is_multiple_of(10) {
             close_idle(&server);
+            if server.is_loaded() {
+                stall::tell(&server, &mut stalled_since);
+            }
         }
         let _ = pumice_reactor::timeout(pause, server.stopping.wait()).await;
     }

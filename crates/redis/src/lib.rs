@@ -28,6 +28,7 @@ mod output;
 pub mod resp;
 pub mod server;
 pub mod session;
+mod stall;
 pub mod stats;
 pub mod tls;
 mod transport;

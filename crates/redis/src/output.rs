@@ -10,7 +10,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_kv::PIECE_BYTES_MAX;
-use pumice_node::Gate;
+use pumice_node::{Gate, WaitError};
 
 use crate::clients::Client;
 use crate::server::Server;
@@ -36,6 +37,17 @@ const SEND_BYTES: usize = 256 << 10;
 /// What every client may have waiting whatever the others have, so that each that reads gets on.
 pub const SHARE_BYTES: u64 = 256 << 10;
 
+/// What an [`Outgoing`] consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// The reply to one command, whole.
+    OneReply,
+    /// Replies, from the beginning of the first on.
+    Replies,
+    /// It begins in the midst of a reply.
+    Rest,
+}
+
 /// Replies that leave together.
 pub struct Outgoing {
     /// What to send.
@@ -44,6 +56,8 @@ pub struct Outgoing {
     pub bytes: usize,
     /// What must be durable before.
     pub gate: Gate,
+    /// What the parts are.
+    pub holds: Holds,
 }
 
 impl Outgoing {
@@ -65,10 +79,19 @@ impl Outgoing {
         {
             self.parts.push(part.split_to(at - kept));
         }
-        let rest = Self { parts, bytes: self.bytes - at, gate: Gate::open() };
+        let rest = Self { parts, bytes: self.bytes - at, gate: Gate::open(), holds: Holds::Rest };
         self.bytes = at;
         Some(rest)
     }
+}
+
+/// Why replies may not leave.
+#[derive(Debug)]
+pub enum Closed {
+    /// What they depend on will never be durable.
+    Failed(WaitError),
+    /// It is not durable, and may be when there is room below a drive.
+    Stalled(String),
 }
 
 /// What is on its way to one client.
@@ -88,6 +111,8 @@ pub struct Output {
     is_sending: Cell<bool>,
     /// The sending half looks at the queue anyway before the connection's task rests.
     is_sending_next: Cell<bool>,
+    /// The drives that it waits for have had no room below them for long.
+    gives_up: Cell<bool>,
     is_closed: Cell<bool>,
     is_finished: Cell<bool>,
     sender: RefCell<Option<Waker>>,
@@ -109,6 +134,7 @@ impl Output {
             stalled_at: Cell::new(None),
             is_sending: Cell::new(false),
             is_sending_next: Cell::new(false),
+            gives_up: Cell::new(false),
             is_closed: Cell::new(false),
             is_finished: Cell::new(false),
             sender: RefCell::default(),
@@ -191,6 +217,33 @@ impl Output {
                     *self.sender.borrow_mut() = Some(context.waker().clone());
                     Poll::Pending
                 }
+            }
+        })
+        .await
+    }
+
+    /// No longer waits for drives that have no room below them.
+    pub async fn give_up(&self) {
+        self.gives_up.set(true);
+        // The sending half, which looks at it, may have been polled before this.
+        poll_fn(|context| {
+            context.waker().wake_by_ref();
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Waits until `gate` is open. On [`Output::give_up`] answers why it is not, if that is for want of room below a drive.
+    pub async fn pass(&self, gate: &Gate) -> Result<(), Closed> {
+        let node = &self.server.node;
+        let mut waiting = pin!(node.wait(gate));
+        poll_fn(|context| {
+            if let Poll::Ready(waited) = waiting.as_mut().poll(context) {
+                return Poll::Ready(waited.map_err(Closed::Failed));
+            }
+            match self.gives_up.take().then(|| node.why_stalled(gate)).flatten() {
+                Some(why) => Poll::Ready(Err(Closed::Stalled(why))),
+                None => Poll::Pending,
             }
         })
         .await

@@ -1,5 +1,6 @@
 //! The server itself: TIME, SAVE and its like, WAIT, FLUSHDB, FLUSHALL, SHUTDOWN, SLOWLOG.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 
 use crate::args::Args;
@@ -33,7 +34,16 @@ async fn time(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 /// Everything acknowledged is durable already, or was acknowledged early by choice: it is on flash after this.
 pub(super) async fn settle(ctx: &mut Ctx) -> CommandResult {
     let node = ctx.server.node.clone();
-    node.sync().await.map_err(|error| Failure::new(format!("ERR {error}")))?;
+    let mut syncing = pin!(node.sync());
+    loop {
+        match pumice_reactor::timeout(crate::stall::WAIT_MAX, &mut syncing).await {
+            Ok(synced) => break synced.map_err(|error| Failure::new(format!("ERR {error}")))?,
+            Err(_) if node.is_stalled() => {
+                return Err(Failure::new(format!("MISCONF {}", node.trouble().unwrap_or_default())));
+            }
+            Err(_) => {}
+        }
+    }
     ctx.server.last_save.store(ctx.now_ms / 1000, Ordering::Relaxed);
     Ok(())
 }

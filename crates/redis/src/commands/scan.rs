@@ -151,7 +151,8 @@ impl Ctx {
 
     fn count_of(&mut self, space: Space) -> u64 {
         let node = self.server.node.clone();
-        node.depend_on_all(&mut self.gate);
+        // A count tells of no key, and INFO is asked for when something is wrong.
+        node.depend_on_all_but_stalled(&mut self.gate);
         let pending = self.transaction.as_ref().map_or(0, |overlay| overlay.tally(space));
         u64::try_from(node.tally(space.0) + pending).unwrap_or(0)
     }

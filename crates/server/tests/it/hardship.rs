@@ -275,6 +275,95 @@ fn a_full_file_system_refuses_writes_with_the_reason_and_they_go_on_once_it_has_
     server.stop();
 }
 
+/// What [`write_until_told`] writes: short, for a pair of commands that arrive as one piece.
+fn told_value(n: usize, pair: bool) -> Vec<u8> {
+    let mut value = Filler::value(n);
+    value.truncate(if pair { 1024 } else { value.len() });
+    value
+}
+
+/// One client that has one command under way at a time, or a pair of them, until an answer is an error. What it says.
+fn write_until_told(server: &Server, pair: bool) -> (usize, Vec<String>) {
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", server.port)).unwrap());
+    stream.get_mut().set_read_timeout(Some(PATIENCE)).unwrap();
+    for n in 0.. {
+        let mut asked = Vec::new();
+        for at in 0..1 + usize::from(pair) {
+            let (key, value) = (format!("k{}", n * 2 + at), told_value(n * 2 + at, pair));
+            let (long, len) = (key.len(), value.len());
+            asked.extend(format!("*3\r\n$3\r\nSET\r\n${long}\r\n{key}\r\n${len}\r\n").bytes());
+            asked.extend(value);
+            asked.extend(b"\r\n");
+        }
+        stream.get_mut().write_all(&asked).unwrap();
+        let mut lines = Vec::new();
+        for _ in 0..1 + usize::from(pair) {
+            let mut line = String::new();
+            if stream.read_line(&mut line).unwrap() > 0 {
+                lines.push(line);
+            }
+        }
+        if lines.iter().any(|line| line != "+OK\r\n") {
+            if !pair {
+                // Whoever had one command under way goes on.
+                stream.get_mut().write_all(b"PING\r\n").unwrap();
+                let mut line = String::new();
+                stream.read_line(&mut line).unwrap();
+                lines.push(line);
+            }
+            return (n * 2, lines);
+        }
+    }
+    unreachable!("the drive has an end");
+}
+
+#[test]
+fn what_waits_for_a_full_file_system_is_answered_within_seconds() {
+    for pair in [false, true] {
+        let Some(mount) = SmallMount::new("96m") else { return };
+        let data = tempfile::tempdir().unwrap();
+        let drive = mount.path().join("drive");
+        let drive = drive.to_str().unwrap();
+        check_exit(&run(&["format", drive, "--size", "1GiB", "--segment", "1MiB"]), 0, "");
+        let ballast = mount.path().join("ballast");
+        std::fs::write(&ballast, vec![1; 40 << 20]).unwrap();
+        let server = Server::start(data.path(), &["--device", drive, "--http", "127.0.0.1:0"]);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_until_told(&server, pair));
+            eventually("a full file system is noticed", || server.http("/health").1.contains("degraded"));
+            assert!(server.http("/health").1.contains("\"state\":\"no-space\""));
+            // Counts do not wait, nor does what tells how the server does.
+            let mut client = server.client();
+            let size: usize = redis::cmd("DBSIZE").query(&mut client).unwrap();
+            let info: String = redis::cmd("INFO").query(&mut client).unwrap();
+            assert!(info.contains(&format!("db0:keys={size}")), "{info}");
+            let (at, said) = writer.join().unwrap();
+            assert!(said[0].starts_with("-UNCERTAIN ") && said[0].contains("space"), "{said:?}");
+            // Of several commands under way nobody could tell which have happened: their client is closed.
+            assert_eq!(said.get(1).map(String::as_str), (!pair).then_some("+PONG\r\n"));
+            // So does who reads what waits; others read on.
+            let error = client.get::<_, Vec<u8>>(format!("k{}", at + usize::from(pair)));
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("UNCERTAIN"), "{error}");
+            let error = redis::cmd("SAVE").query::<String>(&mut client).unwrap_err().to_string();
+            assert!(error.contains("space"), "{error}");
+            assert_eq!(client.get::<_, Vec<u8>>("k0").unwrap(), told_value(0, pair));
+            std::fs::remove_file(&ballast).unwrap();
+            eventually("writes go on", || client.set::<_, _, String>("late", "x").is_ok());
+            for n in 0..at {
+                if !pair && n % 2 == 1 {
+                    continue;
+                }
+                assert_eq!(client.get::<_, Vec<u8>>(format!("k{n}")).unwrap(), told_value(n, pair), "k{n}");
+            }
+            // What was not acknowledged is there whole, or not at all.
+            let waited: Option<Vec<u8>> = client.get(format!("k{at}")).unwrap();
+            assert!(waited.is_none_or(|value| value == told_value(at, pair)));
+        });
+        server.stop();
+    }
+}
+
 #[test]
 fn a_drive_that_cannot_be_written_is_not_served_and_can_still_be_read() {
     let Some(small) = SmallMount::new("32m") else { return };
