@@ -19,7 +19,7 @@ fn words(text: &str) -> Command {
 }
 
 fn score(d: &mut Draw<'_>) -> &'static str {
-    d.pick(SCORES)
+    d.pick::<&str>(SCORES)
 }
 
 fn member(d: &mut Draw<'_>) -> String {
