@@ -35,6 +35,7 @@ mod options;
 mod pace;
 mod patrol;
 mod pins;
+mod plausible;
 mod pump;
 mod read;
 mod relocate;

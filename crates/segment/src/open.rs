@@ -20,7 +20,9 @@ use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBL
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
-use crate::{Addr, Damage, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, scan, wear, writer};
+use crate::{
+    Addr, Damage, FormatOptions, HeapError, HeapOptions, SegmentId, Stream, plausible, scan, wear, writer,
+};
 
 /// Where segment 1 may begin on a file whose segment size is not known yet.
 const SEGMENT_BYTES_RANGE: std::ops::RangeInclusive<u32> = 16..=26;
@@ -34,8 +36,8 @@ const PLACES_MIN: u32 = 7;
 pub(crate) async fn format(device: &Device, options: &FormatOptions) -> Result<(), HeapError> {
     let device = &device.corrected()?;
     let found = match find_superblock(device).await {
-        // A drive that does not say whether it is one may still be made one.
-        Err(HeapError::Flash(_)) if options.force => None,
+        // A drive that does not say whether it is one, or which, may still be made one.
+        Err(HeapError::Flash(_) | HeapError::Damaged(_)) if options.force => None,
         found => found?,
     };
     let newest = found.as_ref().map_or(0, |found| found.superblock.sequence);
@@ -152,9 +154,13 @@ async fn lay_out(
     }
     if superblock.placed.is_some() {
         for segment in 0..superblock::range_segments(superblock.segment_count) {
-            if superblock_in(device, segment).await?.is_some() {
-                // What does not erase has a lower sequence number than the new one.
-                let _ = device.erase(geometry.block(segment)).await;
+            match superblock_in(device, segment).await {
+                Ok(None) => {}
+                // What does not erase has a lower sequence number than the new one, or is none.
+                Ok(Some(_)) | Err(HeapError::Damaged(_)) => {
+                    let _ = device.erase(geometry.block(segment)).await;
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -227,12 +233,18 @@ fn first_snapshot(
     }
 }
 
+/// The first segment that may hold data.
+fn first_data(superblock: &Superblock) -> u32 {
+    match superblock.placed {
+        Some(_) => 0,
+        None => superblock.system_segments().len() as u32,
+    }
+}
+
 /// The segment table, empty.
 fn table_of(device: &Device, superblock: &Superblock, reserve: u32, frame_bytes: u32) -> Table {
-    let may_move = superblock.placed.is_some();
-    let first_data = if may_move { 0 } else { superblock.system_segments().len() as u32 };
-    let mut table = Table::new(device, first_data, reserve, frame_bytes);
-    if may_move {
+    let mut table = Table::new(device, first_data(superblock), reserve, frame_bytes);
+    if superblock.placed.is_some() {
         table.keep_for_superblocks(superblock::range_segments(superblock.segment_count));
     }
     table
@@ -327,7 +339,10 @@ async fn superblock_at(device: &Device, at: u64) -> Result<Option<Superblock>, H
         bytes = whole;
     }
     match Superblock::decode(&bytes) {
-        Decoded::Superblock(found) => Ok(Some(found)),
+        Decoded::Superblock(found) => {
+            plausible::check_superblock(&found)?;
+            Ok(Some(found))
+        }
         Decoded::Nothing => Ok(None),
         Decoded::Newer(found) => Err(HeapError::UnknownVersion {
             what: "superblock",
@@ -495,6 +510,7 @@ pub(crate) async fn open(
         .unwrap_or_else(|| (data_segments / 256).clamp(6, 128))
         .min(data_segments / 2);
     let mut table = table_of(&device, &superblock, reserve, options.commit_max_bytes);
+    plausible::check_log(&superblock, first_data(&superblock), &log.records)?;
     let mut blobs = Vec::new();
     for record in &log.records {
         for entry in &record.segments {
@@ -513,6 +529,7 @@ pub(crate) async fn open(
         placed.retired.iter().for_each(|&segment| table.retire_system(segment));
         table.set_system(&system);
     }
+    plausible::check_pool(&table, last)?;
     let mut state = MetaState {
         half,
         generation: last.generation,

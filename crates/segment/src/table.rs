@@ -194,11 +194,13 @@ impl Table {
     /// Takes over what the log says of a segment.
     pub(crate) fn load(&mut self, saved: &SegmentEntry) {
         let Some(entry) = self.entries.get_mut(saved.segment as usize) else { return };
+        // A hint, from which counting goes on.
+        let live = i64::from(saved.live.min(self.geometry.block_bytes()));
         *entry = Entry {
             life: saved.life,
             last_seq: saved.last_seq,
-            live: i64::from(saved.live),
-            live_logged: i64::from(saved.live),
+            live,
+            live_logged: live,
             end: saved.end,
             erase_count: saved.erase_count,
             state: saved.state,
@@ -275,6 +277,10 @@ impl Table {
             }
         }
         None
+    }
+
+    pub(crate) fn is_free(&self, id: u32) -> bool {
+        self.entries.get(id as usize).is_some_and(|entry| entry.state == SegmentState::Free)
     }
 
     pub(crate) fn entry(&self, id: SegmentId) -> Option<&Entry> {

@@ -5,7 +5,7 @@ use pumice_base::checksum::crc32c_seeded;
 use pumice_flash::Geometry;
 
 use super::blocks::{BlockState, Role};
-use crate::layout::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::layout::{COUNT_MAX, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 /// Newest version of checkpoints that this build reads, and the one it writes for drives whose pages have checksums; 2 for
 /// those of before. In version 1 they lay on the blocks that were kept when the drive was formatted; a build that knows no
@@ -129,7 +129,8 @@ impl PartHeader {
         if version > CHECKPOINT_VERSION {
             return Err(version);
         }
-        Ok(Self::peek(bytes).map(|header| (header, &bytes[PART_HEADER_BYTES..])))
+        let was_counted = |header: &Self| header.generation <= COUNT_MAX && header.sequence <= COUNT_MAX;
+        Ok(Self::peek(bytes).filter(was_counted).map(|header| (header, &bytes[PART_HEADER_BYTES..])))
     }
 
     /// What a part's first bytes say, if they are one's; nothing of it is verified.

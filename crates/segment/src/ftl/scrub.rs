@@ -75,7 +75,7 @@ impl RawFlash {
             let number = self.scrub_stats().next_block;
             if number >= blocks {
                 let mut stats = self.0.scrub_stats();
-                (stats.next_block, stats.passes) = (0, stats.passes + 1);
+                (stats.next_block, stats.passes) = (0, stats.passes.saturating_add(1));
                 return Ok(());
             }
             self.scrub_block(number, options.refresh, &mut pace).await?;

@@ -2,7 +2,7 @@
 
 use pumice_base::checksum::crc32c_seeded;
 
-use crate::layout::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use crate::layout::{COUNT_MAX, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 /// Bytes of a tag.
 pub const TAG_BYTES: usize = 64;
@@ -98,6 +98,10 @@ impl BlockTag {
             1 => TagKind::Erased,
             _ => return TagDecoded::Nothing,
         };
+        let sequence = u64_at(bytes, 48);
+        if sequence > COUNT_MAX {
+            return TagDecoded::Nothing;
+        }
         let (mut drive_id, mut id) = ([0; 16], [0; 16]);
         drive_id.copy_from_slice(&bytes[16..32]);
         id.copy_from_slice(&bytes[32..48]);
@@ -105,7 +109,7 @@ impl BlockTag {
             kind,
             drive_id,
             id: u128::from_le_bytes(id),
-            sequence: u64_at(bytes, 48),
+            sequence,
             erases: u32_at(bytes, 56),
             end: match (version, u32_at(bytes, PAGE_SUM_AT)) {
                 (2, sum) => TagEnd::PageSum(sum),

@@ -2,7 +2,7 @@
 
 use pumice_base::checksum::crc32c_seeded;
 
-use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use super::{COUNT_MAX, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::{Addr, Stream};
 
 /// Bytes of a frame's header.
@@ -66,10 +66,14 @@ impl FrameHeader {
         if u32_at(bytes, 4) != crc(life, addr, bytes) || bytes[53] & !FLAG_MORE != 0 {
             return None;
         }
+        let (number, seq) = (u64_at(bytes, 16), u64_at(bytes, 24));
+        if number > COUNT_MAX || seq > COUNT_MAX {
+            return None;
+        }
         Some(Self {
             life,
-            number: u64_at(bytes, 16),
-            seq: u64_at(bytes, 24),
+            number,
+            seq,
             meta_stamp: u64_at(bytes, 32),
             bytes: u32_at(bytes, 40),
             count: u32_at(bytes, 44),

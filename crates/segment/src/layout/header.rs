@@ -2,7 +2,7 @@
 
 use pumice_base::checksum::crc32c_seeded;
 
-use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use super::{COUNT_MAX, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use crate::Stream;
 
 /// Bytes of a segment header; it has a page to itself.
@@ -71,6 +71,10 @@ impl SegmentHeader {
             return Decoded::Newer(version);
         }
         let Some(stream) = Stream::from_u8(page[10]) else { return Decoded::Nothing };
+        let counts = [40, 48, 56, 64].map(|at| u64_at(page, at));
+        if counts.into_iter().any(|count| count > COUNT_MAX) {
+            return Decoded::Nothing;
+        }
         let mut drive_id = [0; 16];
         drive_id.copy_from_slice(&page[16..32]);
         Decoded::Header(Self {

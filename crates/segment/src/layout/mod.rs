@@ -9,6 +9,10 @@ pub mod superblock;
 /// Newest version of the layouts in this crate that this build reads and the one it writes.
 pub const VERSION: u16 = 1;
 
+/// Sequence numbers, lives, numbers of frames and the like beyond this were never counted: no drive lives so long, and sums
+/// with them would not fit.
+pub const COUNT_MAX: u64 = 1 << 62;
+
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }

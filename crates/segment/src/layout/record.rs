@@ -2,7 +2,7 @@
 
 use pumice_base::checksum::{Crc32c, crc32c, crc32c_seeded};
 
-use super::{put_u32, u32_at, u64_at};
+use super::{COUNT_MAX, put_u32, u32_at, u64_at};
 use crate::Addr;
 
 /// Bytes of a record's header.
@@ -118,6 +118,9 @@ pub fn parse(bytes: &[u8], life: u64, addr: Addr) -> Result<Parsed, &'static str
     let crc = head_crc(life, addr, &bytes[4..12], payload_crc(seq, &[&bytes[payload_at..total]]));
     if crc != u32_at(bytes, 0) {
         return Err("checksum mismatch");
+    }
+    if seq.is_some_and(|seq| seq > COUNT_MAX) {
+        return Err("a sequence number that was never given out");
     }
     Ok(Parsed { kind: bytes[8], seq, payload_at, total })
 }

@@ -8,6 +8,7 @@ mod common;
 mod company;
 mod faults;
 mod first_frames;
+mod forged;
 mod formats;
 mod ftl;
 mod ftl_durable;
