@@ -646,6 +646,8 @@ pub(crate) fn append(
     let (first_seq, last_seq, start_pump, wake_pump);
     {
         let mut commit = inner.commit();
+        // Under the lock once more: who closes writes out what is in here when nothing more comes.
+        inner.check_writable()?;
         first_seq = commit.next_seq;
         if commit.undurable_bytes > 0
             && commit.undurable_bytes + total > inner.options.undurable_max_bytes

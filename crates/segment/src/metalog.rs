@@ -37,6 +37,8 @@ pub(crate) struct MetaLog {
     state: Mutex<MetaState>,
     /// The newest record says that the drive was closed: another must be written before any data is.
     clean: AtomicBool,
+    /// The drive's last record has had its turn. Set and looked at by who holds the turn.
+    closed: AtomicBool,
     stamp: AtomicU64,
     /// Whether records tell from which commit frame on a recovery replays.
     keeps_marks: AtomicBool,
@@ -71,15 +73,25 @@ impl MetaState {
 pub(crate) struct Write {
     pub edit: Option<MetaEdit>,
     pub replay_from: Option<u64>,
-    pub clean: bool,
+    /// The drive's last record, and whether it says that a next opening need not look for more.
+    pub closes: Option<Closing>,
     pub snapshot: bool,
     /// The superblock is written elsewhere, too.
     pub renew_superblock: bool,
 }
 
+/// How a drive is closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// The client's state covers everything.
+    Clean,
+    /// There is something to be replayed.
+    WithLog,
+}
+
 impl Write {
     pub(crate) fn internal() -> Self {
-        Self { edit: None, replay_from: None, clean: false, snapshot: false, renew_superblock: false }
+        Self { edit: None, replay_from: None, closes: None, snapshot: false, renew_superblock: false }
     }
 }
 
@@ -88,7 +100,7 @@ impl MetaLog {
         let stamp = AtomicU64::new(state.stamp());
         let keeps_marks = AtomicBool::new(state.replay_frame.is_some());
         let (writer, clean) = (Semaphore::new(1), AtomicBool::new(clean));
-        Self { writer, state: Mutex::new(state), clean, stamp, keeps_marks }
+        Self { writer, state: Mutex::new(state), clean, closed: AtomicBool::new(false), stamp, keeps_marks }
     }
 
     /// From now on records tell from which commit frame on a recovery replays; it is this one now.
@@ -140,9 +152,17 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     if let Some(reason) = inner.failed() {
         return Err(HeapError::ReadOnly(reason));
     }
+    // Asked under the turn: of those that wait for it (a record that was kicked off, a client's) some stand behind the closing
+    // one. What they wrote would take its word back, under the eyes of whoever opens the drive next. A pause does not tell: records
+    // are written in one, at the end of a replay and before the closing one. Nor is it given back when the closing record fails.
+    if inner.meta.closed.load(Ordering::Acquire) {
+        return Err(HeapError::ReadOnly("closed".into()));
+    }
+    inner.meta.closed.store(what.closes.is_some(), Ordering::Release);
     if what.renew_superblock {
         home::renew(inner).await?;
     }
+    let is_clean = what.closes == Some(Closing::Clean);
     let half_bytes = half_bytes(&inner.superblock);
     let page = inner.page_bytes();
     let (mut tries, mut was_full, mut has_place) = (TRIES, false, true);
@@ -184,7 +204,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
         }
         let record = MetaRecord {
             kind: if snapshot { MetaKind::Snapshot } else { MetaKind::Edit },
-            clean: what.clean,
+            clean: is_clean,
             generation: next.generation,
             index: next.next_index,
             replay_from: next.replay_from,
@@ -230,7 +250,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                     inner.commit().forget_marks(frame);
                 }
                 *inner.meta.state() = next;
-                inner.meta.clean.store(what.clean, Ordering::Release);
+                inner.meta.clean.store(is_clean, Ordering::Release);
                 let counters = &inner.counters;
                 counters.meta_records.fetch_add(1, Ordering::Relaxed);
                 counters.meta_bytes.fetch_add(len, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::commit::{Commit, Flying, Sealed};
 use crate::inner::Inner;
 use crate::layout::meta::SegmentState;
-use crate::metalog::NO_SPACE_RETRY;
+use crate::metalog::{Closing, NO_SPACE_RETRY};
 use crate::{CommitFailed, Durability, HeapError, Stream, metalog};
 
 /// How long records may wait for company when nobody waits for them.
@@ -389,6 +389,7 @@ pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
             && matches!(entry.state, SegmentState::Open | SegmentState::Sealed)
             && entry.last_seq > replay_from
     };
-    let clean = !inner.table().entries().any(|(_, entry)| is_beyond(entry));
-    metalog::write_meta(inner, metalog::Write { clean, ..metalog::Write::internal() }).await
+    let needs_log = inner.table().entries().any(|(_, entry)| is_beyond(entry));
+    let closing = if needs_log { Closing::WithLog } else { Closing::Clean };
+    metalog::write_meta(inner, metalog::Write { closes: Some(closing), ..metalog::Write::internal() }).await
 }
