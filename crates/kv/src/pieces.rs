@@ -231,6 +231,10 @@ impl Inner {
         if newest.is_some_and(|newest| newest != seq) || self.is_retired(slice, key) {
             return None;
         }
-        Some(self.write_locked(batch, AppendClass::System, |_| 0, &mut guards))
+        let written = self.write_locked(batch, AppendClass::System, |_| 0, &mut guards);
+        drop(guards);
+        // Memtables have grown, perhaps while nobody else writes.
+        self.take_back_lent();
+        Some(written)
     }
 }

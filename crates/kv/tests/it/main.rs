@@ -15,6 +15,7 @@ mod hot_rows;
 mod kept_pieces;
 mod kept_rows;
 mod large;
+mod lent_to_rows;
 mod long_keys;
 mod long_reads;
 mod long_scans;
