@@ -326,7 +326,6 @@ impl Scan {
                     Err(error) => (self.ended, self.failed) = (true, Some(error)),
                 }
             }
-            self.start_reads();
             // A read begins when it is polled.
             must_poll = true;
         }
@@ -336,6 +335,9 @@ impl Scan {
         let soon = (self.reads_ahead * 2).min(READS_AHEAD_SOON);
         self.reads_ahead = soon.max(self.ahead_from.min(READS_AHEAD_MAX));
         if must_poll || !self.ahead.front().is_some_and(Ahead::is_ready) {
+            // Here, and not where it was planned: a caller that gave up meanwhile has left more than half of what may be ahead, and
+            // nobody else would read it.
+            self.start_reads();
             self.poll_reads().await;
         }
         let Some(Ahead { key, bytes, state: State::Ready(entry) }) = self.ahead.pop_front() else {

@@ -9,6 +9,7 @@ mod expiring;
 mod failed_drive;
 mod formats;
 mod gaps;
+mod given_up_reads;
 mod held_values;
 mod hints;
 mod hot_rows;
