@@ -583,6 +583,8 @@ impl Commit {
         }
         let at = (ptr.addr.offset() - forming.start.offset()) as usize;
         let bytes = forming.buf.get(at..at + ptr.len as usize)?;
+        // A pointer from flash may be anything.
+        record::peek_total(bytes).filter(|&total| total == bytes.len())?;
         let payload = bytes.get(record::peek_payload_at(bytes)..)?;
         Some(Record { kind: bytes[8], payload: Bytes::copy_from_slice(payload) })
     }

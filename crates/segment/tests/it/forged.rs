@@ -321,3 +321,20 @@ fn frames_and_headers_that_count_too_far_do_not_end_an_opening() {
         }
     });
 }
+
+/// A pointer comes from flash, too, and may lead into the frame that forms in memory.
+#[test]
+fn a_pointer_that_cannot_be_finds_nothing_in_memory() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("directory");
+        let heap = crate::common::formatted(&file(dir.path(), DRIVE_BYTES).await).await;
+        let written = append(&heap, 1, &[7; 500]).expect("append");
+        let ptr = written.ptrs[0];
+        assert!(heap.peek(ptr).is_some(), "it forms");
+        for len in 0..600 {
+            let forged = pumice_segment::RecordPtr { len, ..ptr };
+            assert_eq!(heap.peek(forged).is_some(), len == ptr.len, "{len} B");
+        }
+        heap.wait_durable(written.first_seq).await.expect("durable");
+    });
+}
