@@ -12,10 +12,14 @@ use pumice_segment::{Addr, RecordPtr};
 
 use crate::codec::{Cursor, put_varint};
 use crate::entry::{Body, KeyEntry};
+use crate::types::KEY_BYTES_MAX;
 
 /// Entries from one restart point to the next.
 const RESTART_EVERY: u32 = 16;
 const HEAD_BYTES: usize = 12;
+/// Keys of a block in full, at most. Of one of 4 KiB they come to 3 MiB and its last key; who forges one may let each share all of
+/// the one before, which would be as much as the square of its length.
+const KEYS_BYTES_MAX: usize = 16 << 20;
 
 const BODY_MASK: u8 = 0b11;
 const BODY_TOMBSTONE: u8 = 0;
@@ -258,8 +262,13 @@ impl Block {
                 let segment = u32::try_from(cursor.varint()?).ok()?;
                 let offset = u32::try_from(cursor.varint()?).ok()?;
                 let len = u32::try_from(cursor.varint()?).ok()?;
+                let value_len = cursor.varint()?;
+                // Places are added up, and so are lengths of values, before anything is read there.
+                if offset.checked_add(len).is_none() || (!large && value_len > u64::from(len)) {
+                    return None;
+                }
                 let addr = Addr(u64::from(segment) << 32 | u64::from(offset));
-                (Body::Record(RecordPtr { addr, len }), cursor.varint()?)
+                (Body::Record(RecordPtr { addr, len }), value_len)
             }
             _ => return None,
         };
@@ -378,6 +387,9 @@ impl Block {
             let len = cursor.count().ok_or(Malformed)?;
             let rest = cursor.take(len).ok_or(Malformed)?;
             let start = keys.len();
+            if shared + rest.len() > KEY_BYTES_MAX || start > KEYS_BYTES_MAX {
+                return Err(Malformed);
+            }
             keys.extend_from_within(last.start..last.start + shared);
             keys.extend_from_slice(rest);
             if !is_first && keys[last.clone()] >= keys[start..] {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_segment::layout::COUNT_MAX;
 use pumice_segment::{Addr, RecordPtr};
 
 use crate::codec::{Cursor, put_varint};
@@ -155,6 +156,67 @@ impl Manifest {
     /// An empty state of `slices` slices.
     pub fn new(slices: usize) -> Self {
         Self { versions: vec![Arc::default(); slices], ..Self::default() }
+    }
+
+    /// Applies what flash holds. That it verifies says that it was written like that, not that it can be: what would break an
+    /// invariant, or cannot be counted on from, is refused.
+    ///
+    /// # Errors
+    /// Says what cannot be.
+    pub fn load(&mut self, changes: &[Change]) -> Result<(), String> {
+        for change in changes {
+            self.check(change)
+                .and_then(|()| self.apply(std::slice::from_ref(change), &HashMap::default()))?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, change: &Change) -> Result<(), String> {
+        let version = |slice: SliceId| {
+            let version = self.versions.get(usize::from(slice.0));
+            version.ok_or_else(|| format!("there is no slice {}", slice.0))
+        };
+        let was_counted = |what: &str, number: u64| match number {
+            0..=COUNT_MAX => Ok(()),
+            _ => Err(format!("{what} {number} was never given out")),
+        };
+        match change {
+            Change::Add(order, meta) => {
+                was_counted("run", *order)?;
+                was_counted("sequence number", meta.max_seq)?;
+                if !meta.is_plausible() {
+                    return Err(format!(
+                        "table {} of {} entries, {} of them tombstones, has its head of {} B at {} of {} B",
+                        meta.id, meta.entries, meta.tombstones, meta.head_len, meta.head_at, meta.ptr.len
+                    ));
+                }
+                version(meta.slice)?
+                    .has_place(*order, meta)
+                    .map_err(|other| format!("tables {other} and {} of run {order} overlap", meta.id))
+            }
+            Change::Trim(slice, id, key) => match version(*slice)?.meta(*id) {
+                Some(meta) if !(&meta.min_key..=&meta.max_key).contains(&key) => {
+                    Err(format!("table {id} is trimmed to what it does not hold"))
+                }
+                _ => Ok(()),
+            },
+            Change::Move(slice, id, ptr) => match version(*slice)?.meta(*id) {
+                Some(meta) if !(TableMeta { ptr: *ptr, ..meta.clone() }).is_plausible() => {
+                    Err(format!("table {id} is moved to where it does not fit"))
+                }
+                _ => Ok(()),
+            },
+            Change::Tally(space, value) => {
+                was_counted(&format!("tally of space {space}"), value.unsigned_abs())
+            }
+            Change::Retire(slice, _, seq) => {
+                version(*slice)?;
+                was_counted("sequence number", *seq)
+            }
+            Change::Retired(slice, _) => version(*slice).map(|_| ()),
+            Change::Checkpoint(seq) => was_counted("checkpoint", *seq),
+            Change::Drop(..) => Ok(()),
+        }
     }
 
     /// Applies changes. `heads` holds what is in memory already of the tables that come.

@@ -51,6 +51,8 @@ pub struct RunReader {
     is_long: bool,
     piece_bytes: u32,
     entries: std::vec::IntoIter<(Bytes, KeyEntry)>,
+    /// The last key of the blocks before, of the current table.
+    last_key: Option<Bytes>,
     /// The next key is the first of its table that counts.
     is_first: bool,
     /// A table was opened, and no key of it was met yet.
@@ -106,6 +108,7 @@ impl RunReader {
             is_long,
             piece_bytes,
             entries: Vec::new().into_iter(),
+            last_key: None,
             is_first: false,
             is_opened: false,
             key: None,
@@ -194,7 +197,7 @@ impl RunReader {
                 let first = first_block(table, &head);
                 self.entry_bytes = u64::from(table.meta.ptr.len) / table.meta.entries.max(1);
                 self.current = self.opening.take().map(|table| (table, head, first));
-                self.is_opened = true;
+                (self.is_opened, self.last_key) = (true, None);
                 (self.bytes, self.bytes_at) = (Bytes::new(), 0);
                 continue;
             };
@@ -231,6 +234,15 @@ impl RunReader {
                 verified.entries().map_err(|_| damaged(table, "a block's entries do not parse"))?;
             if entries.first().is_some_and(|(key, _)| *key < table.meta.min_key) {
                 entries.retain(|(key, _)| *key >= table.meta.min_key);
+            }
+            // Blocks verify one by one. What is built of them asserts that keys rise, over tables, too.
+            if let Some((last, _)) = entries.last() {
+                let first = &entries[0].0;
+                if self.last_key.as_ref().is_some_and(|before| before >= first) || *last > table.meta.max_key
+                {
+                    return Err(damaged(table, "its keys are out of order"));
+                }
+                self.last_key = Some(last.clone());
             }
             self.entries = entries.into_iter();
             *block += 1;

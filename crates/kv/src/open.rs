@@ -11,6 +11,7 @@ use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_flash::Device;
 use pumice_reactor::sync::{Notify, Semaphore};
+use pumice_segment::layout::COUNT_MAX;
 use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed};
 
 use crate::cache::TableCache;
@@ -100,7 +101,9 @@ impl Store {
         let mut manifest = Manifest::new(usize::from(slices));
         for record in &opened.client_state {
             let changes = manifest::decode(record).map_err(OpenError::Manifest)?;
-            manifest.apply(&changes, &HashMap::default()).map_err(OpenError::Manifest)?;
+            manifest
+                .load(&changes)
+                .map_err(|what| OpenError::Manifest(format!("{what}; restore the drive from a copy")))?;
         }
         let checkpoint = manifest.checkpoint;
         let segment_bytes = heap.segment_bytes() as usize;
@@ -234,7 +237,11 @@ impl Inner {
         if record.kind == record::TALLY {
             let (space, delta) =
                 record::decode_tally(payload).ok_or_else(|| bad(None, "a tally does not parse"))?;
-            *lock(&self.tallies).entry(space).or_insert(0) += delta;
+            let mut tallies = lock(&self.tallies);
+            let tally = tallies.entry(space).or_insert(0);
+            let sum = tally.checked_add(delta).filter(|sum| sum.unsigned_abs() <= COUNT_MAX);
+            *tally = sum.ok_or_else(|| bad(None, "a tally counts further than anybody could"))?;
+            drop(tallies);
             self.heap.mark_dead(record.ptr);
             return Ok(());
         }

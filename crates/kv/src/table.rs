@@ -25,6 +25,8 @@ pub const TABLE_BYTES: usize = 2 * 1024 * 1024;
 pub const FOOTER_BYTES: usize = 64;
 /// What a table may exceed its size by: the block that crosses the line.
 const ROOM_BYTES: usize = 16 << 10;
+/// No table's entries point at more: sums over all tables of a drive still fit.
+const RECORD_BYTES_MAX: u64 = 1 << 44;
 const MAGIC: [u8; 8] = *b"PUMKVTAB";
 const VERSION: u32 = 1;
 
@@ -102,6 +104,18 @@ impl TableMeta {
             head_at: u32::try_from(number()?).ok()?,
             head_len: u32::try_from(number()?).ok()?,
         })
+    }
+}
+
+impl TableMeta {
+    /// Whether a table may be like that: its parts lie in its record, and it can hold so much.
+    pub fn is_plausible(&self) -> bool {
+        let bytes = u64::from(self.ptr.len);
+        self.min_key <= self.max_key
+            && u64::from(self.head_at) + u64::from(self.head_len) <= bytes
+            && self.entries <= bytes
+            && self.tombstones <= self.entries
+            && self.record_bytes <= RECORD_BYTES_MAX
     }
 }
 

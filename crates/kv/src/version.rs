@@ -91,6 +91,19 @@ impl Run {
         self.tables.get(at).filter(|table| table.meta.min_key.as_ref() <= key)
     }
 
+    /// Where a table belongs; the one that it would overlap if there is no place for it.
+    fn place_of(&self, meta: &TableMeta) -> Result<usize, u64> {
+        let place = self.tables.partition_point(|other| other.meta.min_key < meta.min_key);
+        let before = place.checked_sub(1).map(|at| &self.tables[at].meta);
+        if let Some(before) = before.filter(|before| before.max_key >= meta.min_key) {
+            return Err(before.id);
+        }
+        match self.tables.get(place).filter(|next| meta.max_key >= next.meta.min_key) {
+            Some(next) => Err(next.meta.id),
+            None => Ok(place),
+        }
+    }
+
     /// Bytes of its tables.
     pub fn bytes(&self) -> u64 {
         self.tables.iter().map(|table| u64::from(table.meta.ptr.len)).sum()
@@ -126,20 +139,21 @@ impl Version {
         if self.runs.get(at).is_none_or(|run| run.order != order) {
             self.runs.insert(at, Run::new(order, Vec::new()));
         }
-        let tables = self.runs[at].tables_mut();
-        let place = tables.partition_point(|other| other.meta.min_key < table.meta.min_key);
-        assert!(
-            place == 0 || tables[place - 1].meta.max_key < table.meta.min_key,
-            "tables {} and {} of run {order} overlap",
-            tables[place - 1].meta.id,
-            table.meta.id
-        );
-        assert!(
-            tables.get(place).is_none_or(|next| table.meta.max_key < next.meta.min_key),
-            "table {} of run {order} overlaps its successor",
-            table.meta.id
-        );
-        tables.insert(place, table);
+        let place = self.runs[at]
+            .place_of(&table.meta)
+            .unwrap_or_else(|other| panic!("tables {other} and {} of run {order} overlap", table.meta.id));
+        self.runs[at].tables_mut().insert(place, table);
+    }
+
+    /// Whether a table could be put into a run; the one that it would overlap if not.
+    pub fn has_place(&self, order: RunOrder, meta: &TableMeta) -> Result<(), u64> {
+        let run = self.runs.iter().find(|run| run.order == order);
+        run.map_or(Ok(()), |run| run.place_of(meta).map(|_| ()))
+    }
+
+    /// What is known of a table.
+    pub fn meta(&self, id: u64) -> Option<&TableMeta> {
+        self.locate(id).map(|(run, at)| &self.runs[run].tables[at].meta)
     }
 
     /// Takes a table out; `None` when it is not there.

@@ -6,7 +6,7 @@ use pumice_kv::block::Block;
 use pumice_kv::bounds::{Before, Behind};
 use pumice_kv::entry::{Body, KeyEntry};
 use pumice_kv::filter::filter_hash;
-use pumice_kv::manifest::{self, Change};
+use pumice_kv::manifest::{self, Change, Manifest};
 use pumice_kv::record::{self, PieceName};
 use pumice_kv::table::{self, Head, TableBuilder, TableMeta};
 use pumice_kv::{KEY_BYTES_MAX, SliceId};
@@ -68,7 +68,10 @@ pub fn manifest_seeds() -> Vec<Vec<u8>> {
     let snapshot = [
         Change::Checkpoint(1000),
         Change::Add(5, meta(1)),
-        Change::Add(5, meta(2)),
+        Change::Add(
+            5,
+            TableMeta { min_key: Bytes::from_static(b"zoo"), max_key: Bytes::from_static(b"zz"), ..meta(2) },
+        ),
         Change::Tally(1, 1 << 33),
         Change::Retire(SliceId(2), key.clone(), 900),
     ];
@@ -84,11 +87,19 @@ pub fn manifest_seeds() -> Vec<Vec<u8>> {
     [&snapshot[..], &edit[..]].iter().map(|changes| manifest::encode(changes).to_vec()).collect()
 }
 
-/// Decodes; what decodes is written one way. (Applying changes asserts that tables of a run do not overlap: a record that
-/// verifies and breaks that was written by a broken engine, not by a broken drive.)
+/// Decodes; what decodes is written one way, and is refused or loads, change by change, into a state that can be written and
+/// loaded again.
 pub fn manifest(input: &[u8]) {
     let Ok(changes) = manifest::decode(input) else { return };
     assert_eq!(manifest::decode(&manifest::encode(&changes)).as_ref(), Ok(&changes), "it is written one way");
+    let mut state = Manifest::new(3);
+    for change in &changes {
+        let _ = state.load(std::slice::from_ref(change));
+    }
+    let snapshot = state.snapshot();
+    let mut again = Manifest::new(3);
+    again.load(&snapshot).expect("what was loaded is no worse when it is written again");
+    assert_eq!(again.snapshot(), snapshot, "a snapshot makes the state anew");
 }
 
 const TABLE_ID: u64 = 77;

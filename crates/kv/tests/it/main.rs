@@ -7,6 +7,7 @@ mod common;
 mod dead_pieces;
 mod expiring;
 mod failed_drive;
+mod forged;
 mod formats;
 mod gaps;
 mod given_up_reads;
