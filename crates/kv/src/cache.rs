@@ -1,6 +1,6 @@
 //! Key tables in memory: heads (filter and block index) first, blocks in what is left of the budget.
 //!
-//! Heads live in their tables and are swept clock-wise when they exceed three quarters of the budget; blocks lie
+//! Heads live in their tables and are swept (`heads.rs`) when they exceed three quarters of the budget; blocks lie
 //! in one cache per slice, whose capacity is what the heads leave. Where heads do not fit, a head of tens of KiB is read for most
 //! look-ups, and hundreds of these may be under way: heads being read have a part of the budget, too, and nobody keeps one while
 //! it waits for a block. What all tables together do not need is the row caches':
@@ -8,7 +8,7 @@
 //! memtables do not need for now, see [`crate::lending`].
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::filter::filter_hash;
 use crate::flights::Flights;
+use crate::heads::HeadSweep;
 use crate::lending::LENDING_STEP_BYTES;
 use crate::store::Inner;
 use crate::table::{BLOCK_BYTES, Head, TableMeta};
@@ -48,8 +49,6 @@ const SHRINK_BYTES: u64 = 1 << 20;
 
 /// Heads being read have this part of the budget.
 const HEADS_UNDER_WAY_PART: u64 = 8;
-/// So much of their share is free after a sweep: otherwise each head that is read would need another.
-const HEADS_SWEPT_PART: u64 = 8;
 
 type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
 
@@ -79,8 +78,7 @@ pub struct TableCache {
     /// Bytes of heads that may be read at a time.
     heads_under_way: Semaphore,
     heads_under_way_max: u64,
-    /// How many tables sweeps went over.
-    swept: AtomicUsize,
+    heads: HeadSweep,
     /// Bytes of all tables, as of the last sweep.
     table_bytes: AtomicU64,
     blocks: Box<[Mutex<Blocks>]>,
@@ -103,7 +101,7 @@ impl TableCache {
             head_bytes: AtomicU64::new(0),
             heads_under_way: Semaphore::new(budget / HEADS_UNDER_WAY_PART),
             heads_under_way_max: budget / HEADS_UNDER_WAY_PART,
-            swept: AtomicUsize::new(0),
+            heads: HeadSweep::new(budget / 4 * 3),
             table_bytes: AtomicU64::new(0),
             blocks: blocks.collect(),
             head_reads: Flights::default(),
@@ -131,23 +129,6 @@ impl TableCache {
     /// Memory of blocks, in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.blocks.iter().map(|blocks| lock(blocks).weight()).sum()
-    }
-
-    /// Lets go of heads that were not asked for since a sweep last came by, from where it ended on, until their `bytes` are no
-    /// more than `most`. Answers how many are left.
-    fn let_go_of_heads(&self, versions: &[Arc<Version>], mut bytes: u64, most: u64) -> u64 {
-        let tables: Vec<_> = versions.iter().flat_map(|version| version.tables()).collect();
-        // Twice around: whoever was asked for is spared once.
-        for _ in 0..2 * tables.len() {
-            if bytes <= most {
-                break;
-            }
-            let table = &tables[self.swept.fetch_add(1, Ordering::Relaxed) % tables.len()];
-            if !table.used.swap(false, Ordering::Relaxed) {
-                bytes -= lock(&table.head).take().map_or(0, |head| head.bytes() as u64);
-            }
-        }
-        bytes
     }
 
     fn get(&self, slice: SliceId, table: u64, offset: u32) -> Option<Block> {
@@ -195,20 +176,16 @@ impl Inner {
     /// when tables come or go, and when heads were loaded.
     pub fn sweep_heads(&self) {
         let cache = &self.cache;
-        let most = cache.budget / 4 * 3;
         let versions: Vec<Arc<Version>> =
             self.slices.iter().map(|slice| lock(slice).version.clone()).collect();
-        let (mut bytes, mut table_bytes, mut bounds_bytes) = (0, 0, 0);
+        let (mut table_bytes, mut bounds_bytes) = (0, 0);
         for table in versions.iter().flat_map(|version| version.tables()) {
-            bytes += lock(&table.head).as_ref().map_or(0, |head| head.bytes() as u64);
             table_bytes += u64::from(table.meta.ptr.len);
             bounds_bytes += (table.meta.min_key.len() + table.meta.max_key.len()) as u64;
         }
         self.metadata_room.set_bounds(bounds_bytes);
         cache.table_bytes.store(table_bytes, Ordering::Relaxed);
-        if bytes > most {
-            bytes = cache.let_go_of_heads(&versions, bytes, most - most / HEADS_SWEPT_PART);
-        }
+        let bytes = cache.heads.sweep(&versions);
         cache.head_bytes.store(bytes, Ordering::Relaxed);
         let tables = cache.needed();
         self.fit_row_caches();
@@ -319,7 +296,7 @@ impl Inner {
         *lock(&table.head) = Some(head.clone());
         table.used.store(true, Ordering::Relaxed);
         let bytes = self.cache.head_bytes.fetch_add(head.bytes() as u64, Ordering::Relaxed);
-        if bytes > self.cache.budget / 4 * 3 {
+        if bytes > self.cache.heads.most() {
             self.sweep_heads();
         }
         Ok(head)

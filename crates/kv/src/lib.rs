@@ -33,6 +33,7 @@ pub mod filter;
 mod flights;
 mod flush;
 pub mod gaps;
+mod heads;
 mod kept_pieces;
 mod large;
 mod large_reader;

@@ -120,7 +120,7 @@ impl TableMeta {
 }
 
 /// The block index: for each block a key at or above its last and below the next block's first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Index {
     keys: Vec<u8>,
     key_ends: Vec<u32>,
@@ -195,8 +195,9 @@ impl Index {
 }
 
 /// A table's filter and block index, verified.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Head {
+    /// Empty: it was let go.
     filter: Bytes,
     /// The block index.
     pub index: Index,
@@ -218,7 +219,17 @@ impl Head {
 
     /// Whether the table may hold a key with this filter hash.
     pub fn may_contain(&self, hash: u64) -> bool {
-        filter::may_contain(&self.filter, hash)
+        !self.has_filter() || filter::may_contain(&self.filter, hash)
+    }
+
+    /// Whether its filter is in memory.
+    pub fn has_filter(&self) -> bool {
+        !self.filter.is_empty()
+    }
+
+    /// Lets go of the filter: from here on the table may hold any key.
+    pub fn drop_filter(&mut self) {
+        self.filter = Bytes::new();
     }
 
     /// Memory it holds, in bytes.

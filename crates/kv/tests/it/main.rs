@@ -11,7 +11,7 @@ mod forged;
 mod formats;
 mod gaps;
 mod given_up_reads;
-mod heads_under_way;
+mod heads;
 mod held_values;
 mod hints;
 mod hot_rows;

@@ -1,0 +1,134 @@
+//! Heads of key tables where not all of them fit into memory.
+
+use std::rc::Rc;
+
+use crate::common::*;
+use pumice_flash::{Device, DeviceSpec};
+use pumice_kv::{Batch, SliceId, Store, StoreOptions};
+use pumice_reactor::sim::{HostOptions, World};
+use pumice_reactor::{spawn, yield_now};
+
+const MEMORY: u64 = 24 << 20;
+/// What key tables have of it, heads of that, and heads that are being read.
+const TABLES: u64 = 8 << 20;
+const HEADS: u64 = TABLES / 4 * 3;
+const UNDER_WAY: u64 = TABLES / 8;
+const SLICES: u64 = 3;
+/// Look-ups, which come to every table.
+const ASKED: u64 = 3_000;
+
+fn key(n: u64) -> Vec<u8> {
+    format!("key:{n:010}").into_bytes()
+}
+
+fn options() -> StoreOptions {
+    StoreOptions { memory_bytes: MEMORY, ..StoreOptions::default() }
+}
+
+/// A drive with so many keys, whose values lie in key tables. Keys are even numbers.
+async fn drive_of(keys: u64) -> Device {
+    let spec: DeviceSpec = "/drive".parse().expect("spec");
+    let device = Device::create(&spec, 1 << 30).await.expect("file");
+    drop(formatted(&device).await);
+    let store = open_with(&device, options()).await.store;
+    let mut batch = Batch::new();
+    for n in 0..keys {
+        batch.put(slice_of(2 * n), &key(2 * n), 0, 0, &[n as u8; 8]);
+        if n % 300 == 299 {
+            write(&store, &batch).await;
+            batch.clear();
+        }
+        if n % 30_000 == 29_999 {
+            store.wait_durable(store.last_seq()).await.expect("durable");
+        }
+    }
+    store.close().await.expect("close");
+    device
+}
+
+fn slice_of(n: u64) -> SliceId {
+    SliceId((n / 2 % SLICES) as u16)
+}
+
+/// Of the keys that are looked up: all over the drive, and over its slices.
+fn asked(at: u64, keys: u64) -> u64 {
+    2 * (at * (keys / ASKED) + at % SLICES)
+}
+
+/// Looks up keys of all tables.
+async fn get_everywhere(store: &Store, keys: u64) {
+    for at in 0..ASKED {
+        let n = asked(at, keys);
+        let entry = store.get(slice_of(n), &key(n)).await.expect("get").expect("there");
+        assert_eq!(entry.value[..], [(n / 2) as u8; 8]);
+        assert!(store.get(slice_of(n), &key(n + 1)).await.expect("get").is_none());
+    }
+}
+
+fn in_a_world<F: Future<Output = ()> + 'static>(test: F) {
+    let world = World::new(8);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}
+
+/// Most look-ups read one of tens of KiB where heads do not fit, and hundreds may be under way.
+#[test]
+fn those_being_read_are_bounded() {
+    const KEYS: u64 = 1_200_000;
+    in_a_world(async {
+        let device = drive_of(KEYS).await;
+        let store = open_with(&device, options()).await.store;
+        get_everywhere(&store, KEYS).await;
+        let stats = store.stats();
+        let head_bytes = stats.head_bytes / stats.tables;
+        assert!(
+            stats.head_bytes > UNDER_WAY + UNDER_WAY / 2,
+            "{} tables with heads of {head_bytes} B",
+            stats.tables
+        );
+        drop(store);
+
+        let store = Rc::new(open_with(&device, options()).await.store);
+        let readers: Vec<_> = (0..ASKED)
+            .map(|at| {
+                let (store, n) = (store.clone(), asked(at, KEYS));
+                spawn(async move {
+                    store.get(slice_of(n), &key(n)).await.expect("get").expect("there");
+                })
+            })
+            .collect();
+        yield_now().await;
+        yield_now().await;
+        let begun = store.stats().counters.head_reads;
+        assert!(begun > 1, "heads are read side by side");
+        // In memory they take a little more than on flash.
+        assert!(
+            begun * head_bytes <= UNDER_WAY + UNDER_WAY / 4,
+            "{begun} heads of {head_bytes} B are being read"
+        );
+        for reader in readers {
+            reader.await.expect("reader");
+        }
+        assert!(store.stats().counters.head_reads > begun, "others had to wait");
+    });
+}
+
+#[test]
+fn filters_of_last_runs_go_before_heads() {
+    const KEYS: u64 = 4_500_000;
+    in_a_world(async {
+        let device = drive_of(KEYS).await;
+        let store = open_with(&device, options()).await.store;
+        get_everywhere(&store, KEYS).await;
+        let first = store.stats();
+        assert!(first.head_bytes <= HEADS, "{} B of heads", first.head_bytes);
+        get_everywhere(&store, KEYS).await;
+        let second = store.stats();
+        assert_eq!(second.counters.head_reads, first.counters.head_reads, "heads were read again");
+        let in_vain = second.counters.false_positives - first.counters.false_positives;
+        assert!(
+            in_vain > ASKED / 50,
+            "all filters fit, which shows nothing: {in_vain} blocks were read in vain"
+        );
+    });
+}
