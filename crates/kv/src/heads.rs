@@ -45,7 +45,7 @@ impl HeadSweep {
         if whole > self.most / 2 {
             return bytes;
         }
-        bytes - tables.iter().map(|table| drop_without_filter(table)).sum::<u64>()
+        bytes.saturating_sub(tables.iter().map(|table| drop_without_filter(table)).sum())
     }
 
     fn shrink(&self, versions: &[Arc<Version>], tables: &[&Arc<Table>], mut bytes: u64, most: u64) -> u64 {
@@ -55,7 +55,8 @@ impl HeadSweep {
             if bytes <= most {
                 return bytes;
             }
-            bytes -= drop_filter(last[self.next() % last.len()]);
+            // Others may have read heads since they were counted.
+            bytes = bytes.saturating_sub(drop_filter(last[self.next() % last.len()]));
         }
         for _ in 0..2 * tables.len() {
             if bytes <= most {
@@ -63,7 +64,8 @@ impl HeadSweep {
             }
             let table = tables[self.next() % tables.len()];
             if !table.used.swap(false, Ordering::Relaxed) {
-                bytes -= lock(&table.head).take().map_or(0, |head| head.bytes() as u64);
+                let given_back = lock(&table.head).take().map_or(0, |head| head.bytes() as u64);
+                bytes = bytes.saturating_sub(given_back);
             }
         }
         bytes

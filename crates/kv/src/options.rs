@@ -74,7 +74,7 @@ pub const MEMORY_BYTES_MIN: u64 = 24 << 20;
 /// A process before it holds anything: its code, and what the runtime takes.
 const PROCESS_BYTES: u64 = 16 << 20;
 /// A core's registered memory, receive buffers, and what its allocator keeps.
-const CORE_BYTES: u64 = 12 << 20;
+const CORE_BYTES: u64 = 10 << 20;
 
 /// The stores' part of a process's memory, in bytes, when the process is to stay within `all` with so many cores
 /// (threads of the reactor) and stores. A quarter at least is others': clients' buffers, and what allocators round up. Where a store's least memory
