@@ -132,10 +132,10 @@ pub fn status_bytes(pid: &str, name: &str) -> u64 {
     line.and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Starts the measurement of this process's peak memory afresh.
-pub fn reset_peak_memory() {
+/// Starts the measurement of a process's peak memory afresh.
+pub fn reset_peak_memory(pid: &str) {
     // Best effort: without it the peak is that of the whole life, which errs on the strict side.
-    let _ = fs::write("/proc/self/clear_refs", "5");
+    let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
 /// Bytes that the files under `dir` occupy on the disk (holes do not count).

@@ -145,7 +145,7 @@ pub struct Meter<'a> {
 impl<'a> Meter<'a> {
     /// Starts measuring `phase`.
     pub fn start(spec: &'a WorkerSpec, phase: &PhaseSpec) -> Meter<'a> {
-        usage::reset_peak_memory();
+        usage::reset_peak_memory("self");
         let result = PhaseResult { name: phase.name.clone(), ..PhaseResult::default() };
         let (before, device_before) = (Usage::now(&spec.dir), DeviceTime::now(&spec.dir));
         Meter { spec, started: Instant::now(), before, done_before: 0, device_before, result }

@@ -3,6 +3,7 @@
 pub mod contender;
 mod five;
 mod index;
+mod memory;
 mod network;
 mod network_cold;
 mod network_large;
@@ -74,6 +75,7 @@ pub const SUITES: &[Suite] = &[
         about: "flash reads per GET, index bytes per key, memory within budget",
         run: index::run,
     },
+    Suite { name: "memory", about: "the most memory that the server takes, by phase", run: memory::run },
     Suite { name: "network", about: "operations over the network against redis-server", run: network::run },
     Suite {
         name: "reply-floor",
