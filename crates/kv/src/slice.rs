@@ -28,9 +28,10 @@ pub fn key_hash(key: &[u8]) -> u64 {
 #[derive(Clone)]
 pub struct RowWeight;
 
-/// Memory of a cached row besides its bytes: the slab entry, the key's and the value's own allocations, its part of what is
-/// remembered of refused keys.
-const ROW_OVERHEAD_BYTES: u64 = 220;
+/// Memory of a cached row besides its bytes: its entry in the cache's slab and half of one for what is remembered of an evicted row
+/// (112 B each; the slab doubles, so a third of it is not in use on average), its place in the hash table, what the value's own allocation
+/// takes, its part of what is remembered of refused keys.
+const ROW_OVERHEAD_BYTES: u64 = 280;
 
 impl Weighter<RowKey, Entry> for RowWeight {
     fn weight(&self, key: &RowKey, row: &Entry) -> u64 {
@@ -51,7 +52,7 @@ const FOUND_PER_KEPT: u64 = 4;
 const GAPS_MAX: usize = 256;
 
 /// A row's key. A short one lies in the row: its look-up misses the processor's cache once less.
-type RowKey = SmallVec<[u8; 40]>;
+type RowKey = SmallVec<[u8; 24]>;
 
 /// Hot rows with their values.
 pub type RowCache = Cache<RowKey, Entry, RowWeight, FixedState>;
