@@ -77,7 +77,6 @@ pub struct TableCache {
     head_bytes: AtomicU64,
     /// Bytes of heads that may be read at a time.
     heads_under_way: Semaphore,
-    heads_under_way_max: u64,
     heads: HeadSweep,
     /// Bytes of all tables, as of the last sweep.
     table_bytes: AtomicU64,
@@ -100,7 +99,6 @@ impl TableCache {
             budget,
             head_bytes: AtomicU64::new(0),
             heads_under_way: Semaphore::new(budget / HEADS_UNDER_WAY_PART),
-            heads_under_way_max: budget / HEADS_UNDER_WAY_PART,
             heads: HeadSweep::new(budget / 4 * 3),
             table_bytes: AtomicU64::new(0),
             blocks: blocks.collect(),
@@ -283,7 +281,7 @@ impl Inner {
 
     async fn read_head(&self, table: &Table) -> Result<Arc<Head>, StoreError> {
         let meta = &table.meta;
-        let bytes = u64::from(meta.head_len).min(self.cache.heads_under_way_max);
+        let bytes = u64::from(meta.head_len).min(self.cache.budget / HEADS_UNDER_WAY_PART);
         let _permit = self.cache.heads_under_way.acquire(bytes).await;
         if let Some(head) = table.head() {
             return Ok(head);

@@ -105,9 +105,7 @@ impl TableMeta {
             head_len: u32::try_from(number()?).ok()?,
         })
     }
-}
 
-impl TableMeta {
     /// Whether a table may be like that: its parts lie in its record, and it can hold so much.
     pub fn is_plausible(&self) -> bool {
         let bytes = u64::from(self.ptr.len);

@@ -34,7 +34,11 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("key_block_hits", "Key blocks found in memory", c.block_hits),
             ("key_block_reads", "Reads of key blocks from flash, several at a time in a scan", c.block_reads),
             ("key_head_reads", "Filters and block indexes read from flash", c.head_reads),
-            ("filter_false_positives", "Key tables asked in vain", c.false_positives),
+            (
+                "filter_false_positives",
+                "Key tables asked in vain, those whose filter is not in memory among them",
+                c.false_positives,
+            ),
             ("records_written", "Records written by users", c.writes),
             ("user_bytes_written", "Bytes of users' records", c.user_bytes),
             ("flushes", "Checkpoints", c.flushes),
