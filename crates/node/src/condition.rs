@@ -58,8 +58,9 @@ pub struct DriveCondition {
 /// What users of one drive met.
 #[derive(Default)]
 pub(crate) struct Met {
-    /// What cleaning could win at most when a write was refused last, in bytes.
-    available_when_full: Mutex<Option<u64>>,
+    /// Bytes alive when a write was refused last. Not those that could be won: background work borrows from the reserve and gives
+    /// back, which is nobody's room.
+    live_when_full: Mutex<Option<u64>>,
     damaged: Mutex<HashSet<RecordPtr>>,
 }
 
@@ -81,15 +82,15 @@ impl Met {
 
     pub(crate) fn refused(&self, error: &pumice_kv::WriteError) {
         if let pumice_kv::WriteError::Full(space) = error {
-            *lock(&self.available_when_full) = Some(space.available());
+            *lock(&self.live_when_full) = Some(space.live);
         }
     }
 
-    /// Whether nothing has come free that the write which was refused last might have taken.
+    /// Whether less has died since a write was refused last than has cleaning try again.
     fn is_full(&self, store: &Store) -> bool {
-        let mut refused = lock(&self.available_when_full);
+        let mut refused = lock(&self.live_when_full);
         let Some(then) = *refused else { return false };
-        let is_full = store.heap().space().available() < then + u64::from(store.heap().segment_bytes());
+        let is_full = store.heap().space().live + u64::from(store.heap().segment_bytes()) > then;
         if !is_full {
             *refused = None;
         }
