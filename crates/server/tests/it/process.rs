@@ -300,12 +300,16 @@ fn of_two_first_starts_at_once_one_serves_and_its_drive_stays() {
     }
 }
 
+/// For a port that is free for a moment: at 127.0.0.1 it may go to whoever asks for any, other tests' servers or the same one for
+/// its first address.
+const ANY_PORT_OF_NOBODY_ELSE: &str = "127.0.0.2:0";
+
 #[test]
 #[allow(clippy::disallowed_methods)] // what is in the way goes while the server starts
 fn an_address_that_a_dying_server_still_holds_is_waited_for_and_a_living_one_s_is_refused() {
     for option in ["--redis", "--http"] {
         let dir = tempfile::tempdir().unwrap();
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = std::net::TcpListener::bind(ANY_PORT_OF_NOBODY_ELSE).unwrap();
         let addr = taken.local_addr().unwrap().to_string();
         let refused = Server::try_start(dir.path(), &[option, &addr]).err().expect("it is taken");
         let says = format!("pumice: {option} {addr}: ");
@@ -336,7 +340,7 @@ fn an_address_that_a_dying_server_still_holds_is_waited_for_and_a_living_one_s_i
 #[test]
 fn a_server_that_was_killed_can_be_started_again_at_once_on_the_same_port() {
     let dir = tempfile::tempdir().unwrap();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = std::net::TcpListener::bind(ANY_PORT_OF_NOBODY_ELSE).unwrap();
     let addr = free.local_addr().unwrap().to_string();
     drop(free);
     for _ in 0..10 {
