@@ -283,7 +283,7 @@ pub async fn a_send_to_a_closed_peer_fails(place: Place) {
     failed.await.expect("the send fails in the end");
 }
 
-/// More than a connection holds on its way.
+/// More than a connection holds on its way, until it has received much: from then on the kernel gives it more room.
 const MUCH_BYTES: usize = 6 << 20;
 
 /// A send that is awaited only when somebody says so.
@@ -342,6 +342,9 @@ pub async fn an_unawaited_send_wakes_nobody_unless_it_fails(place: Place) {
     receive(&mut client, MUCH_BYTES).await;
     long.end().await.unwrap();
 
+    // On a connection of its own: one that has received as much may hold all of it, and there is nothing to fail.
+    let client = Stream::connect(&addr).await.unwrap();
+    let (_receiver, sender) = listener.accept().await.unwrap().0.split();
     let long = Unawaited::begin(&sender, MUCH_BYTES);
     sleep(Duration::from_millis(20)).await;
     drop(client);
