@@ -59,6 +59,7 @@ mod refused;
 mod relocate;
 mod rescue;
 pub mod retired;
+pub mod rows;
 mod scan;
 mod scan_blocks;
 mod shadow;

@@ -28,21 +28,13 @@ impl Store {
     pub fn peek_with<R>(&self, slice: SliceId, key: &[u8], look: impl FnOnce(EntryView<'_>) -> R) -> Peek<R> {
         let inner = &*self.inner;
         let mut state = inner.slice(slice);
-        if !state.rows.is_empty()
-            && let Some(row) = state.rows.get(key)
-        {
-            if row.large.is_some() {
-                return Peek::NeedsFlash(Hint::default());
-            }
-            inner.counters.row_hits.add(1);
-            return Peek::Found(look(EntryView {
-                tag: row.tag,
-                expire_ms: row.expire_ms,
-                seq: row.seq,
-                value: ValueView::Shared(&row.value),
-            }));
-        }
         let (hash, epoch) = (key_hash(key), state.epoch);
+        if !state.rows.is_empty()
+            && let Some(row) = state.rows.get(hash, key)
+        {
+            inner.counters.row_hits.add(1);
+            return Peek::Found(look(row));
+        }
         let mut look = Some(look);
         let mut answer = InMemtables::Silent;
         for memtable in std::iter::once(&state.active).chain(&state.sealed) {
@@ -90,27 +82,18 @@ impl Store {
 
     /// The key's newest version, if memory knows it.
     pub fn peek(&self, slice: SliceId, key: &[u8]) -> Peek<Entry> {
-        self.peek_with(slice, key, |found| Entry {
-            tag: found.tag,
-            expire_ms: found.expire_ms,
-            seq: found.seq,
-            value: match found.value {
-                ValueView::Inline(value) => Bytes::copy_from_slice(value),
-                ValueView::Shared(value) => value.clone(),
-            },
-            large: None,
-        })
+        self.peek_with(slice, key, |found| found.to_entry())
     }
 
     /// [`Store::peek`] without the value.
     pub fn peek_meta(&self, slice: SliceId, key: &[u8]) -> Peek<Meta> {
         let inner = &*self.inner;
-        let state = inner.slice(slice);
-        if let Some(row) = state.rows.get(key) {
-            let value_len = row.value_len();
-            return Peek::Found(Meta { tag: row.tag, expire_ms: row.expire_ms, value_len, seq: row.seq });
+        let mut state = inner.slice(slice);
+        let hash = key_hash(key);
+        if let Some(row) = state.rows.get(hash, key) {
+            return Peek::Found(row.meta());
         }
-        let found = state.in_memtables(key_hash(key), key);
+        let found = state.in_memtables(hash, key);
         let version = state.version.clone();
         drop(state);
         let found = match found {

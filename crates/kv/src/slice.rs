@@ -7,15 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use pumice_base::hash::FixedState;
 use pumice_base::sync::lock;
-use quick_cache::Weighter;
-use quick_cache::unsync::Cache;
-use smallvec::SmallVec;
 use std::hash::BuildHasher;
 
 use crate::entry::KeyEntry;
 use crate::gaps::Gaps;
 use crate::memtable::{Memtable, NewBody, NewVersion, Replaced};
 use crate::refused::Refused;
+use crate::rows::RowCache;
 use crate::types::{Entry, Seq};
 use crate::version::Version;
 
@@ -24,38 +22,12 @@ pub fn key_hash(key: &[u8]) -> u64 {
     FixedState::default().hash_one(key)
 }
 
-/// Weighs rows: what they hold and what holding them costs.
-#[derive(Clone)]
-pub struct RowWeight;
-
-/// Memory of a cached row besides its bytes: its entry in the cache's slab and half of one for what is remembered of an evicted row
-/// (112 B each; the slab doubles, so a third of it is not in use on average), its place in the hash table, what the value's own allocation
-/// takes, its part of what is remembered of refused keys.
-const ROW_OVERHEAD_BYTES: u64 = 280;
-
-impl Weighter<RowKey, Entry> for RowWeight {
-    fn weight(&self, key: &RowKey, row: &Entry) -> u64 {
-        weight_of(key, row)
-    }
-}
-
-fn weight_of(key: &[u8], row: &Entry) -> u64 {
-    let pieces = row.large.as_ref().map_or(0, |large| large.piece_count() * 16);
-    (key.len() + row.value.len() + pieces) as u64 + ROW_OVERHEAD_BYTES
-}
-
 /// Of so many look-ups that key tables or the log's tail answered from memory one puts its row into the cache: a hot key is soon
 /// there, and what comes once pays a quarter.
 const FOUND_PER_KEPT: u64 = 4;
 
 /// Gaps that a slice remembers.
 const GAPS_MAX: usize = 256;
-
-/// A row's key. A short one lies in the row: its look-up misses the processor's cache once less.
-type RowKey = SmallVec<[u8; 24]>;
-
-/// Hot rows with their values.
-pub type RowCache = Cache<RowKey, Entry, RowWeight, FixedState>;
 
 /// A memtable that may be shared with snapshots and with its flush.
 pub type SharedMemtable = Arc<Mutex<Memtable>>;
@@ -85,18 +57,11 @@ pub struct Slice {
 impl Slice {
     /// An empty slice whose row cache holds `row_bytes`.
     pub fn new(row_bytes: u64) -> Self {
-        let rows = Cache::with(
-            (row_bytes / 512).max(16) as usize,
-            row_bytes,
-            RowWeight,
-            FixedState::default(),
-            Default::default(),
-        );
         Self {
             active: Arc::default(),
             sealed: Vec::new(),
             version: Arc::default(),
-            rows,
+            rows: RowCache::new(row_bytes),
             epoch: 0,
             gaps: Gaps::new(GAPS_MAX),
             puts: 0,
@@ -120,9 +85,10 @@ impl Slice {
     /// Inserts a version into the active memtable and takes the row out of the cache. Answers what went, and by
     /// how many bytes the memtable grew.
     pub fn insert(&mut self, key: &[u8], new: &NewVersion<'_>, newest_snapshot: Seq) -> (Replaced, usize) {
+        let hash = key_hash(key);
         let mut active = lock(&self.active);
         let before = active.bytes();
-        let replaced = active.insert(key_hash(key), key, new, newest_snapshot);
+        let replaced = active.insert(hash, key, new, newest_snapshot);
         let grown = active.bytes() - before;
         drop(active);
         if !matches!(new.body, NewBody::Tombstone) {
@@ -132,7 +98,7 @@ impl Slice {
             }
         }
         if !self.rows.is_empty() {
-            self.rows.remove(key);
+            self.rows.remove(hash, key);
         }
         (replaced, grown)
     }
@@ -145,17 +111,16 @@ impl Slice {
 
     /// Whether a row that flash answered is to be cached: while there is room each is, then those asked for again before long.
     pub fn keeps_read(&mut self, key: &[u8], row: &Entry) -> bool {
-        let has_room = self.rows.weight() + weight_of(key, row) <= self.rows.capacity();
-        has_room || self.refused.take_or_put(key_hash(key), self.rows.len())
+        self.rows.has_room_for(key, &row.value) || self.refused.take_or_put(key_hash(key), self.rows.len())
     }
 
     /// Caches a row that was read while the slice was in `epoch`, unless the key was written since. Its value holds no
     /// memory but its own.
-    pub fn fill(&mut self, epoch: u64, key: &[u8], entry: Entry) {
+    pub fn fill(&mut self, epoch: u64, key: &[u8], entry: &Entry) {
         let hash = key_hash(key);
         if self.epoch != epoch || self.seq_in_memtables(hash, key).is_some_and(|seq| seq > entry.seq) {
             return;
         }
-        self.rows.insert(key.into(), entry);
+        self.rows.insert(hash, key, entry);
     }
 }

@@ -459,12 +459,13 @@ impl Inner {
         let mut last_stale = None;
         loop {
             let (epoch, found, version) = {
-                let state = self.slice(slice);
-                if let Some(row) = state.rows.get(key) {
+                let mut state = self.slice(slice);
+                let hash = key_hash(key);
+                if let Some(row) = state.rows.get(hash, key) {
                     self.counters.row_hits.add(1);
-                    return Ok(Some(row.clone()));
+                    return Ok(Some(row.to_entry()));
                 }
-                (state.epoch, state.in_memtables(key_hash(key), key), state.version.clone())
+                (state.epoch, state.in_memtables(hash, key), state.version.clone())
             };
             let found = match found {
                 Some(entry) => Some(entry),
@@ -503,14 +504,14 @@ impl Inner {
         own_value(found, entry);
         let mut slice = self.slice(slice);
         if slice.keeps_read(key, entry) {
-            slice.fill(epoch, key, entry.clone());
+            slice.fill(epoch, key, entry);
         }
     }
 
     /// Caches what is known of a key as it was in `epoch`.
     pub fn keep_row(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
         own_value(found, entry);
-        self.slice(slice).fill(epoch, key, entry.clone());
+        self.slice(slice).fill(epoch, key, entry);
     }
 
     async fn read_value(&self, slice: SliceId, key: &[u8], ptr: RecordPtr) -> Result<Bytes, StoreError> {

@@ -64,6 +64,26 @@ pub struct EntryView<'a> {
     pub value: ValueView<'a>,
 }
 
+impl EntryView<'_> {
+    /// The entry, with a copy of its value if that lies among others.
+    pub fn to_entry(&self) -> Entry {
+        let value = match self.value {
+            ValueView::Inline(value) => Bytes::copy_from_slice(value),
+            ValueView::Shared(value) => value.clone(),
+        };
+        Entry { tag: self.tag, expire_ms: self.expire_ms, seq: self.seq, value, large: None }
+    }
+
+    /// Without the value.
+    pub fn meta(&self) -> Meta {
+        let value_len = match self.value {
+            ValueView::Inline(value) => value.len(),
+            ValueView::Shared(value) => value.len(),
+        };
+        Meta { tag: self.tag, expire_ms: self.expire_ms, value_len: value_len as u64, seq: self.seq }
+    }
+}
+
 /// A value in memory.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueView<'a> {

@@ -33,6 +33,7 @@ mod read_errors;
 mod refused_early;
 mod retiring;
 mod retiring_many;
+mod rows;
 mod set_aside;
 mod shared_reads;
 mod short_scans;
