@@ -10,6 +10,9 @@ pub fn shared_len(a: &[u8], b: &[u8]) -> usize {
     words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
 }
 
+/// Bytes of a code.
+pub const CODE_BYTES: usize = size_of::<u64>();
+
 /// The eight bytes of `key` behind its first `shared`, as a number. Of two keys that share these, the one with the lower code is
 /// lower; equal codes say nothing.
 #[inline]
@@ -47,13 +50,19 @@ impl Fences {
         Self { shared: shared.into(), codes: keys.map(|key| code(key, shared.len())).collect() }
     }
 
+    /// What all keys begin with, or the first of it.
+    pub fn shared(&self) -> &[u8] {
+        &self.shared
+    }
+
     /// Memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.shared.len() + self.codes.len() * 8
     }
 
-    /// How many of the keys are below `wanted`; `key` tells them.
-    pub fn below<'a>(&self, wanted: &[u8], key: impl Fn(usize) -> &'a [u8]) -> usize {
+    /// How many of the keys are below `wanted`. `is_below` tells it of a key, by its number and its code, where the code is that of
+    /// `wanted`.
+    pub fn below(&self, wanted: &[u8], is_below: impl Fn(usize, u64) -> bool) -> usize {
         if !wanted.starts_with(&self.shared) {
             return if *wanted < *self.shared { 0 } else { self.codes.len() };
         }
@@ -65,7 +74,7 @@ impl Fences {
             let (mut low, mut high) = (at, at + same);
             while low < high {
                 let middle = low + (high - low) / 2;
-                if key(middle) < wanted { low = middle + 1 } else { high = middle }
+                if is_below(middle, code) { low = middle + 1 } else { high = middle }
             }
             at = low;
         }

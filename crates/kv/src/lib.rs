@@ -34,6 +34,7 @@ mod flights;
 mod flush;
 pub mod gaps;
 mod heads;
+pub mod index;
 mod kept_pieces;
 mod large;
 mod large_reader;

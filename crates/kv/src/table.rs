@@ -12,9 +12,9 @@ use crate::block::BlockBuilder;
 use crate::bounds::{Before, Behind, lower, separator, upper};
 use crate::chunked::Chunked;
 use crate::codec::{Cursor, put_varint};
-use crate::codes::Fences;
 use crate::entry::{Body, KeyEntry};
 use crate::filter;
+use crate::index::{Index, IndexBuilder};
 use crate::types::{KEY_BYTES_MAX, Seq, SliceId};
 
 /// Bytes of a block before it is closed; the entry that crosses the line still goes in.
@@ -117,81 +117,6 @@ impl TableMeta {
     }
 }
 
-/// The block index: for each block a key at or above its last and below the next block's first.
-#[derive(Clone, Debug, Default)]
-pub struct Index {
-    keys: Vec<u8>,
-    key_ends: Vec<u32>,
-    places: Vec<(u32, u32)>,
-    /// Of the keys, in an index to look things up in.
-    fences: Fences,
-}
-
-impl Index {
-    fn push(&mut self, separator: &[u8], place: (u32, u32)) {
-        self.keys.extend_from_slice(separator);
-        self.key_ends.push(self.keys.len() as u32);
-        self.places.push(place);
-    }
-
-    fn key(&self, block: usize) -> &[u8] {
-        let start = if block == 0 { 0 } else { self.key_ends[block - 1] as usize };
-        &self.keys[start..self.key_ends[block] as usize]
-    }
-
-    /// Blocks in the table.
-    pub fn blocks(&self) -> usize {
-        self.places.len()
-    }
-
-    /// The block that holds `key` if any does.
-    pub fn block_of(&self, key: &[u8]) -> Option<usize> {
-        let block = self.fences.below(key, |block| self.key(block));
-        (block < self.blocks()).then_some(block)
-    }
-
-    /// Offset and length of block `block` in the table's payload.
-    pub fn place(&self, block: usize) -> (u32, u32) {
-        self.places[block]
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.blocks() as u64);
-        for block in 0..self.blocks() {
-            put_varint(out, self.key(block).len() as u64);
-            out.extend_from_slice(self.key(block));
-            put_varint(out, u64::from(self.places[block].1));
-        }
-    }
-
-    fn decode(bytes: &[u8], blocks_end: u32) -> Option<Self> {
-        let mut cursor = Cursor::new(bytes, 0);
-        let count = cursor.count()?;
-        let mut index = Self::default();
-        let mut offset = 0u32;
-        for _ in 0..count {
-            let len = cursor.count()?;
-            let key = cursor.take(len)?;
-            let block_len = u32::try_from(cursor.varint()?).ok()?;
-            if index.blocks() > 0 && key < index.key(index.blocks() - 1) {
-                return None;
-            }
-            index.push(key, (offset, block_len));
-            offset = offset.checked_add(block_len)?;
-        }
-        index.keys.shrink_to_fit();
-        index.key_ends.shrink_to_fit();
-        index.places.shrink_to_fit();
-        index.fences = Fences::of((0..index.blocks()).map(|block| index.key(block)));
-        (offset == blocks_end && cursor.left() == 0).then_some(index)
-    }
-
-    fn bytes(&self) -> usize {
-        let lists = self.keys.capacity() + self.key_ends.capacity() * 4 + self.places.capacity() * 8;
-        lists + self.fences.bytes()
-    }
-}
-
 /// A table's filter and block index, verified.
 #[derive(Clone, Debug)]
 pub struct Head {
@@ -245,13 +170,13 @@ pub struct TableBuilder {
     meta: TableMeta,
     out: Vec<u8>,
     block: BlockBuilder,
-    index: Index,
+    index: IndexBuilder,
     hashes: Chunked<u64>,
     filter_bits_per_key: usize,
     first_key: Bytes,
     last_key: Vec<u8>,
-    /// The last block's place, whose separator awaits the next key.
-    pending: Option<(u32, u32)>,
+    /// The last block's length, whose separator awaits the next key.
+    pending: Option<u32>,
 }
 
 impl TableBuilder {
@@ -276,7 +201,7 @@ impl TableBuilder {
             // Growing by halves would touch as much memory again. What is not written to costs nothing.
             out: Vec::with_capacity(bytes + ROOM_BYTES),
             block: BlockBuilder::default(),
-            index: Index::default(),
+            index: IndexBuilder::default(),
             hashes: Chunked::default(),
             filter_bits_per_key,
             first_key: Bytes::new(),
@@ -287,9 +212,7 @@ impl TableBuilder {
 
     /// Bytes of the payload if it were finished now, give or take a block.
     pub fn payload_bytes(&self) -> usize {
-        let head = self.hashes.len() * self.filter_bits_per_key / 8
-            + self.index.keys.len()
-            + 4 * self.index.blocks();
+        let head = self.hashes.len() * self.filter_bits_per_key / 8 + self.index.encoded_bytes();
         self.out.len() + self.block.bytes() + head + FOOTER_BYTES
     }
 
@@ -303,8 +226,8 @@ impl TableBuilder {
         if self.meta.entries == 0 {
             self.first_key = Bytes::copy_from_slice(key);
         }
-        if let Some(place) = self.pending.take() {
-            self.index.push(separator(&self.last_key, key), place);
+        if let Some(len) = self.pending.take() {
+            self.index.push(separator(&self.last_key, key), len);
         }
         self.block.add(key, entry);
         self.hashes.push(filter::filter_hash(key));
@@ -322,7 +245,7 @@ impl TableBuilder {
             meta.record_bytes += u64::from(ptr.len);
         }
         if self.block.bytes() >= BLOCK_BYTES {
-            self.pending = Some(self.block.finish(meta.id, &mut self.out));
+            self.pending = Some(self.block.finish(meta.id, &mut self.out).1);
         }
     }
 
@@ -332,10 +255,10 @@ impl TableBuilder {
         self.meta.min_key = lower(&self.first_key, before);
         self.meta.max_key = upper(&self.last_key, behind);
         if self.block.count() > 0 {
-            self.pending = Some(self.block.finish(self.meta.id, &mut self.out));
+            self.pending = Some(self.block.finish(self.meta.id, &mut self.out).1);
         }
-        if let Some(place) = self.pending.take() {
-            self.index.push(&self.meta.max_key, place);
+        if let Some(len) = self.pending.take() {
+            self.index.push(&self.meta.max_key, len);
         }
         let meta = &mut self.meta;
         meta.head_at = self.out.len() as u32;

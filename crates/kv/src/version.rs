@@ -87,7 +87,7 @@ impl Run {
     pub fn find(&self, key: &[u8]) -> Option<&Arc<Table>> {
         let max_key = |at: usize| self.tables[at].meta.max_key.as_ref();
         let fences = self.fences.get_or_init(|| Fences::of((0..self.tables.len()).map(max_key)));
-        let at = fences.below(key, max_key);
+        let at = fences.below(key, |at, _| max_key(at) < key);
         self.tables.get(at).filter(|table| table.meta.min_key.as_ref() <= key)
     }
 

@@ -3,6 +3,7 @@
 use pumice_base::rng::Rng;
 use pumice_kv::Direction;
 use pumice_kv::codes::{Fences, code, shared_len};
+use pumice_kv::index::{Index, IndexBuilder};
 use pumice_kv::queue::SourceQueue;
 
 /// A key that shares more or less with others, ends anywhere, and holds zeros, which codes are filled up with.
@@ -99,8 +100,61 @@ fn fences_find_what_a_search_of_the_keys_finds() {
         wanted.extend(keys.iter().cloned());
         wanted.extend(wanted.clone().into_iter().map(|key| [&shared[..], &key].concat()));
         for wanted in wanted {
-            let below = fences.below(&wanted, |at| &keys[at]);
+            let below = fences.below(&wanted, |at, told| {
+                assert_eq!(told, code(&keys[at], fences.shared().len()), "seed {seed}: the code of key {at}");
+                keys[at] < wanted
+            });
             assert_eq!(below, keys.partition_point(|key| *key < wanted), "seed {seed}: {wanted:?}");
+        }
+    }
+}
+
+#[test]
+fn an_index_finds_the_block_that_a_search_of_its_keys_finds() {
+    for seed in 0..600 {
+        let mut rng = Rng::from_seed(seed);
+        let mut keys: Vec<Vec<u8>> = (0..rng.below(40)).map(|_| some_key(&mut rng)).collect();
+        let shared = [vec![], b"tenant:0000:".to_vec(), vec![b'x'; 3000]][seed as usize % 3].clone();
+        keys.iter_mut().for_each(|key| drop(key.splice(0..0, shared.iter().copied())));
+        if seed % 2 == 0 {
+            // None has more behind what all share than its number.
+            keys.iter_mut().for_each(|key| key.truncate(shared.len().min(1024) + rng.below(9) as usize));
+        }
+        keys.sort_unstable();
+        let (mut builder, mut bytes) = (IndexBuilder::default(), Vec::new());
+        let lens: Vec<u32> = keys.iter().map(|_| rng.below(5000) as u32).collect();
+        keys.iter().zip(&lens).for_each(|(key, len)| builder.push(key, *len));
+        builder.encode(&mut bytes);
+        let end = lens.iter().sum();
+        let index = Index::decode(&bytes, end).expect("it is one");
+        assert!(
+            Index::decode(&bytes, end + 1).is_none()
+                && Index::decode(&bytes[..bytes.len() - 1], end).is_none()
+        );
+        assert_eq!(index.blocks(), keys.len());
+        let mut offset = 0;
+        for (block, len) in lens.iter().enumerate() {
+            assert_eq!(index.place(block), (offset, *len), "seed {seed}, block {block}");
+            offset += len;
+        }
+        let mut wanted: Vec<Vec<u8>> = (0..200).map(|_| some_key(&mut rng)).collect();
+        wanted.extend(keys.iter().cloned());
+        // Longer than a key by zeros, which its number does not tell from the key.
+        wanted.extend(keys.iter().map(|key| [&key[..], &[0; 3][..rng.below(4) as usize]].concat()));
+        wanted.extend(
+            keys.iter().map(|key| key[..key.len() - rng.below(9).min(key.len() as u64) as usize].to_vec()),
+        );
+        wanted.extend(wanted.clone().into_iter().map(|key| [&shared[..], &key].concat()));
+        for wanted in wanted {
+            let below = keys.partition_point(|key| *key < wanted);
+            assert_eq!(
+                index.block_of(&wanted),
+                (below < keys.len()).then_some(below),
+                "seed {seed}: {wanted:?}"
+            );
+        }
+        if seed % 2 == 0 {
+            assert!(index.bytes() <= 13 * keys.len() + 4 + shared.len().min(1024) + 40, "seed {seed}");
         }
     }
 }
