@@ -2,8 +2,8 @@
 //!
 //! Heads live in their tables and are swept (`heads.rs`) when they exceed three quarters of the budget; blocks lie
 //! in one cache per slice, whose capacity is what the heads leave. Where heads do not fit, a head of tens of KiB is read for most
-//! look-ups, and hundreds of these may be under way: heads being read have a part of the budget, too, and nobody keeps one while
-//! it waits for a block. What all tables together do not need is the row caches':
+//! look-ups, and hundreds of these may be under way: heads being read have a part of the budget, too, blocks being read have as much,
+//! and nobody keeps a head while it waits for a block. What all tables together do not need is the row caches':
 //! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle. So is what
 //! memtables do not need for now, see [`crate::lending`].
 
@@ -47,8 +47,8 @@ const NEEDED_MIN_BYTES: u64 = 4 << 20;
 /// Rows given up under a slice's lock at a time.
 const SHRINK_BYTES: u64 = 1 << 20;
 
-/// Heads being read have this part of the budget.
-const HEADS_UNDER_WAY_PART: u64 = 8;
+/// Heads being read have this part of the budget, and blocks being read as much.
+const UNDER_WAY_PART: u64 = 8;
 
 type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
 
@@ -77,6 +77,8 @@ pub struct TableCache {
     head_bytes: AtomicU64,
     /// Bytes of heads that may be read at a time.
     heads_under_way: Semaphore,
+    /// The same of blocks.
+    blocks_under_way: Semaphore,
     heads: HeadSweep,
     /// Bytes of all tables, as of the last sweep.
     table_bytes: AtomicU64,
@@ -98,7 +100,8 @@ impl TableCache {
         Self {
             budget,
             head_bytes: AtomicU64::new(0),
-            heads_under_way: Semaphore::new(budget / HEADS_UNDER_WAY_PART),
+            heads_under_way: Semaphore::new(budget / UNDER_WAY_PART),
+            blocks_under_way: Semaphore::new(budget / UNDER_WAY_PART),
             heads: HeadSweep::new(budget / 4 * 3),
             table_bytes: AtomicU64::new(0),
             blocks: blocks.collect(),
@@ -281,7 +284,7 @@ impl Inner {
 
     async fn read_head(&self, table: &Table) -> Result<Arc<Head>, StoreError> {
         let meta = &table.meta;
-        let bytes = u64::from(meta.head_len).min(self.cache.budget / HEADS_UNDER_WAY_PART);
+        let bytes = u64::from(meta.head_len).min(self.cache.budget / UNDER_WAY_PART);
         let _permit = self.cache.heads_under_way.acquire(bytes).await;
         if let Some(head) = table.head() {
             return Ok(head);
@@ -318,6 +321,8 @@ impl Inner {
         }
         let BlockPlace { offset, len, .. } = place;
         let read = async {
+            let bytes = u64::from(len).min(self.cache.budget / UNDER_WAY_PART);
+            let _permit = self.cache.blocks_under_way.acquire(bytes).await;
             // A copy of its own: the buffer that was read into is larger, and pooled.
             let block = self.read_block(table, offset, len, |bytes| Bytes::copy_from_slice(&bytes)).await?;
             self.cache.insert(meta.slice, meta.id, offset, block.clone());
