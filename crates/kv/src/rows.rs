@@ -124,7 +124,7 @@ struct Place(u32);
 impl Place {
     const ALIGNMENT: usize = 8;
     const AT_BITS: u32 = (CHUNK_BYTES_MAX / Self::ALIGNMENT).ilog2();
-    /// So many chunks of a queue can be told apart.
+    /// So many chunks of a queue can be told apart. It has half as many at most, and for a moment a few more.
     const CHUNKS: u32 = 1 << (31 - Self::AT_BITS);
 
     fn new(age: Age, chunk: u64, at: usize) -> Self {
@@ -434,7 +434,7 @@ impl RowCache {
 
     /// Which queue is too long, if one is.
     fn too_long(&self) -> Option<Age> {
-        let is_full = |queue: &Queue| queue.chunks.len() >= Place::CHUNKS as usize;
+        let is_full = |queue: &Queue| queue.chunks.len() >= Place::CHUNKS as usize / 2;
         if is_full(&self.young) || is_full(&self.main) {
             return Some(if is_full(&self.young) { Age::Young } else { Age::Main });
         }

@@ -47,8 +47,7 @@ pub struct Config {
     /// Size of each of these. Measured with pipelined SETs of 8 KiB: 64 KiB takes two thirds of the CPU of 16 KiB, larger ones
     /// win nothing.
     pub receive_buffer_bytes: u32,
-    /// Of file buffers larger than what is cut from regions (1 MiB) a core keeps one for the next need, up to this size. With 0, for who
-    /// has little memory, regions beside the registered one lie in small pages, too.
+    /// Of file buffers larger than what is cut from regions (1 MiB) a core keeps one for the next need, up to this size.
     pub kept_buffer_bytes: usize,
     /// Kernel features to do without, as if they were missing.
     pub without: Without,

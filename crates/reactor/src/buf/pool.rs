@@ -153,11 +153,9 @@ impl Pool {
         heap_piece(pages * ALIGNMENT_BYTES)
     }
 
-    /// A simulation's buffers meet no device, and where memory is short a huge page would be there for the few that are in use of it: small
-    /// pages do, and only what was used of them costs.
+    /// A simulation's buffers meet no device: small pages do, and only what is used of them costs.
     fn new_mapping(&self) -> io::Result<Mapping> {
-        let is_frugal = self.zero || self.kept_large_bytes_max == 0;
-        if is_frugal { Mapping::new(HUGE_PAGE_BYTES) } else { Mapping::huge(HUGE_PAGE_BYTES) }
+        if self.zero { Mapping::new(HUGE_PAGE_BYTES) } else { Mapping::huge(HUGE_PAGE_BYTES) }
     }
 
     fn take_large(&self, bytes: usize) -> Piece {
