@@ -69,7 +69,7 @@ pub struct StoreOptions {
 }
 
 /// The least memory a store works in.
-pub const MEMORY_BYTES_MIN: u64 = 20 << 20;
+pub const MEMORY_BYTES_MIN: u64 = 18 << 20;
 
 /// A process before it holds anything: its code, and what the runtime takes.
 const PROCESS_BYTES: u64 = 16 << 20;

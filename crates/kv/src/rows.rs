@@ -30,8 +30,9 @@ const CHUNKS_MIN: u64 = 64;
 const YOUNG_PART: u64 = 10;
 /// A row takes this part of its cache at most.
 const ROW_PART_MAX: u64 = 4;
-/// Memory of a row besides its chunk: its place in the index, its part of what is remembered of refused keys.
-const ROW_OVERHEAD_BYTES: u64 = 24;
+/// Memory of a row besides its chunk: its place in the index (6 to 11 B), its part of what is remembered of refused keys (8 to 16 B) and
+/// of the list of holes.
+const ROW_OVERHEAD_BYTES: u64 = 40;
 /// The same of a value that lies apart: where its chunk has it, and what its allocation takes.
 const APART_OVERHEAD_BYTES: u64 = 160;
 /// Bytes of rows that are moved for one that comes, at most: a cache in which all are hot is not gone over in one go. It holds a little
