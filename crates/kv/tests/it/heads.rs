@@ -1,4 +1,4 @@
-//! Heads of key tables where not all of them fit into memory.
+//! Heads of key tables where not all of them fit into memory, and how much of tables is being read at a time.
 
 use std::rc::Rc;
 
@@ -69,6 +69,39 @@ fn in_a_world<F: Future<Output = ()> + 'static>(test: F) {
     let world = World::new(8);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}
+
+/// Where heads fit, hundreds of look-ups may each wait for a block.
+#[test]
+fn blocks_being_read_are_bounded() {
+    const KEYS: u64 = 900_000;
+    const BLOCK: u64 = 4096;
+    in_a_world(async {
+        let device = drive_of(KEYS).await;
+        let store = Rc::new(open_with(&device, options()).await.store);
+        get_everywhere(&store, KEYS).await;
+        let before = store.stats().counters;
+        let readers: Vec<_> = (0..ASKED)
+            .map(|at| {
+                // Rows of others are in memory; in key order several would be read at once.
+                let n = asked(at * 1_009 % ASKED, KEYS) + KEYS / ASKED / SLICES * SLICES;
+                let store = store.clone();
+                spawn(async move {
+                    store.get(slice_of(n), &key(n)).await.expect("get").expect("there");
+                })
+            })
+            .collect();
+        yield_now().await;
+        yield_now().await;
+        let begun = store.stats().counters.block_reads - before.block_reads;
+        assert!(begun > 1, "blocks are read side by side");
+        assert!(begun * BLOCK <= UNDER_WAY + UNDER_WAY / 8, "{begun} blocks are being read");
+        for reader in readers {
+            reader.await.expect("reader");
+        }
+        let blocks = store.stats().counters.block_reads - before.block_reads;
+        assert!(blocks * BLOCK > 2 * UNDER_WAY, "{blocks} blocks were read in all");
+    });
 }
 
 /// Most look-ups read one of tens of KiB where heads do not fit, and hundreds may be under way.

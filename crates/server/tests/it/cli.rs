@@ -33,7 +33,7 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
     check_exit(&run(&["serve", "--memory", "much"]), 2, "is not a size");
     check_exit(&run(&["serve", "--memory", "63MiB"]), 2, "at least 64MiB");
     let two = ["serve", "--memory", "64MiB", "--device", "a", "--device", "b"];
-    check_exit(&run(&two), 2, "at least 88MiB for 2 drives");
+    check_exit(&run(&two), 2, "at least 82MiB for 2 drives");
     check_exit(&run(&["serve", "--device", "emu:nothing"]), 2, "no preset");
     assert!(stdout(&run(&["completions", "bash"])).contains("_pumice"));
     let zsh = stdout(&run(&["completions", "zsh"]));
