@@ -158,3 +158,11 @@ fn an_index_finds_the_block_that_a_search_of_its_keys_finds() {
         }
     }
 }
+
+#[test]
+fn an_index_that_claims_more_blocks_than_it_has_bytes_for_is_refused() {
+    // The number as a varint, and no block behind it.
+    for claimed in [&[1][..], &[0xff, 0x7f], &[0xff, 0xff, 0xff, 0xff, 0x7f], &[0xff; 9]] {
+        assert!(Index::decode(claimed, 0).is_none(), "{claimed:?}");
+    }
+}
