@@ -479,7 +479,7 @@ impl Version {
     }
 }
 
-/// The index's hash of a row: rows remember 32 bits of theirs, and the index is built on those alone.
-fn spread(short: u32) -> u64 {
+/// An index's hash of a row: rows remember 32 bits of theirs, and the index is built on those alone.
+pub(crate) fn spread(short: u32) -> u64 {
     u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(short)
 }

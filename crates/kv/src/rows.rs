@@ -16,6 +16,7 @@ use bytes::Bytes;
 use hashbrown::HashTable;
 use pumice_base::hash::HashMap;
 
+use crate::memtable::spread;
 use crate::types::{Entry, EntryView, Seq, ValueView};
 
 /// Values from this length on lie in memory of their own: replies share them, where they copy shorter ones.
@@ -212,11 +213,6 @@ fn short(hash: u64) -> u32 {
     hash as u32
 }
 
-/// Of a short hash, one whose upper bits differ, too.
-fn spread(short: u32) -> u64 {
-    u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-}
-
 impl RowCache {
     /// An empty one that holds so many bytes.
     pub fn new(capacity: u64) -> Self {
@@ -294,8 +290,9 @@ impl RowCache {
         Some(EntryView { tag: head.tag, expire_ms: head.expire_ms, seq: head.seq, value })
     }
 
-    /// Takes the row of `key`, which has this hash, instead of the one that is there.
+    /// Takes the row of `key`, which has this hash, instead of the one that is there. Not of a large value: its pieces may move.
     pub fn insert(&mut self, hash: u64, key: &[u8], row: &Entry) {
+        assert!(row.large.is_none(), "a large value in the row cache");
         self.remove(hash, key);
         let weight = (HEAD_BYTES + key.len() + row.value.len()) as u64;
         if weight > self.capacity / ROW_PART_MAX {
