@@ -85,7 +85,7 @@ pub use large_reader::LargeReader;
 pub use large_writer::LargeWriter;
 pub use open::{Opened, Progress};
 pub use options::{MEMORY_BYTES_MIN, StoreFormat, StoreOptions, fitting_segment_bytes, memory_of_process};
-pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport};
+pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport, Turn};
 pub use scan::{Scan, SliceSet, Want};
 pub use snapshot::Snapshot;
 pub use stats::{CounterValues, StoreStats};

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_reactor::sync::{Notify, Semaphore};
-use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport};
+use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport, Turn};
 use smallvec::SmallVec;
 
 use crate::aside::Aside;
@@ -189,15 +189,29 @@ impl Store {
     /// [`WriteError::Busy`]: there is no room now, or others wait for it; use [`Store::write_ready`]. [`WriteError::Full`]: the drive
     /// has none for it.
     pub fn write(&self, batch: &Batch) -> Result<Seq, WriteError> {
+        self.write_in(batch, &mut Turn::default())
+    }
+
+    /// [`Store::write`] of who may be in the midst of its turn.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub fn write_in(&self, batch: &Batch, turn: &mut Turn) -> Result<Seq, WriteError> {
         if self.inner.wants_merges(batch) {
-            Err(WriteError::Busy)
-        } else if batch.only_frees() {
-            self.inner.write(batch, AppendClass::Delete)
-        } else if self.inner.heap.users_wait() {
-            Err(WriteError::Busy)
-        } else {
-            self.inner.write(batch, AppendClass::User)
+            return Err(WriteError::Busy);
         }
+        if batch.only_frees() {
+            return self.inner.write(batch, AppendClass::Delete);
+        }
+        let bytes = batch.bytes() as u64;
+        if self.inner.heap.users_wait() && !turn.goes_on() {
+            return Err(WriteError::Busy);
+        }
+        let written = self.inner.write(batch, AppendClass::User);
+        if written.is_ok() {
+            turn.spend(bytes);
+        }
+        written
     }
 
     /// [`Store::write`] that waits for room, behind those who wait already. What only makes space does not queue.
@@ -205,10 +219,28 @@ impl Store {
     /// # Errors
     /// As [`Store::write`], but never `Busy`.
     pub async fn write_ready(&self, batch: &Batch) -> Result<Seq, WriteError> {
-        match self.write(batch) {
-            Err(WriteError::Busy) => self.inner.write_when_there_is_room(batch).await,
+        self.write_ready_in(batch, &mut Turn::default()).await
+    }
+
+    /// [`Store::write_ready`] of who has more to write behind it, and tells so with [`Turn::wants`]: called once, it writes more than
+    /// one batch.
+    ///
+    /// # Errors
+    /// As [`Store::write_ready`].
+    pub async fn write_ready_in(&self, batch: &Batch, turn: &mut Turn) -> Result<Seq, WriteError> {
+        match self.write_in(batch, turn) {
+            Err(WriteError::Busy) => self.inner.write_when_there_is_room(batch, turn).await,
             done => done,
         }
+    }
+
+    /// Waits for a turn, behind those who wait already, of who is about to write a batch of about `bytes` and has nothing in hand that
+    /// others might wait for. The write that follows at once is likely to be taken, not sure.
+    pub async fn wait_for_turn(&self, bytes: u64, turn: &mut Turn) {
+        let mut place = self.inner.heap.queue(bytes, turn);
+        self.inner.until_flushed().await;
+        self.inner.end_long_reads();
+        place.called().await;
     }
 
     /// The number of the last write.
@@ -609,11 +641,12 @@ pub(crate) fn write_error(error: AppendError) -> WriteError {
 const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 
 impl Inner {
-    async fn write_when_there_is_room(&self, batch: &Batch) -> Result<Seq, WriteError> {
+    async fn write_when_there_is_room(&self, batch: &Batch, turn: &mut Turn) -> Result<Seq, WriteError> {
+        let bytes = batch.bytes() as u64;
         let (class, mut place) = if batch.only_frees() {
             (AppendClass::Delete, None)
         } else {
-            (AppendClass::User, Some(self.heap.queue(batch.bytes() as u64)))
+            (AppendClass::User, Some(self.heap.queue(bytes, turn)))
         };
         loop {
             self.until_flushed().await;
@@ -625,7 +658,10 @@ impl Inner {
             }
             match self.write(batch, class) {
                 Err(WriteError::Busy) => {}
-                done => return done,
+                done => {
+                    turn.spend(bytes);
+                    return done;
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::place::Place;
 
-/// Changes to apply together. Made with [`NodeBatch::new`], applied with [`crate::Node::write`].
+/// Changes to apply together. Made with [`NodeBatch::new`], applied with [`crate::Node::write_ready`].
 #[derive(Default)]
 pub struct NodeBatch {
     parts: SmallVec<[(u16, Batch); 1]>,
@@ -67,6 +67,11 @@ impl NodeBatch {
     /// True when nothing was put, deleted, retired or tallied.
     pub fn is_empty(&self) -> bool {
         self.parts.iter().all(|(_, batch)| batch.is_empty())
+    }
+
+    /// Whether all of it makes space, for which nobody queues.
+    pub fn only_frees(&self) -> bool {
+        self.parts.iter().all(|(_, batch)| batch.only_frees())
     }
 
     /// Forgets all changes, keeping the memory.

@@ -14,7 +14,7 @@ use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_kv::{
     Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Opened, Peek, Seq, SliceId,
-    SliceSet, Store, StoreError, StoreOptions, Want,
+    SliceSet, Store, StoreError, StoreOptions, Turn, Want,
 };
 
 use crate::batch::NodeBatch;
@@ -325,14 +325,15 @@ impl Node {
     /// Applies `batch`: visible on return, durable when the gate opens. Never waits.
     ///
     /// Over several drives the parts are applied one by one; on an error [`WriteError::applied`] of them are in.
-    /// The caller holds the latches of the keys, so that nobody sees the space between.
-    pub fn write(&self, batch: &NodeBatch) -> Result<Gate, WriteError> {
+    /// The caller holds the latches of the keys, so that nobody sees the space between. `turn`: the caller's, on whichever drive it
+    /// was called last.
+    pub fn write_in(&self, batch: &NodeBatch, turn: &mut Turn) -> Result<Gate, WriteError> {
         let mut gate = Gate::open();
         for (applied, (drive, part)) in batch.parts().iter().enumerate() {
             if part.is_empty() {
                 continue;
             }
-            match self.store(*drive).write(part) {
+            match self.store(*drive).write_in(part, turn) {
                 Ok(seq) => gate.add(*drive, seq),
                 Err(source) => {
                     self.note_refused(*drive, &source);
@@ -343,14 +344,19 @@ impl Node {
         Ok(gate)
     }
 
-    /// [`Node::write`] that waits while a drive is behind, or others wait for room there.
+    /// [`Node::write_ready_in`] of who has nothing to write behind it.
     pub async fn write_ready(&self, batch: &NodeBatch) -> Result<Gate, WriteError> {
+        self.write_ready_in(batch, &mut Turn::default()).await
+    }
+
+    /// [`Node::write_in`] that waits while a drive is behind, or others wait for room there.
+    pub async fn write_ready_in(&self, batch: &NodeBatch, turn: &mut Turn) -> Result<Gate, WriteError> {
         let mut gate = Gate::open();
         for (applied, (drive, part)) in batch.parts().iter().enumerate() {
             if part.is_empty() {
                 continue;
             }
-            match self.store(*drive).write_ready(part).await {
+            match self.store(*drive).write_ready_in(part, turn).await {
                 Ok(seq) => gate.add(*drive, seq),
                 Err(source) => {
                     self.note_refused(*drive, &source);
@@ -359,6 +365,11 @@ impl Node {
             }
         }
         Ok(gate)
+    }
+
+    /// Waits for a turn on a drive: before latches are taken, which others would wait for as long.
+    pub async fn wait_for_turn(&self, drive: u16, bytes: u64, turn: &mut Turn) {
+        self.store(drive).wait_for_turn(bytes, turn).await;
     }
 
     /// An id never used before on any drive, across crashes too; it names its drive. What lies under it need not say where, so

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pumice_base::rng::Rng;
+use pumice_kv::Turn;
 use pumice_node::Gate;
 use pumice_reactor::Nanos;
 
@@ -36,6 +37,10 @@ pub struct Ctx {
     /// What the running EXEC has written so far.
     pub transaction: Option<Overlay>,
     pub(crate) spare_change: Option<Change>,
+    /// What it may write while others wait for room.
+    pub(crate) turn: Turn,
+    /// The running command was refused because others wait there for room, as it has to: a drive, and how much it would write.
+    pub(crate) crowded: Option<(u16, u64)>,
     rng: Rng,
     /// The connection's way out; none in tests of handlers alone.
     pub(crate) output: Option<Rc<Output>>,
@@ -95,6 +100,8 @@ impl Ctx {
             gate: Gate::open(),
             transaction: None,
             spare_change: None,
+            turn: Turn::default(),
+            crowded: None,
             rng,
             output: None,
             is_streaming: false,

@@ -272,6 +272,11 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     let started = pumice_reactor::now();
     let mark = ctx.reply.mark();
     let fast = command.fast.filter(|_| !ctx.in_exec());
+    if let (Some((drive, bytes)), Some(_)) = (ctx.crowded.take(), fast) {
+        // Not with its keys' latches: whoever writes the same keys would wait for its turn before having one.
+        ctx.server.clone().node.wait_for_turn(drive, bytes, &mut ctx.turn).await;
+        ctx.now_ms = pumice_reactor::wall_ms();
+    }
     let result: CommandResult = match fast.map(|fast| fast(ctx, &args)) {
         Some(Fast::Done) => Ok(()),
         Some(Fast::Fail(failure)) => Err(failure),

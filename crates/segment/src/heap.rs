@@ -20,7 +20,7 @@ use crate::writer::MovedFrames;
 use crate::{
     AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
     HeapStats, Object, Patrol, PatrolStats, Place, ReadError, RecordPtr, SegmentId, SpaceReport, Stream,
-    Sweep,
+    Sweep, Turn,
 };
 use crate::{commit, read, writer};
 
@@ -314,9 +314,10 @@ impl Heap {
         self.inner.room.users_wait()
     }
 
-    /// A place behind all users who wait for room, for an append of about `bytes` that was answered [`AppendError::Busy`].
-    pub fn queue(&self, bytes: u64) -> Place {
-        Place::last(&self.inner, bytes)
+    /// A place behind all users who wait for room, for an append of about `bytes` that was answered [`AppendError::Busy`], with which a
+    /// turn begins.
+    pub fn queue(&self, bytes: u64, turn: &mut Turn) -> Place {
+        Place::last(&self.inner, bytes, turn)
     }
 
     /// The newest sequence number given out; 0 before the first.

@@ -57,7 +57,7 @@ pub use heap::*;
 pub use options::{Durability, FormatOptions, HeapOptions, PrewriteProgress};
 pub use patrol::{Patrol, PatrolStats, PatrolStep};
 pub use replay::{Replay, ReplayedBatch};
-pub use room::Place;
+pub use room::{Place, Turn};
 pub use space::{ChannelReport, SpaceReport, Wear};
 pub use stats::{HeapStats, LatencyHistogram};
 pub use sweep::Sweep;

@@ -2,7 +2,9 @@
 //!
 //! While space is short or the drive is behind, what may be appended comes in small portions. Users who were refused queue up, and of
 //! each portion as many are called, from the front, as it is likely to do for. A call promises nothing: who is refused again keeps
-//! its place. Who comes while others wait is to queue up behind them ([`crate::Heap::users_wait`]).
+//! its place. Who comes while others wait is to queue up behind them ([`crate::Heap::users_wait`]), but for the rest of a [`Turn`]:
+//! who is called and has more to append at once goes on for a while. A connection that queued for each of its
+//! commands would be woken for each, and of many every one finds its input out of the processor's cache.
 //!
 //! Rejected: waking all, who then take what they find. Of 32 writers one that never had to wait for anything else took the
 //! whole of each portion, and others waited 20 s; of 500, nearly all woke in vain. Portions counted out in bytes, as a semaphore
@@ -137,6 +139,41 @@ impl Inner {
     }
 }
 
+/// A user appends so many bytes at most before it queues again.
+const TURN_BYTES_MAX: u64 = 64 << 10;
+
+/// What a user who was called for room may append while others go on waiting. Of one who does not say that it has more, that is the
+/// batch which it was called for.
+#[derive(Debug, Default)]
+pub struct Turn {
+    wanted: u64,
+    left: u64,
+}
+
+impl Turn {
+    /// About so many bytes are there to be appended now, those of the next batch included.
+    pub fn wants(&mut self, bytes: u64) {
+        self.wanted = bytes;
+        self.left = self.left.min(bytes);
+    }
+
+    /// It begins when a batch of so many bytes is called. Answers what is to be called for.
+    fn begin(&mut self, bytes: u64) -> u64 {
+        self.left = bytes.max(self.wanted.min(TURN_BYTES_MAX));
+        self.left
+    }
+
+    /// Whether it goes on. Its last batch may be longer than what is left.
+    pub fn goes_on(&self) -> bool {
+        self.left > 0
+    }
+
+    /// A batch of so many bytes was appended.
+    pub fn spend(&mut self, bytes: u64) {
+        self.left = self.left.saturating_sub(bytes);
+    }
+}
+
 /// A user's place among those who wait for room; given up on drop.
 pub struct Place {
     inner: Arc<Inner>,
@@ -144,12 +181,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// The last one, for an append of about `bytes`.
-    pub(crate) fn last(inner: &Arc<Inner>, bytes: u64) -> Self {
+    /// The last one, for an append of about `bytes`, and what else belongs to the user's turn, which begins.
+    pub(crate) fn last(inner: &Arc<Inner>, bytes: u64, turn: &mut Turn) -> Self {
+        let bytes = turn.begin(bytes.max(1));
         let mut queue = lock(&inner.room.queue);
         let number = queue.next;
         queue.next += 1;
-        queue.waiting.insert(number, Waiting { bytes: bytes.max(1), is_called: false, waker: None });
+        queue.waiting.insert(number, Waiting { bytes, is_called: false, waker: None });
         inner.room.users.store(queue.waiting.len(), Ordering::Relaxed);
         drop(queue);
         Self { inner: Arc::clone(inner), number }

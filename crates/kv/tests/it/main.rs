@@ -39,5 +39,6 @@ mod shared_reads;
 mod short_scans;
 mod shrinking;
 mod space;
+mod turns;
 mod unnamed_tables;
 mod unreadable;

@@ -405,9 +405,14 @@ impl Ctx {
         if change.in_transaction || !change.ops.is_empty() {
             return None;
         }
-        match self.server.node.write(&change.batch) {
+        match self.server.node.write_in(&change.batch, &mut self.turn) {
             Ok(gate) => self.gate.merge(&gate),
-            Err(error) if matches!(error.source, pumice_kv::WriteError::Busy) => return None,
+            Err(error) if matches!(error.source, pumice_kv::WriteError::Busy) => {
+                // What only makes space does not queue.
+                let bytes = change.batch.bytes() as u64;
+                self.crowded = (!change.batch.only_frees()).then_some((error.drive, bytes));
+                return None;
+            }
             Err(error) => return Some(Err(refused(&error.source))),
         }
         for (database, key) in change.touched.drain(..) {
@@ -435,7 +440,8 @@ impl Ctx {
         if batch.is_empty() {
             return Ok(());
         }
-        let written = self.server.node.write_ready(batch).await.map_err(|error| refused(&error.source))?;
+        let written = self.server.node.write_ready_in(batch, &mut self.turn).await;
+        let written = written.map_err(|error| refused(&error.source))?;
         self.gate.merge(&written);
         Ok(())
     }

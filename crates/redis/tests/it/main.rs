@@ -6,6 +6,7 @@ mod answers;
 mod collections;
 mod command_docs;
 mod common;
+mod crowded;
 mod differential;
 mod expiry;
 mod formats;

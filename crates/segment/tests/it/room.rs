@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::*;
 use pumice_flash::{Fault, Operation};
 use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
-use pumice_segment::{AppendClass, AppendError, Heap, RecordIn};
+use pumice_segment::{AppendClass, AppendError, Heap, RecordIn, Turn};
 
 const BYTES: usize = 4000;
 
@@ -30,7 +30,7 @@ type Served = Rc<RefCell<Vec<u32>>>;
 /// A user who queues now and appends once, as soon as it may.
 fn user(heap: &Heap, name: u32, served: &Served) -> JoinHandle<Result<(), AppendError>> {
     let (heap, served) = (heap.clone(), served.clone());
-    let mut place = heap.queue(BYTES as u64);
+    let mut place = heap.queue(BYTES as u64, &mut Turn::default());
     spawn(async move {
         loop {
             place.called().await;
