@@ -234,10 +234,15 @@ impl Store {
         }
     }
 
-    /// Waits for a turn, behind those who wait already, of who is about to write a batch of about `bytes` and has nothing in hand that
-    /// others might wait for. The write that follows at once is likely to be taken, not sure.
-    pub async fn wait_for_turn(&self, bytes: u64, turn: &mut Turn) {
-        let mut place = self.inner.heap.queue(bytes, turn);
+    /// Whether writers wait for room.
+    pub fn users_wait(&self) -> bool {
+        self.inner.heap.users_wait()
+    }
+
+    /// Waits for a turn, behind those who wait already, of who is about to write and has nothing in hand that others might wait for.
+    /// The write that follows at once is likely to be taken, not sure.
+    pub async fn wait_for_turn(&self, turn: &mut Turn) {
+        let mut place = self.inner.heap.queue(0, turn);
         self.inner.until_flushed().await;
         self.inner.end_long_reads();
         place.called().await;

@@ -69,11 +69,6 @@ impl NodeBatch {
         self.parts.iter().all(|(_, batch)| batch.is_empty())
     }
 
-    /// Whether all of it makes space, for which nobody queues.
-    pub fn only_frees(&self) -> bool {
-        self.parts.iter().all(|(_, batch)| batch.only_frees())
-    }
-
     /// Forgets all changes, keeping the memory.
     pub fn clear(&mut self) {
         self.parts.iter_mut().for_each(|(_, batch)| batch.clear());

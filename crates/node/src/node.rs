@@ -367,9 +367,14 @@ impl Node {
         Ok(gate)
     }
 
+    /// Whether writers wait for room on a drive.
+    pub fn users_wait(&self, drive: u16) -> bool {
+        self.store(drive).users_wait()
+    }
+
     /// Waits for a turn on a drive: before latches are taken, which others would wait for as long.
-    pub async fn wait_for_turn(&self, drive: u16, bytes: u64, turn: &mut Turn) {
-        self.store(drive).wait_for_turn(bytes, turn).await;
+    pub async fn wait_for_turn(&self, drive: u16, turn: &mut Turn) {
+        self.store(drive).wait_for_turn(turn).await;
     }
 
     /// An id never used before on any drive, across crashes too; it names its drive. What lies under it need not say where, so

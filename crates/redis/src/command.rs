@@ -119,6 +119,8 @@ pub struct Command {
     pub fast: Option<FastHandler>,
     /// May change data.
     pub is_write: bool,
+    /// May write more than it removes.
+    pub needs_room: bool,
     /// Allowed while the drives are still being opened.
     pub while_loading: bool,
     /// Allowed before AUTH.
@@ -136,8 +138,8 @@ impl Command {
         let has = |flag: &str| facts.flags.contains(&flag);
         // Redis lets clients watch while it loads; ours looks at the key, which is on a drive that is not open yet.
         let while_loading = has("loading") && facts.name != "watch";
-        let (is_write, no_auth) = (has("write"), has("no_auth"));
-        Self { index, stats_at, facts, run, fast, is_write, while_loading, no_auth }
+        let (is_write, needs_room, no_auth) = (has("write"), has("denyoom"), has("no_auth"));
+        Self { index, stats_at, facts, run, fast, is_write, needs_room, while_loading, no_auth }
     }
 
     /// True when `count` arguments, the name included, may be right.

@@ -476,7 +476,8 @@ impl Connection {
                 }
                 Parsed::Command(taken) => {
                     let at_hand = if from_pending { taken + rest.len() } else { rest.len() };
-                    self.ctx.turn.wants(at_hand as u64);
+                    // Who sent so much at once is likely to have sent as much again.
+                    self.ctx.turn.wants((at_hand + piece.len()) as u64);
                     let flow = if from_pending {
                         let pending = std::mem::take(&mut self.pending);
                         let flow = self.dispatch(&pending[..taken]).await;

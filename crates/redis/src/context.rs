@@ -39,8 +39,8 @@ pub struct Ctx {
     pub(crate) spare_change: Option<Change>,
     /// What it may write while others wait for room.
     pub(crate) turn: Turn,
-    /// The running command was refused because others wait there for room, as it has to: a drive, and how much it would write.
-    pub(crate) crowded: Option<(u16, u64)>,
+    /// There was no room just now for what the running command writes.
+    pub(crate) was_refused: bool,
     rng: Rng,
     /// The connection's way out; none in tests of handlers alone.
     pub(crate) output: Option<Rc<Output>>,
@@ -101,7 +101,7 @@ impl Ctx {
             transaction: None,
             spare_change: None,
             turn: Turn::default(),
-            crowded: None,
+            was_refused: false,
             rng,
             output: None,
             is_streaming: false,

@@ -272,9 +272,9 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     let started = pumice_reactor::now();
     let mark = ctx.reply.mark();
     let fast = command.fast.filter(|_| !ctx.in_exec());
-    if let (Some((drive, bytes)), Some(_)) = (ctx.crowded.take(), fast) {
+    if let Some(drive) = crowded_drive(ctx, command, &args) {
         // Not with its keys' latches: whoever writes the same keys would wait for its turn before having one.
-        ctx.server.clone().node.wait_for_turn(drive, bytes, &mut ctx.turn).await;
+        ctx.server.clone().node.wait_for_turn(drive, &mut ctx.turn).await;
         ctx.now_ms = pumice_reactor::wall_ms();
     }
     let result: CommandResult = match fast.map(|fast| fast(ctx, &args)) {
@@ -288,6 +288,22 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     if is_told_after {
         crate::commands::monitor::tell(ctx, &args);
     }
+}
+
+/// The drive on which the command would have to wait for room: it was refused there, or others wait.
+fn crowded_drive(ctx: &mut Ctx, command: &Command, args: &Args<'_>) -> Option<u16> {
+    let was_refused = std::mem::take(&mut ctx.was_refused);
+    if !command.needs_room || ctx.in_exec() {
+        return None;
+    }
+    let node = &ctx.server.node;
+    let is_crowded = |drive| was_refused || (node.users_wait(drive) && !ctx.turn.goes_on());
+    // Keys are looked for only if some drive is.
+    if !(0..node.drive_count()).any(is_crowded) {
+        return None;
+    }
+    let key = args.get(command.facts.key_specs.first()?.index)?;
+    Some(ctx.key(key).place.drive).filter(|&drive| is_crowded(drive))
 }
 
 /// Turns a handler's result into the reply and counts the run. `mark`: where its reply began.

@@ -140,7 +140,7 @@ impl Inner {
 }
 
 /// A user appends so many bytes at most before it queues again.
-const TURN_BYTES_MAX: u64 = 64 << 10;
+const TURN_BYTES_MAX: u64 = 128 << 10;
 
 /// What a user who was called for room may append while others go on waiting. Of one who does not say that it has more, that is the
 /// batch which it was called for.

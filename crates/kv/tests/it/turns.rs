@@ -11,8 +11,8 @@ use pumice_reactor::spawn;
 
 const VALUE_BYTES: usize = 8000;
 const USERS: usize = 40;
-const BATCHES: usize = 14;
-const TURN_BYTES: usize = 64 << 10;
+const BATCHES: usize = 30;
+const TURN_BYTES: usize = 128 << 10;
 /// 2 MiB may be on the way to the drive, and half of that is let in at a time.
 const MEMORY_BYTES: u64 = 32 << 20;
 
@@ -53,7 +53,7 @@ fn written(tells: bool) -> Vec<Written> {
                         if tells {
                             turn.wants(((BATCHES - n) * VALUE_BYTES) as u64);
                         }
-                        let others_wait = store.heap().users_wait();
+                        let others_wait = store.users_wait();
                         store.write_ready_in(&batch(user, n), &mut turn).await.expect("written");
                         order.borrow_mut().push((user, others_wait));
                     }

@@ -408,9 +408,7 @@ impl Ctx {
         match self.server.node.write_in(&change.batch, &mut self.turn) {
             Ok(gate) => self.gate.merge(&gate),
             Err(error) if matches!(error.source, pumice_kv::WriteError::Busy) => {
-                // What only makes space does not queue.
-                let bytes = change.batch.bytes() as u64;
-                self.crowded = (!change.batch.only_frees()).then_some((error.drive, bytes));
+                self.was_refused = true;
                 return None;
             }
             Err(error) => return Some(Err(refused(&error.source))),
