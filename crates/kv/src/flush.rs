@@ -268,9 +268,10 @@ impl NewTables {
 }
 
 fn tally_changes(manifest: &Manifest, tallies: &HashMap<u32, i64>) -> Vec<Change> {
-    let changed =
-        tallies.iter().filter(|(space, value)| manifest.tallies.get(*space).copied().unwrap_or(0) != **value);
+    let changed = tallies.iter().filter(|(space, value)| manifest.tallies.get(*space) != Some(*value));
+    let gone = manifest.tallies.keys().filter(|space| !tallies.contains_key(*space));
     let mut changes: Vec<(u32, i64)> = changed.map(|(space, value)| (*space, *value)).collect();
+    changes.extend(gone.map(|space| (*space, 0)));
     changes.sort_unstable();
     changes.into_iter().map(|(space, value)| Change::Tally(space, value)).collect()
 }

@@ -139,6 +139,15 @@ fn decode_one(cursor: &mut Cursor<'_>) -> Option<Change> {
     })
 }
 
+/// One that is 0 takes no room, here and on flash: who counts gives out new names for ever.
+pub fn set_tally(tallies: &mut HashMap<u32, i64>, space: u32, sum: i64) {
+    if sum == 0 {
+        tallies.remove(&space);
+    } else {
+        tallies.insert(space, sum);
+    }
+}
+
 /// The state that the metadata log holds, and prefixes retired since.
 #[derive(Default)]
 pub struct Manifest {
@@ -241,13 +250,7 @@ impl Manifest {
                     .version_mut(*slice)?
                     .alter(*id, |meta| meta.ptr = *ptr)
                     .ok_or_else(|| format!("no table {id} to move"))?,
-                Change::Tally(space, value) => {
-                    if *value == 0 {
-                        self.tallies.remove(space);
-                    } else {
-                        self.tallies.insert(*space, *value);
-                    }
-                }
+                Change::Tally(space, value) => set_tally(&mut self.tallies, *space, *value),
                 Change::Retire(slice, prefix, seq) => self.retired.add(*slice, prefix, *seq),
                 Change::Retired(slice, prefix) => self.retired.remove(*slice, prefix),
                 Change::Checkpoint(seq) => self.checkpoint = *seq,

@@ -19,7 +19,7 @@ use crate::clean::SEAL_TURNS;
 use crate::errors::{OpenError, StoreError};
 use crate::kept_pieces::KeptPieces;
 use crate::large::{LargeRef, PIECE_BYTES_MAX, PieceMemory};
-use crate::manifest::{self, Manifest};
+use crate::manifest::{self, Manifest, set_tally};
 use crate::memtable::{NewBody, NewVersion};
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes};
@@ -238,9 +238,13 @@ impl Inner {
             let (space, delta) =
                 record::decode_tally(payload).ok_or_else(|| bad(None, "a tally does not parse"))?;
             let mut tallies = lock(&self.tallies);
-            let tally = tallies.entry(space).or_insert(0);
-            let sum = tally.checked_add(delta).filter(|sum| sum.unsigned_abs() <= COUNT_MAX);
-            *tally = sum.ok_or_else(|| bad(None, "a tally counts further than anybody could"))?;
+            let before = tallies.get(&space).copied().unwrap_or(0);
+            let sum = before.checked_add(delta).filter(|sum| sum.unsigned_abs() <= COUNT_MAX);
+            set_tally(
+                &mut tallies,
+                space,
+                sum.ok_or_else(|| bad(None, "a tally counts further than anybody could"))?,
+            );
             drop(tallies);
             self.heap.mark_dead(record.ptr);
             return Ok(());

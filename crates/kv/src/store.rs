@@ -26,7 +26,7 @@ use crate::errors::{StoreError, WriteError};
 use crate::kept_pieces::KeptPieces;
 use crate::large::LargeRef;
 use crate::large::PieceMemory;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, set_tally};
 use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreOptions};
@@ -286,9 +286,18 @@ impl Store {
         self.inner.is_closing()
     }
 
-    /// The tally of `space`: the sum of what batches added to it.
+    /// The tally of `space`: the sum of what batches added to it. Each that is not 0 takes room in memory and in the
+    /// metadata log for ever: who gives a name up takes back what it counts.
     pub fn tally(&self, space: u32) -> i64 {
         lock(&self.inner.tallies).get(&space).copied().unwrap_or(0)
+    }
+
+    /// The tallies that are not 0, by rising name.
+    pub fn tallies(&self) -> Vec<(u32, i64)> {
+        let mut tallies: Vec<_> =
+            lock(&self.inner.tallies).iter().map(|(space, sum)| (*space, *sum)).collect();
+        tallies.sort_unstable();
+        tallies
     }
 
     /// Whether `key` lies under a prefix that was retired: nobody looks there any more.
@@ -417,7 +426,10 @@ impl Inner {
             record::TALLY => {
                 let (space, delta) = record::decode_tally(&buf[op.start as usize..op.end as usize])
                     .expect("the batch encoded it");
-                *lock(&self.tallies).entry(space).or_insert(0) += delta;
+                let mut tallies = lock(&self.tallies);
+                let sum = tallies.get(&space).copied().unwrap_or(0) + delta;
+                set_tally(&mut tallies, space, sum);
+                drop(tallies);
                 self.heap.mark_dead(ptr);
                 return 0;
             }

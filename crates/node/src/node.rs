@@ -488,6 +488,16 @@ impl Node {
         self.inner.stores.iter().map(|store| store.tally(space)).sum()
     }
 
+    /// The tallies of a drive that are not 0, by rising name.
+    pub fn tallies(&self, drive: u16) -> Vec<(u32, i64)> {
+        self.store(drive).tallies()
+    }
+
+    /// The tally of `space` on a drive.
+    pub fn tally_on(&self, drive: u16, space: u32) -> i64 {
+        self.store(drive).tally(space)
+    }
+
     /// Up to `limit` encoded keys (with their places) whose time is over at `now_ms`, for the caller to delete.
     pub async fn expired(&self, now_ms: u64, limit: usize) -> Result<Vec<(Place, Bytes)>, StoreError> {
         let mut found = Vec::new();

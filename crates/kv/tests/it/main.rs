@@ -39,6 +39,7 @@ mod shared_reads;
 mod short_scans;
 mod shrinking;
 mod space;
+mod tallies;
 mod turns;
 mod unnamed_tables;
 mod unreadable;

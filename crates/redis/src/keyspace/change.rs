@@ -227,7 +227,7 @@ impl Change {
         }
     }
 
-    fn tally(&mut self, place: Place, space: Space, delta: i64) {
+    pub(super) fn tally(&mut self, place: Place, space: Space, delta: i64) {
         if self.in_transaction {
             self.ops.push(Op::Tally { place, space, delta });
         } else {

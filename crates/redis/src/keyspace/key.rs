@@ -18,6 +18,11 @@ impl Space {
     pub fn expiring(self) -> Self {
         Self(self.0 | 1 << 31)
     }
+
+    /// The space that a tally of this name counts keys of.
+    pub fn of_keys(self) -> Self {
+        Self(self.0 & !(1 << 31))
+    }
 }
 
 /// The space of Pumice's own records; user databases never get it.

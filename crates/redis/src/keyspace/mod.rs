@@ -43,7 +43,7 @@ pub use key::{
 };
 pub use overlay::Overlay;
 pub use scan::{ElementScan, KeyScan};
-pub use spaces::{DATABASES, RECORD_PLACE, Spaces, record_key};
+pub use spaces::{DATABASES, RECORD_PLACE, Spaces, forget_counts, record_key};
 
 #[allow(unused_imports)] // for the documentation above
 use crate::context::Ctx;

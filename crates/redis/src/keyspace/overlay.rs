@@ -127,6 +127,11 @@ impl Overlay {
         self.tallies.iter().filter(|((s, _), _)| *s == space).map(|(_, (_, delta))| delta).sum()
     }
 
+    /// The same on one drive.
+    pub(super) fn tally_on(&self, drive: u16, space: Space) -> i64 {
+        self.tallies.get(&(space, drive)).map_or(0, |(_, delta)| *delta)
+    }
+
     /// Everything as one batch.
     pub(super) fn batch(&self) -> NodeBatch {
         let mut batch = NodeBatch::new();

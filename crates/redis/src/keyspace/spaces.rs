@@ -3,12 +3,13 @@
 //! One stored record of the system space says so (`docs/format/redis-keys.md`). Emptying a database gives it
 //! the next unused space and retires the old one: the cost does not depend on how much it held. The record is
 //! durable before any prefix is retired, so a crash in between leaves an unreachable space, which the next
-//! opening retires: the record keeps the previous space of each database for that.
+//! opening retires: the record keeps the previous space of each database for that. What was counted of a space goes
+//! with it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pumice_kv::SliceId;
-use pumice_node::Place;
+use pumice_node::{Node, NodeBatch, Place};
 
 use super::change::StringValue;
 use super::head::is_expired;
@@ -21,6 +22,8 @@ pub const DATABASES: usize = 16;
 
 const VERSION: u8 = 1;
 const RECORD_BYTES: usize = 8 + DATABASES * 8;
+/// Counts taken back by one batch.
+const COUNTS_AT_ONCE: usize = 1024;
 
 /// Where the record lives.
 pub const RECORD_PLACE: Place = Place { drive: 0, slice: SliceId(0) };
@@ -118,6 +121,24 @@ impl Spaces {
     }
 }
 
+/// Takes back what is counted of spaces that no database is in: a crash came before that was done, or the drives are of a time when
+/// nobody did. Should it fail, the next opening does it.
+pub async fn forget_counts(node: &Node, spaces: &Spaces) {
+    for drive in 0..node.drive_count() {
+        let place = Place { drive, slice: SliceId(0) };
+        let is_left = |name: u32| spaces.database_of(Space(name).of_keys()).is_none();
+        let left: Vec<_> = node.tallies(drive).into_iter().filter(|(name, _)| is_left(*name)).collect();
+        for some in left.chunks(COUNTS_AT_ONCE) {
+            let mut batch = NodeBatch::new();
+            some.iter().for_each(|(name, counted)| batch.tally(place, *name, -counted));
+            if let Err(error) = node.write_ready(&batch).await {
+                tracing::info!(%error, "counts of emptied databases are kept for now");
+                return;
+            }
+        }
+    }
+}
+
 impl Ctx {
     /// Empties databases. Constant work, whatever they hold; the engine drops the old keys in its own time.
     pub async fn flush(&mut self, databases: &[usize]) -> CommandResult {
@@ -150,6 +171,14 @@ impl Ctx {
             for place in self.server.node.places().filter(|place| place.drive == RECORD_PLACE.drive) {
                 change.retire(place, &space_prefix(old));
             }
+            for name in [old, old.expiring()] {
+                let drive = RECORD_PLACE.drive;
+                let pending = self.transaction.as_ref().map_or(0, |overlay| overlay.tally_on(drive, name));
+                let counted = self.server.node.tally_on(drive, name.0) + pending;
+                if counted != 0 {
+                    change.tally(RECORD_PLACE, name, -counted);
+                }
+            }
         }
         self.commit(change).await?;
         match &mut self.transaction {
@@ -173,9 +202,18 @@ impl Ctx {
             if node.wait(&gate).await.is_err() {
                 return;
             }
-            let mut batch = pumice_node::NodeBatch::new();
+            let mut batch = NodeBatch::new();
             for place in node.places().filter(|place| place.drive != RECORD_PLACE.drive) {
                 old.iter().for_each(|space| batch.retire(place, &space_prefix(*space)));
+            }
+            for drive in (0..node.drive_count()).filter(|drive| *drive != RECORD_PLACE.drive) {
+                let place = Place { drive, slice: SliceId(0) };
+                for name in old.iter().flat_map(|space| [*space, space.expiring()]) {
+                    match node.tally_on(drive, name.0) {
+                        0 => {}
+                        counted => batch.tally(place, name.0, -counted),
+                    }
+                }
             }
             // Should it fail, the next opening retires them.
             let _ = node.write_ready(&batch).await;

@@ -8,6 +8,7 @@ mod command_docs;
 mod common;
 mod crowded;
 mod differential;
+mod emptying;
 mod expiry;
 mod formats;
 mod full_drive;

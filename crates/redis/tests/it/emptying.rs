@@ -1,0 +1,99 @@
+//! What is counted of a database goes with it when it is emptied: each count takes room in the drive's metadata log, and there are as
+//! many spaces as somebody empties databases.
+
+use std::path::Path;
+
+use crate::common::{Client, Setup, TestServer, eventually};
+use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_kv::{Batch, Store, StoreOptions};
+
+const SETUP: fn() -> Setup = || Setup { drives: 2, memory_bytes: 128 << 20, ..Setup::default() };
+
+/// The names of what is counted on the drives, `space` or `space+` for keys that expire, without the databases' own.
+fn left_over(server: &TestServer) -> Vec<String> {
+    let server = server.server();
+    let mut left = Vec::new();
+    for (name, counted) in (0..2).flat_map(|drive| server.node.tallies(drive)) {
+        let space = pumice_redis::keyspace::Space(name).of_keys();
+        if server.spaces.database_of(space).is_none() {
+            left.push(format!("{}{}: {counted}", space.0, if name == space.0 { "" } else { "+" }));
+        }
+    }
+    left
+}
+
+/// Some keys on each of two drives, half of which expire.
+fn fill(client: &mut Client) {
+    for n in 0..40 {
+        client.line(&format!("SET k{n} v"));
+        client.line(&format!("SET e{n} v PX 100000000"));
+    }
+}
+
+fn add_counts(drive: &Path, counts: &[(u32, i64)]) {
+    let (spec, counts) = (DeviceSpec::Path(drive.to_path_buf()), counts.to_vec());
+    pumice_reactor::block_on(async move {
+        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
+        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
+        let mut batch = Batch::new();
+        counts.iter().for_each(|(name, delta)| batch.tally(*name, *delta));
+        store.write(&batch).expect("written");
+        store.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn an_emptied_database_leaves_no_counts() {
+    let server = TestServer::with(SETUP());
+    let mut client = server.client();
+    fill(&mut client);
+    assert_eq!(client.line("FLUSHDB").to_string(), "OK");
+    eventually("the counts of both drives are taken back", || left_over(&server).is_empty());
+    fill(&mut client);
+    client.line("SELECT 3");
+    fill(&mut client);
+    assert_eq!(client.line("FLUSHALL").to_string(), "OK");
+    eventually("those of all databases are", || left_over(&server).is_empty());
+    fill(&mut client);
+    assert_eq!(client.line("DBSIZE").to_string(), "80");
+    drop(client);
+    let server = server.restart(SETUP());
+    assert_eq!(left_over(&server), Vec::<String>::new());
+    let mut client = server.client();
+    client.line("SELECT 3");
+    assert_eq!(client.line("DBSIZE").to_string(), "80");
+}
+
+#[test]
+fn one_that_a_transaction_empties_leaves_no_counts() {
+    let server = TestServer::with(SETUP());
+    let mut client = server.client();
+    fill(&mut client);
+    client.line("MULTI");
+    // Counted by the transaction before it empties the database; in a space of its own that it gives up; and what stays.
+    for n in 0..2 {
+        (0..40).for_each(|key| drop(client.line(&format!("SET new{n}:{key} v EX 1000"))));
+        client.line("DEL k1 e1");
+        client.line("FLUSHDB");
+    }
+    fill(&mut client);
+    client.line("EXEC");
+    eventually("the counts of both drives are taken back", || left_over(&server).is_empty());
+    assert_eq!(client.line("DBSIZE").to_string(), "80");
+}
+
+#[test]
+fn counts_that_were_left_on_a_drive_go_when_it_is_opened() {
+    let server = TestServer::with(SETUP());
+    let mut client = server.client();
+    client.line("FLUSHDB");
+    fill(&mut client);
+    drop(client);
+    let dir = server.into_dir();
+    let old: Vec<(u32, i64)> = (100..3_000).flat_map(|space| [(space, 7), (space | 1 << 31, 2)]).collect();
+    add_counts(&dir.path().join("drive0"), &old);
+    add_counts(&dir.path().join("drive1"), &[(1, 5)]);
+    let server = TestServer::in_dir(SETUP(), dir);
+    assert_eq!(left_over(&server), Vec::<String>::new());
+    assert_eq!(server.client().line("DBSIZE").to_string(), "80");
+}
