@@ -116,7 +116,7 @@ pub struct ServeArgs {
     /// Serving threads, each with its own ring; one more does cold work [default: the machine's cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
-    /// Memory of the process, 64MiB at least and 24MiB for each further drive [default: a quarter of the
+    /// Memory of the process, 64MiB at least and 18MiB for each further drive [default: a quarter of the
     /// machine's, or of what its control group may use]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
@@ -217,7 +217,8 @@ pub struct InfoArgs {
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["target", "data"])]
     pub server: Option<String>,
     /// Ask that server only for its health, as /health says it: exit 0 if it takes commands, else 1 (a supervisor's check)
-    #[arg(long, requires = "data")]
+    // `requires` alone says nothing where what is required conflicts with what was given.
+    #[arg(long, requires = "data", conflicts_with_all = ["target", "server"])]
     pub health: bool,
     /// Password of the server
     #[arg(long, env = "PUMICE_PASSWORD", hide_env_values = true)]

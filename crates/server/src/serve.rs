@@ -286,6 +286,7 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     for listen in settings.redis.iter().chain(&settings.http) {
         refuse_taken(listen).await?;
     }
+    let server = Arc::new(Server::new(redis_options(shared)?).map_err(Stop::because)?);
     let mut devices = Vec::new();
     for spec in &shared.specs {
         let device = match spec {
@@ -304,7 +305,6 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     if shared.stop.is_set() {
         return Ok(()); // the main thread says why
     }
-    let server = Arc::new(Server::new(redis_options(shared)?).map_err(Stop::because)?);
     shared.health.serves(server.clone());
     let lines = bind_redis(shared, &server).await?;
     spawn(watch_over(shared.clone()));

@@ -47,6 +47,12 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
         check_exit(&run(&["bench", "r-get", &format!("--seconds={seconds}")]), 2, "is no time");
     }
     check_exit(&run(&["sim", "run", "kv", "--seeds", "0"]), 2, "--seeds");
+    assert!(stdout(&run(&["serve", "--help"])).contains("64MiB at least and 18MiB for each further drive"));
+    // A supervisor that asked in a way that nobody answers was told that all is well.
+    for other in [["drive0"].as_slice(), &["127.0.0.1:6379"], &["--server", "127.0.0.1:6379"]] {
+        check_exit(&run(&[&["info", "--health"], other].concat()), 2, "cannot be used with");
+    }
+    check_exit(&run(&["info", "--health"]), 2, "required");
     check_exit(&run(&["sim", "run", "sdf", "--plot", "/dev/null/x"]), 2, "--plot /dev/null/x");
 }
 
@@ -160,6 +166,7 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     serve(&["--redis-tls-cert", &pem], "redis-tls-key is missing");
     serve(&["--redis-tls-key", &key], "redis-tls-cert is missing");
     serve(&["--redis-tls-ca", &pem], "without redis-tls-cert and redis-tls-key");
+    assert!(!dir.path().join("data/drive0").exists(), "nothing is made before certificates are read");
 }
 
 #[test]
