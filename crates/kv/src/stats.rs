@@ -142,11 +142,11 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
-    /// Flash bytes written per byte of users' records, 0 when none was written.
+    /// Flash bytes written per byte of users' records, those ahead of need included; 0 when none was written.
     pub fn write_amplification(&self) -> f64 {
         let heap = &self.heap;
-        let written =
-            heap.commit_bytes + heap.moved_bytes + heap.table_bytes + heap.large_bytes + heap.meta_bytes;
+        let data = heap.commit_bytes + heap.moved_bytes + heap.table_bytes + heap.large_bytes;
+        let written = data + heap.meta_bytes + heap.prewritten_bytes;
         written as f64 / (self.counters.user_bytes.max(1)) as f64
     }
 }

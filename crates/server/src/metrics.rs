@@ -250,14 +250,14 @@ impl Snapshot {
         let labels: Vec<[(&str, String); 1]> = used.iter().map(|(n, ..)| [("command", n.clone())]).collect();
         for (name, help, pick) in [
             ("commands", "Commands run", 0),
-            ("command_nanoseconds", "Time in commands, waits for durability excluded", 1),
+            ("command_seconds", "Time in commands, waits for durability excluded", 1),
             ("commands_failed", "Commands answered with an error", 2),
         ] {
             let rows: Vec<(&Labels<'_>, f64)> = labels
                 .iter()
                 .zip(&used)
                 .map(|(label, (_, calls, nanos, failed))| {
-                    (&label[..], [*calls, *nanos, *failed][pick] as f64)
+                    (&label[..], [*calls as f64, *nanos as f64 / 1e9, *failed as f64][pick])
                 })
                 .collect();
             out.rows(&format!("pumice_redis_{name}"), help, true, &rows)?;

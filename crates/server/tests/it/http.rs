@@ -30,6 +30,32 @@ fn metrics_name_each_command_and_subcommand_that_was_run_and_no_other() {
             "pumice_redis_commands_total{command=\"set\"} 1",
         ]
     );
+    let seconds = number(&metrics, "pumice_redis_command_seconds_total{command=\"set\"}");
+    assert!(seconds > 0.0 && seconds < 60.0, "{seconds}");
+    server.stop();
+}
+
+#[track_caller]
+fn number(metrics: &str, series: &str) -> f64 {
+    let value = metrics.lines().find_map(|line| line.strip_prefix(series));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {series} in {metrics}"))
+}
+
+#[test]
+fn write_amplification_is_all_that_was_written_over_what_users_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--http", "127.0.0.1:0"]);
+    let mut client = server.client();
+    let () = client.set("k", vec![b'v'; 100 << 10]).unwrap();
+    let of = |metrics: &str, name: &str| number(metrics, &format!("pumice_drive_{name}{{drive=\"0\"}}"));
+    let mut page = String::new();
+    eventually("something is written ahead of need", || {
+        page = server.http("/metrics").1;
+        of(&page, "prewritten_bytes_total") > 0.0
+    });
+    let written = of(&page, "flash_written_bytes_total") / of(&page, "user_bytes_written_total");
+    let told = of(&page, "write_amplification");
+    assert!((told - written).abs() < written / 1000.0, "{told} is told, {written} was written");
     server.stop();
 }
 
