@@ -31,11 +31,13 @@ const CHUNKS_MIN: u64 = 64;
 const YOUNG_PART: u64 = 10;
 /// A row takes this part of its cache at most.
 const ROW_PART_MAX: u64 = 4;
-/// Memory of a row besides its chunk: its place in the index (6 to 11 B), its part of what is remembered of refused keys (8 to 16 B) and
-/// of the list of holes.
+/// Memory of a row besides its chunk: its place in the index (6 to 11 B, and up to twice as much where there were more rows before) and
+/// its part of what is remembered of refused keys (8 to 16 B).
 const ROW_OVERHEAD_BYTES: u64 = 40;
-/// The same of a value that lies apart: where its chunk has it, and what its allocation takes.
-const APART_OVERHEAD_BYTES: u64 = 160;
+/// The same of a value that lies apart: what its allocation takes. Where its chunk has it is counted as it is.
+const APART_OVERHEAD_BYTES: u64 = 96;
+/// An index with room for so many times its rows is made smaller.
+const INDEX_PART: usize = 4;
 /// Bytes of rows that are moved for one that comes, at most: a cache in which all are hot is not gone over in one go. It holds a little
 /// more than it may meanwhile, this part at most.
 const MOVED_BYTES_MAX: u64 = 256 << 10;
@@ -113,6 +115,30 @@ impl RowHead {
     }
 }
 
+/// What a dead row of the main queue has at its beginning: which holes of its length come before and behind it.
+#[derive(Clone, Copy)]
+struct Hole {
+    before: Option<Place>,
+    behind: Option<Place>,
+}
+
+impl Hole {
+    fn decode(row: &[u8]) -> Self {
+        let place = |at: usize| {
+            let place = Place(u32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]));
+            (place.age() == Age::Main).then_some(place)
+        };
+        Self { before: place(0), behind: place(4) }
+    }
+
+    fn encode(self, row: &mut [u8]) {
+        // None is in the young queue.
+        let number = |place: Option<Place>| place.unwrap_or(Place::new(Age::Young, 0, 0)).0.to_le_bytes();
+        row[..4].copy_from_slice(&number(self.before));
+        row[4..8].copy_from_slice(&number(self.behind));
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Age {
     Young,
@@ -158,6 +184,11 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// Memory of numbers and of where their values are.
+    fn slot_bytes(&self) -> u64 {
+        (self.apart.capacity() * size_of::<Bytes>() + self.free.capacity() * size_of::<u32>()) as u64
+    }
+
     /// Keeps a value that lies apart. Answers its number.
     fn keep(&mut self, value: Bytes) -> u32 {
         if let Some(number) = self.free.pop() {
@@ -191,6 +222,10 @@ impl Queue {
     fn row(&self, place: Place) -> &[u8] {
         &self.chunks[place.chunk(self.oldest)].bytes[place.at()..]
     }
+
+    fn row_mut(&mut self, place: Place) -> &mut [u8] {
+        &mut self.chunks[place.chunk(self.oldest)].bytes[place.at()..]
+    }
 }
 
 /// See the head of this file.
@@ -202,9 +237,11 @@ pub struct RowCache {
     main: Queue,
     /// Bytes of rows that are not dead, and of what lies apart.
     live_bytes: u64,
-    /// Places of dead rows in the main queue, by length: number of the chunk, and where in it. Those in chunks that went are no places
-    /// any more.
-    holes: HashMap<usize, Vec<(u64, u32)>>,
+    /// Memory of the numbers of what lies apart, those that no row has, too.
+    slot_bytes: u64,
+    /// Places of dead rows in the main queue, by length: the youngest, which knows the next ([`Hole`]). None is in the oldest chunk,
+    /// where a row would go at once. (A list beside them would be as long as there were ever rows of its length.)
+    holes: HashMap<usize, Place>,
     /// Of a chunk that went, for the next one.
     spare: Vec<u8>,
 }
@@ -223,6 +260,7 @@ impl RowCache {
             young: Queue::default(),
             main: Queue::default(),
             live_bytes: 0,
+            slot_bytes: 0,
             holes: HashMap::default(),
             spare: Vec::new(),
         };
@@ -250,8 +288,20 @@ impl RowCache {
         self.young.held_bytes + self.main.held_bytes + self.overhead_bytes()
     }
 
+    /// Memory that it has asked for, counted piece by piece: what [`RowCache::weight`] is to be a good guess of.
+    pub fn allocated(&self) -> u64 {
+        let of_chunk = |chunk: &Chunk| {
+            let apart: usize = chunk.apart.iter().map(Bytes::len).sum();
+            chunk.bytes.capacity() as u64 + apart as u64 + chunk.slot_bytes()
+        };
+        let chunks: u64 = self.young.chunks.iter().chain(&self.main.chunks).map(of_chunk).sum();
+        let holes = self.holes.capacity() * size_of::<(usize, Place)>();
+        chunks + (self.index.allocation_size() + holes + self.spare.capacity()) as u64
+    }
+
     fn overhead_bytes(&self) -> u64 {
-        self.index.len() as u64 * ROW_OVERHEAD_BYTES
+        // Where there were many more rows the index is the larger part, until chunks go.
+        (self.index.len() as u64 * ROW_OVERHEAD_BYTES).max(self.index.allocation_size() as u64)
     }
 
     /// From now on it holds so many bytes.
@@ -269,7 +319,7 @@ impl RowCache {
     pub fn has_room_for(&self, key: &[u8], value: &[u8]) -> bool {
         let unfilled = 2 * self.chunk_bytes as u64;
         let row = (HEAD_BYTES + key.len() + value.len()) as u64;
-        self.live_bytes + self.overhead_bytes() + unfilled + row <= self.capacity
+        self.live_bytes + self.slot_bytes + self.overhead_bytes() + unfilled + row <= self.capacity
     }
 
     /// The row of `key`, which has this hash.
@@ -313,10 +363,7 @@ impl RowCache {
         let value = if is_apart { &[] } else { &row.value[..] };
         self.write(place, head, key, value, is_apart.then(|| row.value.clone()));
         let (young, main) = (&self.young, &self.main);
-        self.index.insert_unique(spread(head.hash), place, |&place| {
-            let queue = if place.age() == Age::Young { young } else { main };
-            spread(RowHead::decode(queue.row(place)).hash)
-        });
+        self.index.insert_unique(spread(head.hash), place, |place| hash_of(young, main, *place));
         self.make_room(self.capacity / EXCESS_PART);
     }
 
@@ -324,17 +371,13 @@ impl RowCache {
     pub fn remove(&mut self, hash: u64, key: &[u8]) {
         let Some(place) = self.find(short(hash), key) else { return };
         self.unlist(short(hash), place);
-        let at = place.at();
-        let chunk = self.chunk_mut(place);
-        let row = &mut chunk.bytes[at..];
+        let row = self.queue_mut(place.age()).row_mut(place);
         row[STATE_AT] |= DEAD;
         let head = RowHead::decode(row);
         let number = head.is(APART).then(|| number_of(&row[head.key_end()..]));
-        let apart = number.map(|number| chunk.take(number));
-        self.count_gone(place.age(), head, apart.as_ref());
-        if place.age() == Age::Main {
-            let number = self.main.oldest + place.chunk(self.main.oldest) as u64;
-            self.holes.entry(head.row_bytes()).or_default().push((number, at as u32));
+        self.count_gone(place, head, number);
+        if place.age() == Age::Main && place.chunk(self.main.oldest) > 0 {
+            self.list_hole(place, head.row_bytes());
         }
     }
 
@@ -377,34 +420,66 @@ impl RowCache {
     fn write(&mut self, place: Place, head: RowHead, key: &[u8], value: &[u8], apart: Option<Bytes>) {
         let held = apart.as_ref().map_or(0, apart_bytes);
         let flag = if apart.is_some() { APART } else { 0 };
+        self.live_bytes += head.row_bytes() as u64 + held;
         let chunk = self.chunk_mut(place);
+        let before = chunk.slot_bytes();
         let number = apart.map(|apart| chunk.keep(apart).to_le_bytes());
+        let slots = chunk.slot_bytes() - before;
         let rest = number.as_ref().map_or(value, |number| number);
         let row = &mut chunk.bytes[place.at()..];
         row[..HEAD_BYTES].copy_from_slice(&RowHead { state: head.state | flag, ..head }.encode());
         row[HEAD_BYTES..head.key_end()].copy_from_slice(key);
         row[head.key_end()..head.end()].copy_from_slice(rest);
-        self.live_bytes += head.row_bytes() as u64 + held;
-        self.queue_mut(place.age()).held_bytes += held;
+        self.slot_bytes += slots;
+        self.queue_mut(place.age()).held_bytes += held + slots;
     }
 
-    /// A row no longer counts, nor does its value if that lay apart.
-    fn count_gone(&mut self, age: Age, head: RowHead, apart: Option<&Bytes>) {
-        let held = apart.map_or(0, apart_bytes);
+    /// The row at `place` no longer counts, nor does its value if it lies apart, by this number. Answers that.
+    fn count_gone(&mut self, place: Place, head: RowHead, number: Option<u32>) -> Option<Bytes> {
+        let chunk = self.chunk_mut(place);
+        let before = chunk.slot_bytes();
+        let apart = number.map(|number| chunk.take(number));
+        let slots = chunk.slot_bytes() - before;
+        let held = apart.as_ref().map_or(0, apart_bytes);
+        self.slot_bytes += slots;
         self.live_bytes -= head.row_bytes() as u64 + held;
-        self.queue_mut(age).held_bytes -= held;
+        let queue = self.queue_mut(place.age());
+        queue.held_bytes = queue.held_bytes + slots - held;
+        apart
+    }
+
+    /// The row of so many bytes at `place` is dead: another may have its place.
+    fn list_hole(&mut self, place: Place, bytes: usize) {
+        let behind = self.holes.insert(bytes, place);
+        Hole { before: None, behind }.encode(self.main.row_mut(place));
+        if let Some(behind) = behind {
+            let row = self.main.row_mut(behind);
+            Hole { before: Some(place), ..Hole::decode(row) }.encode(row);
+        }
+    }
+
+    /// The place of a dead row of so many bytes is no longer to be had.
+    fn unlist_hole(&mut self, place: Place, bytes: usize) {
+        let Hole { before, behind } = Hole::decode(self.main.row(place));
+        match (before, behind) {
+            (Some(before), _) => {
+                let row = self.main.row_mut(before);
+                Hole { behind, ..Hole::decode(row) }.encode(row);
+            }
+            (None, Some(behind)) => drop(self.holes.insert(bytes, behind)),
+            (None, None) => drop(self.holes.remove(&bytes)),
+        }
+        if let Some(behind) = behind {
+            let row = self.main.row_mut(behind);
+            Hole { before, ..Hole::decode(row) }.encode(row);
+        }
     }
 
     /// The place of a row of so many bytes that moves to the main queue.
     fn room_in_main(&mut self, bytes: usize) -> Place {
-        // In the oldest chunk it would go at once.
-        let oldest = self.main.oldest;
-        let holes = self.holes.get_mut(&bytes);
-        let hole = holes.and_then(|holes| std::iter::from_fn(|| holes.pop()).find(|hole| hole.0 > oldest));
-        match hole {
-            Some((chunk, at)) => Place::new(Age::Main, chunk, at as usize),
-            None => self.room_at_the_end(Age::Main, bytes),
-        }
+        let Some(&hole) = self.holes.get(&bytes) else { return self.room_at_the_end(Age::Main, bytes) };
+        self.unlist_hole(hole, bytes);
+        hole
     }
 
     /// The place of a row of so many bytes that comes next.
@@ -465,10 +540,9 @@ impl RowCache {
                 // Where the main queue is one chunk, its end is no other place.
                 let may_move = moved < MOVED_BYTES_MAX && (age == Age::Young || queue.chunks.len() > 1);
                 let row = &bytes[at..at + head.end()];
-                let apart = head.is(APART).then(|| number_of(&row[head.key_end()..]));
-                let apart = apart.map(|number| queue.chunks[0].take(number));
-                self.count_gone(age, head, apart.as_ref());
+                let number = head.is(APART).then(|| number_of(&row[head.key_end()..]));
                 let place = Place::new(age, oldest, at);
+                let apart = self.count_gone(place, head, number);
                 if may_move && head.state & LOOKS > 0 {
                     self.move_to_main(place, row, head, apart);
                     moved += (row.len() as u64).max(MOVED_BYTES_MIN);
@@ -494,15 +568,48 @@ impl RowCache {
     /// The oldest chunk of a queue, which has these bytes, has no more rows.
     fn drop_oldest(&mut self, age: Age, mut bytes: Vec<u8>) {
         let queue = self.queue_mut(age);
-        queue.chunks.pop_front();
-        queue.held_bytes -= bytes.capacity() as u64;
+        let slot_bytes = queue.chunks.pop_front().map_or(0, |chunk| chunk.slot_bytes());
+        queue.held_bytes -= bytes.capacity() as u64 + slot_bytes;
         queue.oldest += 1;
         queue.oldest_at = 0;
+        self.slot_bytes -= slot_bytes;
         if bytes.capacity() == self.chunk_bytes {
             bytes.clear();
             self.spare = bytes;
         }
+        if age == Age::Main {
+            self.unlist_holes_of_oldest();
+        }
+        self.shrink_index();
     }
+
+    fn unlist_holes_of_oldest(&mut self) {
+        let mut at = 0;
+        while let Some(oldest) = self.main.chunks.front()
+            && at < oldest.bytes.len()
+        {
+            let head = RowHead::decode(&oldest.bytes[at..]);
+            if head.is(DEAD) {
+                self.unlist_hole(Place::new(Age::Main, self.main.oldest, at), head.row_bytes());
+            }
+            at += head.row_bytes();
+        }
+    }
+
+    /// Where small rows made way for long ones there are fewer.
+    fn shrink_index(&mut self) {
+        let rows = self.index.len();
+        if self.index.capacity() > INDEX_PART * rows {
+            let (young, main) = (&self.young, &self.main);
+            self.index.shrink_to(INDEX_PART / 2 * rows, |place| hash_of(young, main, *place));
+        }
+    }
+}
+
+/// By what the row at `place` is found.
+fn hash_of(young: &Queue, main: &Queue, place: Place) -> u64 {
+    let queue = if place.age() == Age::Young { young } else { main };
+    spread(RowHead::decode(queue.row(place)).hash)
 }
 
 /// The number of a value that lies apart, which its row has behind the key.

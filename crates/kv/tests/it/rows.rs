@@ -94,6 +94,58 @@ fn it_answers_what_was_put_last_or_nothing_whatever_happens() {
     }
 }
 
+/// Comes and goes as `turn` says: which values, and whether all go at the end of a turn. Answers the most memory asked for, in parts of
+/// what it may hold.
+fn most_allocated(turns: impl Iterator<Item = (usize, bool)>) -> f64 {
+    let mut cache = RowCache::new(1 << 20);
+    let (mut n, mut most) = (0u64, 0u64);
+    for (value_bytes, all_go) in turns {
+        let fits = cache.capacity() / (value_bytes as u64 + 48);
+        let first = n;
+        for _ in 0..2 * fits {
+            // Those of a turn before stay in use: all are hot.
+            for asked in [n, n.saturating_sub(fits / 2)] {
+                held(&mut cache, &key(asked)[4..]);
+            }
+            n += 1;
+            put(&mut cache, &key(n)[4..], &row(n, vec![1; value_bytes]));
+            if n.is_multiple_of(997) {
+                most = most.max(cache.allocated());
+            }
+        }
+        most = most.max(cache.allocated());
+        if all_go {
+            for n in first..=n {
+                cache.remove(hash(&key(n)[4..]), &key(n)[4..]);
+            }
+            assert_eq!(cache.len(), 0);
+            most = most.max(cache.allocated());
+        }
+    }
+    most as f64 / cache.capacity() as f64
+}
+
+#[test]
+fn its_memory_is_bounded_whatever_lengths_come_and_go() {
+    let steps = |all_go| (0..400).step_by(16).map(move |bytes| (bytes, all_go));
+    let mixes: [(&str, f64); 5] = [
+        ("lengths rise, and all of one go before the next", most_allocated(steps(true))),
+        ("lengths rise", most_allocated(steps(false))),
+        ("values that lie apart go together", most_allocated([(APART_FROM_BYTES, true); 60].into_iter())),
+        ("short ones make way for long ones", most_allocated([(0, false), (3000, false)].into_iter())),
+        (
+            "short ones and long ones in turns",
+            most_allocated([(0, true), (APART_FROM_BYTES, true)].into_iter().cycle().take(40)),
+        ),
+    ];
+    for (mix, most) in mixes {
+        println!("{most:.3}: {mix}");
+    }
+    for (mix, most) in mixes {
+        assert!(most < 1.0 + 1.0 / 16.0 + 1.0 / 32.0, "{mix}: {most:.2} of what it may hold");
+    }
+}
+
 #[test]
 fn a_row_takes_little_more_than_its_bytes() {
     for value_bytes in [100, 1000, 3000, 8192] {
