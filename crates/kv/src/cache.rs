@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use pumice_base::hash::FixedState;
 use pumice_base::sync::lock;
-use pumice_reactor::sync::Semaphore;
+use pumice_reactor::sync::{Permit, Semaphore};
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 
@@ -47,7 +47,7 @@ const NEEDED_MIN_BYTES: u64 = 4 << 20;
 /// Rows given up under a slice's lock at a time.
 const SHRINK_BYTES: u64 = 1 << 20;
 
-/// Heads being read have this part of the budget, and blocks being read as much.
+/// Heads being read have this part of the budget, and blocks being read as much, alone or together.
 const UNDER_WAY_PART: u64 = 8;
 
 type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
@@ -321,8 +321,7 @@ impl Inner {
         }
         let BlockPlace { offset, len, .. } = place;
         let read = async {
-            let bytes = u64::from(len).min(self.cache.budget / UNDER_WAY_PART);
-            let _permit = self.cache.blocks_under_way.acquire(bytes).await;
+            let _permit = self.block_permit(len).await;
             // A copy of its own: the buffer that was read into is larger, and pooled.
             let block = self.read_block(table, offset, len, |bytes| Bytes::copy_from_slice(&bytes)).await?;
             self.cache.insert(meta.slice, meta.id, offset, block.clone());
@@ -357,6 +356,7 @@ impl Inner {
         blocks.ok()?.get(at - start).cloned().flatten()
     }
 
+    /// A look-up in key order may go on in each of many tables at once.
     async fn read_window(
         &self,
         table: &Table,
@@ -365,8 +365,10 @@ impl Inner {
         let head = self.head(table).await?;
         let (start, _) = head.index.place(window.start);
         let (offset, len) = head.index.place(window.end - 1);
+        let len = offset + len - start;
+        let permit = self.block_permit(len).await;
         self.counters.block_reads.add(1);
-        let bytes = self.read_of(table, start, offset + len - start).await?;
+        let bytes = self.read_of(table, start, len).await?;
         let verified = window.map(|at| {
             let (offset, len) = head.index.place(at);
             let from = (offset - start) as usize;
@@ -375,7 +377,15 @@ impl Inner {
             self.cache.insert(table.meta.slice, table.meta.id, offset, block.clone());
             Some(block)
         });
-        Ok(verified.collect())
+        let verified = verified.collect();
+        drop((bytes, permit));
+        Ok(verified)
+    }
+
+    /// For who reads so many bytes of blocks, alone or together.
+    async fn block_permit(&self, bytes: u32) -> Permit<'_> {
+        let most = self.cache.budget / UNDER_WAY_PART;
+        self.cache.blocks_under_way.acquire(u64::from(bytes).min(most)).await
     }
 
     async fn read_block(

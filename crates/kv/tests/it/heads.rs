@@ -27,13 +27,18 @@ fn options() -> StoreOptions {
 
 /// A drive with so many keys, whose values lie in key tables. Keys are even numbers.
 async fn drive_of(keys: u64) -> Device {
+    drive_with(keys, 8).await
+}
+
+/// The same, with values of so many bytes.
+async fn drive_with(keys: u64, value_bytes: usize) -> Device {
     let spec: DeviceSpec = "/drive".parse().expect("spec");
     let device = Device::create(&spec, 1 << 30).await.expect("file");
     drop(formatted(&device).await);
     let store = open_with(&device, options()).await.store;
     let mut batch = Batch::new();
     for n in 0..keys {
-        batch.put(slice_of(2 * n), &key(2 * n), 0, 0, &[n as u8; 8]);
+        batch.put(slice_of(2 * n), &key(2 * n), 0, 0, &vec![n as u8; value_bytes]);
         if n % 300 == 299 {
             write(&store, &batch).await;
             batch.clear();
@@ -101,6 +106,57 @@ fn blocks_being_read_are_bounded() {
         }
         let blocks = store.stats().counters.block_reads - before.block_reads;
         assert!(blocks * BLOCK > 2 * UNDER_WAY, "{blocks} blocks were read in all");
+    });
+}
+
+/// Where look-ups come in key order, a block is read together with those behind it, in each of many tables.
+#[test]
+fn blocks_read_ahead_are_bounded() {
+    const KEYS: u64 = 300_000;
+    const READERS: u64 = 150;
+    const READ_ALONE: u64 = 8192;
+    /// Nth look-up of a reader: each goes through keys of one slice, about as many as a table has, ten at a time.
+    fn nth(reader: u64, look: u64) -> u64 {
+        2 * (reader * (KEYS / READERS) + look * 10 * SLICES)
+    }
+    async fn look_up(store: &Store, n: u64) {
+        store.get(slice_of(n), &key(n)).await.expect("get").expect("there");
+    }
+    in_a_world(async {
+        let device = drive_with(KEYS, 60).await;
+        let store = Rc::new(open_with(&device, options()).await.store);
+        for n in (0..KEYS).step_by(100) {
+            look_up(&store, 2 * n).await;
+        }
+        for reader in 0..READERS {
+            for look in 0..20 {
+                look_up(&store, nth(reader, look)).await;
+            }
+        }
+        let before = store.stats();
+        let readers: Vec<_> = (0..READERS)
+            .map(|reader| {
+                let store = store.clone();
+                spawn(async move {
+                    for look in 20..60 {
+                        look_up(&store, nth(reader, look)).await;
+                    }
+                })
+            })
+            .collect();
+        yield_now().await;
+        yield_now().await;
+        let begun = store.stats();
+        let reads = begun.heap.reads - before.heap.reads;
+        let bytes = begun.heap.read_bytes - before.heap.read_bytes;
+        println!("{reads} reads of {bytes} B, {} tables", begun.tables);
+        assert!(bytes > reads * READ_ALONE, "{reads} reads of {bytes} B: blocks are read together");
+        assert!(bytes <= UNDER_WAY + UNDER_WAY / 4, "{bytes} B of blocks are being read");
+        for reader in readers {
+            reader.await.expect("reader");
+        }
+        let read = store.stats().heap.read_bytes - before.heap.read_bytes;
+        assert!(read > 2 * UNDER_WAY, "{read} B were read in all");
     });
 }
 
