@@ -63,6 +63,7 @@ pub mod retired;
 pub mod rows;
 mod scan;
 mod scan_blocks;
+mod scan_room;
 mod shadow;
 mod shrink;
 mod slice;

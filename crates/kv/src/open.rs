@@ -24,6 +24,7 @@ use crate::memtable::{NewBody, NewVersion};
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes};
 use crate::record;
+use crate::scan_room::ScanRooms;
 use crate::slice::Slice;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
@@ -160,6 +161,7 @@ impl Store {
             large_writers: Mutex::default(),
             piece_memory: PieceMemory::of(budget.pieces),
             kept_pieces: KeptPieces::new(budget.rows / 2),
+            scan_rooms: ScanRooms::new(budget.scans),
             making: Mutex::default(),
             relocated: Mutex::default(),
             any_relocated: AtomicBool::new(false),

@@ -113,6 +113,8 @@ pub(crate) struct Budget {
     pub undurable: u64,
     /// Pieces of large values on their way to flash and from it.
     pub pieces: u64,
+    /// Blocks that scans read ahead, and as much for values.
+    pub scans: u64,
     /// Victims that are emptied at once, where the drive has several channels.
     pub victims: u64,
 }
@@ -135,8 +137,9 @@ impl Budget {
         let working = working + victims;
         let rest = all.saturating_sub(2 * memtable + tail + undurable + working);
         let pieces = (all / 16).clamp(6 << 20, 32 << 20);
+        let scans = (all / 16).clamp(2 << 20, 64 << 20);
         // Where memory is short, heads come first: a GET that must read one reads tens of KiB.
         let tables = (rest / 2).max((rest / 8 * 7).min(TABLES_FIRST_BYTES));
-        Self { memtable, tables, rows: rest - tables, tail, undurable, pieces, victims }
+        Self { memtable, tables, rows: rest - tables, tail, undurable, pieces, scans, victims }
     }
 }

@@ -26,6 +26,7 @@ use crate::errors::StoreError;
 use crate::large::LargeRef;
 use crate::queue::SourceQueue;
 use crate::scan_blocks::{BlocksAhead, Way, number_in};
+use crate::scan_room::Held;
 use crate::slice::SharedMemtable;
 use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::{Store, entry_of};
@@ -89,6 +90,8 @@ pub struct Scan {
     ahead_from: usize,
     spans: Vec<SpanRead>,
     bytes_ahead: u64,
+    /// What these use of the memory that scans have: as of when reads were begun.
+    held: Held,
     reads_ahead: usize,
     ended: bool,
     /// Why it ended, told when what lies ahead of it was handed out.
@@ -240,6 +243,7 @@ impl Store {
         let runs = sources.iter().filter(|source| matches!(source.from, From::Run { .. })).count();
         let share = BLOCK_BYTES_AHEAD_MAX / 2 / runs.max(1) as u32;
         Scan {
+            held: Held::take(&self.inner.scan_rooms.values, 0),
             snapshot,
             backward,
             want,
@@ -315,8 +319,9 @@ impl Scan {
         let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
         let mut must_poll = false;
         // Half of what may be ahead at a time, so that there are neighbours to be read together.
-        if self.ahead.len() <= limit / 2 && self.bytes_ahead <= BYTES_AHEAD_MAX / 2 {
-            while self.ahead.len() < limit && self.bytes_ahead < BYTES_AHEAD_MAX && !self.ended {
+        let most = self.held.most().min(BYTES_AHEAD_MAX);
+        if self.ahead.len() <= limit / 2 && self.bytes_ahead <= most / 2 {
+            while self.ahead.len() < limit && self.bytes_ahead < most && !self.ended {
                 match self.next_key().await {
                     Ok(Some((slice, key, entry))) => {
                         let (bytes, state) = self.plan(slice, &key, entry);
@@ -337,6 +342,7 @@ impl Scan {
         if must_poll || !self.ahead.front().is_some_and(Ahead::is_ready) {
             // Here, and not where it was planned: a caller that gave up meanwhile has left more than half of what may be ahead, and
             // nobody else would read it.
+            self.held.set(self.bytes_ahead);
             self.start_reads();
             self.poll_reads().await;
         }

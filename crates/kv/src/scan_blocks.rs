@@ -2,7 +2,7 @@
 //!
 //! The first block is read alone, because most scans end in it. From then on each read takes twice as many bytes as the one
 //! before, up to what the scan allows a run, and the next one is on its way while the last one is used. Nothing is read
-//! ahead beyond the scan's end.
+//! ahead beyond the scan's end, nor what all scans together have no room for (`scan_room.rs`).
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use crate::begun::Begun;
 use crate::block::Block;
 use crate::cache::damaged;
 use crate::errors::StoreError;
+use crate::scan_room::Held;
 use crate::store::Inner;
 use crate::table::Head;
 use crate::version::{Run, Table};
@@ -123,13 +124,14 @@ impl Course<'_> {
 /// A stretch on its way.
 struct Asked {
     stretch: Stretch,
+    held: Held,
     read: Begun<Result<Bytes, StoreError>>,
 }
 
 /// What was read of a run and not used yet.
 #[derive(Default)]
 pub struct BlocksAhead {
-    read: Option<(Stretch, Bytes)>,
+    read: Option<(Stretch, Held, Bytes)>,
     asked: Option<Asked>,
     /// Bytes of the next read; 0: one block.
     piece_bytes: u32,
@@ -159,12 +161,11 @@ impl BlocksAhead {
         if let Some(block) = store.cached_block(course.table, offset) {
             return Ok(block);
         }
-        if !self.read.as_ref().is_some_and(|(stretch, _)| stretch.holds(course.table, offset, len)) {
+        if !self.read.as_ref().is_some_and(|(stretch, ..)| stretch.holds(course.table, offset, len)) {
             self.read = None;
-            let (stretch, bytes) = self.fetch(store, course, number).await?;
-            self.read = Some((stretch, bytes));
+            self.read = Some(self.fetch(store, course, number).await?);
         }
-        let (stretch, bytes) = self.read.as_ref().expect("it was just read");
+        let (stretch, _, bytes) = self.read.as_ref().expect("it was just read");
         let start = (offset - stretch.offset) as usize;
         Block::verify(course.table.meta.id, offset, bytes.slice(start..start + len as usize))
             .ok_or_else(|| damaged(course.table, "a block's checksum does not match"))
@@ -175,17 +176,18 @@ impl BlocksAhead {
         store: &Arc<Inner>,
         course: &Course<'_>,
         number: usize,
-    ) -> Result<(Stretch, Bytes), StoreError> {
+    ) -> Result<(Stretch, Held, Bytes), StoreError> {
         let (offset, len) = course.head.index.place(number);
         let is_first = self.piece_bytes == 0;
         let asked = self.asked.take().filter(|asked| asked.stretch.holds(course.table, offset, len));
-        let (stretch, read) = match asked {
-            Some(Asked { stretch, read }) => (stretch, read.finish().await),
+        let (stretch, held, read) = match asked {
+            Some(Asked { stretch, held, read }) => (stretch, held, read.finish().await),
             None => {
-                let (stretch, _) = course.stretch(number, self.piece_bytes);
+                let (stretch, _) = course.stretch(number, self.may_read(store));
+                let held = Held::take(&store.scan_rooms.blocks, stretch.len.into());
                 store.counters.block_reads.add(1);
                 let read = store.read_of(course.table, stretch.offset, stretch.len).await;
-                (stretch, read)
+                (stretch, held, read)
             }
         };
         self.piece_bytes = self.piece_bytes.max(len).saturating_mul(2).min(course.piece_max);
@@ -194,18 +196,27 @@ impl BlocksAhead {
             // What does not read may be another block than the one that is wanted now.
             Err(error) if error.is_of_the_media() && stretch.len > len => {
                 let bytes = store.read_of(course.table, offset, len).await?;
-                return Ok((Stretch { table: course.table.meta.id, offset, len }, bytes));
+                return Ok((Stretch { table: course.table.meta.id, offset, len }, held, bytes));
             }
             Err(error) => return Err(error),
         };
         if !is_first {
             self.ask_next(store, course, &stretch, number);
         }
-        Ok((stretch, bytes))
+        Ok((stretch, held, bytes))
+    }
+
+    /// Bytes of the next read, of what scans have room for: 0 is one block.
+    fn may_read(&self, store: &Inner) -> u32 {
+        u64::from(self.piece_bytes).min(store.scan_rooms.blocks.left()) as u32
     }
 
     /// Starts to read what comes after `stretch`, in which block `number` lies.
     fn ask_next(&mut self, store: &Arc<Inner>, course: &Course<'_>, stretch: &Stretch, number: usize) {
+        let piece_bytes = self.may_read(store);
+        if piece_bytes == 0 {
+            return;
+        }
         let outside = |&number: &usize| {
             let (offset, len) = course.head.index.place(number);
             !stretch.holds(course.table, offset, len)
@@ -213,7 +224,7 @@ impl BlocksAhead {
         let mut wanted = course.wanted(number);
         let next = if course.backward { wanted.rfind(outside) } else { wanted.find(outside) };
         if let Some(next) = next {
-            let (stretch, _) = course.stretch(next, self.piece_bytes);
+            let (stretch, _) = course.stretch(next, piece_bytes);
             return self.ask(store, course.table, stretch);
         }
         // Where the scan ends in this table, it does not come to the next.
@@ -230,7 +241,7 @@ impl BlocksAhead {
         };
         if let Some(first) = first {
             let course = Course { table, head: &head, next_table: None, ..*course };
-            let (stretch, _) = course.stretch(first, self.piece_bytes);
+            let (stretch, _) = course.stretch(first, piece_bytes);
             self.ask(store, table, stretch);
         }
     }
@@ -239,7 +250,8 @@ impl BlocksAhead {
         store.counters.block_reads.add(1);
         let (store, table) = (store.clone(), table.clone());
         let (offset, len) = (stretch.offset, stretch.len);
+        let held = Held::take(&store.scan_rooms.blocks, len.into());
         let read = Begun::begin(async move { store.read_of(&table, offset, len).await });
-        self.asked = Some(Asked { stretch, read });
+        self.asked = Some(Asked { stretch, held, read });
     }
 }

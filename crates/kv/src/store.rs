@@ -31,6 +31,7 @@ use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreOptions};
 use crate::record;
+use crate::scan_room::ScanRooms;
 use crate::slice::{Slice, key_hash};
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
@@ -121,6 +122,7 @@ pub(crate) struct Inner {
     pub large_writers: Mutex<BTreeSet<u64>>,
     pub piece_memory: PieceMemory,
     pub kept_pieces: KeptPieces,
+    pub scan_rooms: ScanRooms,
     /// Key tables that no metadata record names yet, and where they lie; `None` while they are being written.
     pub making: Mutex<HashMap<u64, Option<RecordPtr>>>,
     /// Records that moved because their program failed: by their old address.

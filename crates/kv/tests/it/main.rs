@@ -34,6 +34,7 @@ mod refused_early;
 mod retiring;
 mod retiring_many;
 mod rows;
+mod scans_ahead;
 mod set_aside;
 mod shared_reads;
 mod short_scans;
