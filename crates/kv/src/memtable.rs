@@ -467,6 +467,17 @@ impl Memtable {
         }
     }
 
+    /// The highest number, not above `max_seq`, of a version between bounds; tombstones count. 0 when there is none.
+    pub fn newest_between(&mut self, (lower, upper): (Bound<&[u8]>, Bound<&[u8]>), max_seq: Seq) -> Seq {
+        self.put_in_order();
+        let mut newest = 0;
+        self.visit((lower, upper), false, |row| {
+            newest = newest.max(self.version_at(row, max_seq).map_or(0, |version| version.seq));
+            true
+        });
+        newest
+    }
+
     /// Any row, by a number drawn by the caller.
     pub fn random_row(&self, draw: u64) -> Option<u32> {
         (!self.rows.is_empty()).then(|| (draw % self.rows.len() as u64) as u32)

@@ -42,6 +42,15 @@ pub enum SliceSet {
     All,
 }
 
+impl SliceSet {
+    pub(crate) fn has(self, slice: SliceId) -> bool {
+        match self {
+            Self::One(one) => one == slice,
+            Self::All => true,
+        }
+    }
+}
+
 /// What a scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -224,7 +233,7 @@ impl Store {
         let mut sources = Vec::new();
         for view in &snapshot.slices {
             let slice = view.slice;
-            if slices != SliceSet::All && slices != SliceSet::One(slice) {
+            if !slices.has(slice) {
                 continue;
             }
             let memtables = view

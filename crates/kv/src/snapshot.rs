@@ -6,6 +6,7 @@
 //! snapshots; only memtables keep the versions that a live snapshot may ask for.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -14,6 +15,7 @@ use pumice_segment::Pin;
 use smallvec::SmallVec;
 
 use crate::errors::StoreError;
+use crate::scan::SliceSet;
 use crate::slice::{SharedMemtable, Slice};
 use crate::store::{Inner, Store};
 use crate::types::{Seq, SliceId};
@@ -132,6 +134,14 @@ impl Snapshot {
     /// The last write that it sees.
     pub fn seq(&self) -> Seq {
         self.inner.seq
+    }
+
+    /// The last write that it sees of a key between the bounds and that was not in the key tables yet, a delete too; 0 when
+    /// there is none. What else a scan between them tells is durable. Goes over all such keys.
+    pub fn newest_between(&self, slices: SliceSet, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Seq {
+        let views = self.inner.slices.iter().filter(|view| slices.has(view.slice));
+        let memtables = views.flat_map(|view| &view.memtables);
+        memtables.map(|each| lock(each).newest_between((lower, upper), self.inner.seq)).max().unwrap_or(0)
     }
 }
 

@@ -276,6 +276,12 @@ impl Store {
         })
     }
 
+    /// The number of the newest version of `key` that is not in the key tables yet, a delete too; 0 when there is none. What was
+    /// found absent a moment ago is so because of that, or because of something durable: tables are made of what is.
+    pub fn newest_of(&self, slice: SliceId, key: &[u8]) -> Seq {
+        self.inner.slice(slice).seq_in_memtables(key_hash(key), key).unwrap_or(0)
+    }
+
     /// A number that nothing on this drive had before, nor will have again.
     ///
     /// An id that nothing durable followed may come again after a crash: nothing on the drive bears it.

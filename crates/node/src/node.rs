@@ -416,29 +416,23 @@ impl Node {
         Ok(())
     }
 
-    /// Makes `gate` depend on the version of an entry just read from `place`, unless that is durable already.
-    pub fn depend(&self, gate: &mut Gate, place: Place, seq: Seq) {
-        if !self.store(place.drive).is_durable(seq) {
-            gate.add(place.drive, seq);
+    /// Makes `gate` depend on a version that was just read from `drive`, unless that is durable already.
+    pub fn depend(&self, gate: &mut Gate, drive: u16, seq: Seq) {
+        if !self.store(drive).is_durable(seq) {
+            gate.add(drive, seq);
         }
     }
 
-    /// Makes `gate` depend on everything written so far: for replies over whole key spaces.
-    pub fn depend_on_all(&self, gate: &mut Gate) {
-        for drive in 0..self.drive_count() {
-            let seq = self.store(drive).last_seq();
-            if !self.store(drive).is_durable(seq) {
-                gate.add(drive, seq);
-            }
-        }
+    /// Makes `gate` depend on the removal of a key that was just found absent at `place`, if there was one that is not durable.
+    pub fn depend_on_absence(&self, gate: &mut Gate, place: Place, key: &[u8]) {
+        self.depend(gate, place.drive, self.store(place.drive).newest_of(place.slice, key));
     }
 
-    /// [`Node::depend_on_all`] but for drives of which it cannot be told when more becomes durable.
+    /// Makes `gate` depend on everything written so far, but for drives of which it cannot be told when more becomes durable.
     pub fn depend_on_all_but_stalled(&self, gate: &mut Gate) {
-        let mut all = Gate::open();
-        self.depend_on_all(&mut all);
-        all.retain(|drive, _| self.stall_of(drive).is_none());
-        gate.merge(&all);
+        for drive in (0..self.drive_count()).filter(|&drive| !self.is_drive_stalled(drive)) {
+            self.depend(gate, drive, self.store(drive).last_seq());
+        }
     }
 
     /// Why nothing that is written becomes durable now, and may later: there is no room below the drive.
@@ -448,9 +442,14 @@ impl Node {
         Some(format!("drive {}: {why}", self.inner.names[usize::from(drive)]))
     }
 
+    /// Whether there is no room below a drive.
+    pub fn is_drive_stalled(&self, drive: u16) -> bool {
+        self.stall_of(drive).is_some()
+    }
+
     /// Whether there is no room below some drive.
     pub fn is_stalled(&self) -> bool {
-        (0..self.drive_count()).any(|drive| self.stall_of(drive).is_some())
+        (0..self.drive_count()).any(|drive| self.is_drive_stalled(drive))
     }
 
     /// Why `gate` does not open, if that is for want of room below a drive.

@@ -42,5 +42,6 @@ mod shrinking;
 mod space;
 mod tallies;
 mod turns;
+mod undurable;
 mod unnamed_tables;
 mod unreadable;

@@ -53,7 +53,7 @@ fn incr_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         Peek::Found(entry) => Some(entry),
         Peek::Absent => None,
     };
-    ctx.depend_on(key.place, stored.as_ref().map(|entry| entry.seq));
+    ctx.depend_on(key.place, key.raw(), stored.as_ref().map(|entry| entry.seq));
     let was = stored.as_ref().map(|entry| entry.expire_ms);
     let value = match ctx.string_of(stored).and_then(|old| Ok((add(old.as_ref(), by)?, old))) {
         // An expired head in the way may be a collection's.

@@ -149,7 +149,7 @@ fn get_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         Peek::Found((seq, answer)) => (Some(seq), answer),
         Peek::Absent => (None, Ok(false)),
     };
-    ctx.depend_on(key.place, seq);
+    ctx.depend_on(key.place, key.raw(), seq);
     ctx.count_look_up(answer != Ok(false));
     match answer {
         Err(error) => return Fast::Fail(error.into()),
@@ -314,7 +314,7 @@ fn set_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
     };
     let live = stored.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
     if (options.only_absent && live.is_some()) || (options.only_present && live.is_none()) {
-        ctx.depend_on(key.place, stored.map(|meta| meta.seq));
+        ctx.depend_on(key.place, key.raw(), stored.map(|meta| meta.seq));
         ctx.reply.null();
         return Fast::Done;
     }

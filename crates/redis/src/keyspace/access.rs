@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::change::{Change, Op, Value};
 use super::head::{Collection, Head, StringHead, Type, is_expired};
 use super::key::{HeadKey, RawKey, collection_prefix, element_key, latch_hash};
+use super::spaces::RECORD_PLACE;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 
@@ -247,10 +248,10 @@ impl Ctx {
             }
             match self.server.node.peek_meta(place, key) {
                 Peek::Found(meta) => {
-                    self.depend_on(place, Some(meta.seq));
+                    self.depend_on(place, key, Some(meta.seq));
                     found[i] = true;
                 }
-                Peek::Absent => self.depend_on(place, None),
+                Peek::Absent => self.depend_on(place, key, None),
                 Peek::NeedsFlash(_) => cold.push(i),
             }
         }
@@ -262,7 +263,7 @@ impl Ctx {
             });
             for (&i, result) in group.iter().zip(crate::join::join_all(looks).await) {
                 let meta = result.map_err(|e| store_failure(&e))?;
-                self.depend_on(place, meta.map(|meta| meta.seq));
+                self.depend_on(place, &keys[i], meta.map(|meta| meta.seq));
                 found[i] = meta.is_some();
             }
         }
@@ -406,7 +407,10 @@ impl Ctx {
             return None;
         }
         match self.server.node.write_in(&change.batch, &mut self.turn) {
-            Ok(gate) => self.gate.merge(&gate),
+            Ok(gate) => {
+                self.gate.merge(&gate);
+                self.depend_on_spaces();
+            }
             Err(error) if matches!(error.source, pumice_kv::WriteError::Busy) => {
                 self.was_refused = true;
                 return None;
@@ -441,6 +445,7 @@ impl Ctx {
         let written = self.server.node.write_ready_in(batch, &mut self.turn).await;
         let written = written.map_err(|error| refused(&error.source))?;
         self.gate.merge(&written);
+        self.depend_on_spaces();
         Ok(())
     }
 
@@ -472,7 +477,7 @@ impl Ctx {
             Peek::Absent => None,
             Peek::NeedsFlash(hint) => node.get_at(place, key, hint).await.map_err(|e| store_failure(&e))?,
         };
-        self.depend_on(place, entry.as_ref().map(|entry| entry.seq));
+        self.depend_on(place, key, entry.as_ref().map(|entry| entry.seq));
         Ok(entry)
     }
 
@@ -501,11 +506,11 @@ impl Ctx {
             };
             let entry = match peeked {
                 Peek::Found(entry) => {
-                    self.depend_on(place, Some(entry.seq));
+                    self.depend_on(place, key, Some(entry.seq));
                     Some(entry)
                 }
                 Peek::Absent => {
-                    self.depend_on(place, None);
+                    self.depend_on(place, key, None);
                     None
                 }
                 Peek::NeedsFlash(hint) => {
@@ -523,7 +528,7 @@ impl Ctx {
             let results = crate::join::join_all(reads).await;
             for (cold, result) in group.iter().zip(results) {
                 if let Ok(entry) = &result {
-                    self.depend_on(cold.place, entry.as_ref().map(|entry| entry.seq));
+                    self.depend_on(cold.place, cold.key, entry.as_ref().map(|entry| entry.seq));
                 }
                 entries[cold.i] = result.map_err(|e| store_failure(&e));
             }
@@ -547,17 +552,26 @@ impl Ctx {
             Peek::Absent => None,
             Peek::NeedsFlash(_) => node.get_meta(place, key).await.map_err(|e| store_failure(&e))?,
         };
-        self.depend_on(place, meta.map(|meta| meta.seq));
+        self.depend_on(place, key, meta.map(|meta| meta.seq));
         Ok(meta)
     }
 
-    /// Makes the reply wait for what it tells of: version `seq` of some key of `place`, or, for an absent key,
-    /// the removal, whichever it was.
-    pub(crate) fn depend_on(&mut self, place: Place, seq: Option<u64>) {
-        let store = self.server.node.store(place.drive);
-        let seq = seq.unwrap_or_else(|| store.last_seq());
-        if seq > store.durable_seq() {
-            self.gate.add(place.drive, seq);
+    /// Makes the reply wait for what it tells of: version `seq` of `key`, or, when it is absent, its removal if there was one, and
+    /// that the database is where it was looked for.
+    pub(crate) fn depend_on(&mut self, place: Place, key: &[u8], seq: Option<u64>) {
+        let node = &self.server.node;
+        match seq {
+            Some(seq) => node.depend(&mut self.gate, place.drive, seq),
+            None => node.depend_on_absence(&mut self.gate, place, key),
+        }
+        self.depend_on_spaces();
+    }
+
+    /// Makes the reply wait until the databases' spaces are those that it tells of also after a crash.
+    pub(super) fn depend_on_spaces(&mut self) {
+        let moved = self.server.spaces.moved_at();
+        if moved != 0 {
+            self.server.node.depend(&mut self.gate, RECORD_PLACE.drive, moved);
         }
     }
 

@@ -19,6 +19,7 @@ use pumice_node::{Node, NodeScan, NodeSnapshot, Place};
 
 use super::access::{large_failure, store_failure};
 use super::key::RawKey;
+use super::untold::Untold;
 use crate::context::Ctx;
 use crate::errors::Failure;
 
@@ -30,6 +31,7 @@ const FETCHED_MAX: usize = 256;
 const HIDDEN_MIN: usize = 16;
 
 /// What a scan goes over.
+#[derive(Clone)]
 pub(super) enum Over {
     /// Keys of one slice.
     Slice(Place, Snapshot),
@@ -98,7 +100,13 @@ impl Source {
 }
 
 /// A scan under way.
-pub(super) enum Merged {
+pub(super) struct Merged {
+    keys: Keys,
+    /// Where there is no room below a drive: what the reply does not depend on yet.
+    untold: Option<Untold>,
+}
+
+enum Keys {
     /// Outside of EXEC.
     Stored(Source),
     /// Within.
@@ -130,6 +138,50 @@ pub(super) struct Both {
 
 impl Merged {
     pub(super) fn new(
+        ctx: &mut Ctx,
+        over: Over,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        want: Want,
+    ) -> Self {
+        let untold = Untold::of(ctx, &over, lower, upper, direction);
+        Self { keys: Keys::new(ctx, over, lower, upper, direction, want), untold }
+    }
+
+    /// The next key that is there, and its entry.
+    pub(super) async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
+        let found = match &mut self.keys {
+            Keys::Stored(source) => source.next().await,
+            Keys::Both(both) => both.next(ctx).await,
+        }?;
+        match (&found, &mut self.untold) {
+            (_, None) => {}
+            (Some((key, _)), Some(untold)) => untold.tell_to(ctx, key),
+            (None, Some(_)) => self.tell_all(ctx),
+        }
+        Ok(found)
+    }
+
+    /// Goes over up to `limit` keys unseen; says how many there were.
+    pub(super) async fn skip(&mut self, ctx: &mut Ctx, limit: u64) -> Result<u64, Failure> {
+        // Where it comes to nobody sees.
+        self.tell_all(ctx);
+        match &mut self.keys {
+            Keys::Stored(source) => source.skip(limit).await,
+            Keys::Both(both) => both.skip(ctx, limit).await,
+        }
+    }
+
+    fn tell_all(&mut self, ctx: &mut Ctx) {
+        if let Some(untold) = self.untold.take() {
+            untold.tell(ctx);
+        }
+    }
+}
+
+impl Keys {
+    fn new(
         ctx: &Ctx,
         over: Over,
         lower: Bound<&[u8]>,
@@ -180,22 +232,6 @@ impl Merged {
             hidden: 0,
             version: overlay.version(),
         }))
-    }
-
-    /// The next key that is there, and its entry.
-    pub(super) async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
-        match self {
-            Self::Stored(source) => source.next().await,
-            Self::Both(both) => both.next(ctx).await,
-        }
-    }
-
-    /// Goes over up to `limit` keys unseen; says how many there were.
-    pub(super) async fn skip(&mut self, ctx: &mut Ctx, limit: u64) -> Result<u64, Failure> {
-        match self {
-            Self::Stored(source) => source.skip(limit).await,
-            Self::Both(both) => both.skip(ctx, limit).await,
-        }
     }
 }
 

@@ -25,6 +25,7 @@ mod merged;
 mod overlay;
 mod scan;
 mod spaces;
+mod untold;
 
 pub use access::Latched;
 pub(crate) use access::{large_failure, large_refused, store_failure};

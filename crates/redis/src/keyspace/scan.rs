@@ -80,12 +80,10 @@ impl Ctx {
 
     /// [`Ctx::snapshot_of`] for all collections whose elements are on the same drive.
     pub fn drive_snapshot_of(&mut self, collection: &Collection) -> Snapshot {
-        self.depend_on(collection.elements, None);
         self.server.node.store(collection.elements.drive).snapshot()
     }
 
     fn slice_snapshot(&mut self, place: Place) -> Snapshot {
-        self.depend_on(place, None);
         self.server.node.store(place.drive).snapshot_of(place.slice)
     }
 
@@ -161,9 +159,7 @@ impl Ctx {
             (bound, _) => bound.map(whole),
         };
         let (lower, upper) = (lower.as_ref().map(|k| &k[..]), upper.as_ref().map(|k| &k[..]));
-        let node = self.server.node.clone();
-        let snapshot = node.snapshot();
-        node.depend_on_all(&mut self.gate);
+        let snapshot = self.server.node.snapshot();
         let merged = Merged::new(self, Over::All(snapshot), lower, upper, direction, want);
         KeyScan { merged, now_ms: self.now_ms }
     }

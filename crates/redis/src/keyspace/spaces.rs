@@ -6,9 +6,9 @@
 //! opening retires: the record keeps the previous space of each database for that. What was counted of a space goes
 //! with it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pumice_kv::SliceId;
+use pumice_kv::{Seq, SliceId};
 use pumice_node::{Node, NodeBatch, Place};
 
 use super::change::StringValue;
@@ -40,6 +40,7 @@ pub struct Spaces {
     current: [AtomicU32; DATABASES],
     previous: [AtomicU32; DATABASES],
     next: AtomicU32,
+    moved_at: AtomicU64,
 }
 
 impl Default for Spaces {
@@ -49,6 +50,7 @@ impl Default for Spaces {
             current: std::array::from_fn(|database| AtomicU32::new(database as u32 + 1)),
             previous: std::array::from_fn(|_| AtomicU32::new(0)),
             next: AtomicU32::new(DATABASES as u32 + 1),
+            moved_at: AtomicU64::new(0),
         }
     }
 }
@@ -111,8 +113,16 @@ impl Spaces {
         (record, moved)
     }
 
-    /// Puts databases into the spaces that [`Spaces::moved`] chose.
-    pub fn apply(&self, moved: &[(usize, Space)]) {
+    /// The number of the record by which a database moved last since the server was started; 0: none did. It may not be durable, and
+    /// whoever tells of what is in a database, or puts something there, waits for it: on another drive than the record's nothing
+    /// else would make sure of that, and of an absent key there is nothing to wait for.
+    pub fn moved_at(&self) -> Seq {
+        self.moved_at.load(Ordering::Acquire)
+    }
+
+    /// Puts databases into the spaces that [`Spaces::moved`] chose in the record with this number.
+    pub fn apply(&self, moved: &[(usize, Space)], record_seq: Seq) {
+        self.moved_at.fetch_max(record_seq, Ordering::AcqRel);
         for &(database, space) in moved {
             let before = self.current[database].swap(space.0, Ordering::AcqRel);
             self.previous[database].store(before, Ordering::Release);
@@ -192,8 +202,11 @@ impl Ctx {
     /// retired when the record is durable.
     pub(super) fn finish_move(&mut self, moved: Vec<(usize, Space)>) {
         let old: Vec<Space> = moved.iter().map(|&(database, _)| self.server.spaces.of(database)).collect();
-        self.server.spaces.apply(&moved);
         let node = self.server.node.clone();
+        // The change that has the record was written a moment ago.
+        let needs = self.gate.needs().iter().find(|(drive, _)| *drive == RECORD_PLACE.drive);
+        let record_seq = needs.map_or_else(|| node.store(RECORD_PLACE.drive).last_seq(), |(_, seq)| *seq);
+        self.server.spaces.apply(&moved, record_seq);
         if node.drive_count() == 1 {
             return;
         }

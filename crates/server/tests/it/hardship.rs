@@ -317,6 +317,93 @@ fn write_until_told(server: &Server, pair: bool) -> (usize, Vec<String>) {
     unreachable!("the drive has an end");
 }
 
+/// What is told of keys that no write waits for, there or not: `k…` are those of [`write_until_told`].
+fn reads_go_on(server: &Server) {
+    let mut client = server.client();
+    let absent: (Option<String>, Vec<Option<String>>, Option<i64>, i64) = redis::pipe()
+        .get("gone")
+        .cmd("MGET")
+        .arg(&["never", "gone"])
+        .cmd("ZSCORE")
+        .arg(&["gone", "m"])
+        .exists("never")
+        .query(&mut client)
+        .unwrap();
+    assert_eq!(absent, (None, vec![None, None], None, 0));
+    let elements: (Vec<String>, Option<String>, Vec<String>, i64) = redis::pipe()
+        .cmd("HVALS")
+        .arg("a")
+        .hget("a", "f3")
+        .lrange("z", 0, -1)
+        .cmd("HSTRLEN")
+        .arg(&["a", "f4"])
+        .query(&mut client)
+        .unwrap();
+    assert_eq!(elements, (vec!["1".into()], None, vec!["e".into()], 0));
+    let keys: (Vec<String>, Vec<String>) = redis::pipe().keys("z*").keys("l*").query(&mut client).unwrap();
+    assert_eq!(keys, (vec!["z".into()], vec![]));
+    let page = |client: &mut redis::Connection, pattern: &str, count: u32| {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&["0", "MATCH", pattern, "COUNT"]).arg(count);
+        scan.query::<(u64, Vec<String>)>(client)
+    };
+    // A page tells of the key that the next one begins with.
+    let _: () = client.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(page(&mut client, "z*", 10).unwrap(), (0, vec!["z".into()]));
+    assert_eq!(page(&mut client, "*", 1).unwrap().1, ["a"]);
+}
+
+/// A database that was emptied is what it was, should the drives lose power before that is durable. Until then nobody is told what
+/// is in it, nor that something was put there; not on the other drives either.
+#[test]
+fn nothing_is_told_of_a_database_while_it_may_not_be_emptied() {
+    let (Some(small), data) = (SmallMount::new("32m"), tempfile::tempdir().unwrap()) else { return };
+    let (first, second) = (small.path().join("drive"), data.path().join("drive"));
+    let drives = [first.to_str().unwrap(), second.to_str().unwrap()];
+    for drive in drives {
+        check_exit(&run(&["format", drive, "--size", "64MiB", "--segment", "1MiB"]), 0, "");
+    }
+    let args = ["--device", drives[0], "--device", drives[1], "--http", "127.0.0.1:0"];
+    let server = Server::start(data.path(), &args);
+    let mut client = server.client();
+    for n in 0..20 {
+        let _: () = client.set(format!("k{n}"), "old").unwrap();
+    }
+    let mut ballast = std::fs::File::create(small.path().join("ballast")).unwrap();
+    while ballast.write_all(&[1; 4096]).is_ok() {}
+    std::thread::scope(|scope| {
+        let emptied = scope.spawn(|| redis::cmd("FLUSHALL").query::<String>(&mut server.client()));
+        eventually("a full file system is noticed", || server.http("/health").1.contains("no-space"));
+        // Half of these are on the second drive, which has room.
+        let told: Vec<_> = (0..8)
+            .map(|n| {
+                let server = &server;
+                scope.spawn(move || {
+                    let key = format!("k{n}");
+                    let got = server.client().get::<_, Option<String>>(&key).map(|_| ());
+                    (got, server.client().set::<_, _, String>(&key, "new").map(|_| ()))
+                })
+            })
+            .collect();
+        for (n, told) in told.into_iter().enumerate() {
+            let (got, set) = told.join().unwrap();
+            let error = got.expect_err(&format!("k{n} may be there")).to_string();
+            assert!(error.contains("UNCERTAIN"), "{error}");
+            let error = set.expect_err(&format!("k{n} may be lost with its database")).to_string();
+            assert!(error.contains("UNCERTAIN") || error.contains("MISCONF"), "{error}");
+        }
+        assert!(emptied.join().unwrap().unwrap_err().to_string().contains("UNCERTAIN"));
+    });
+    server.kill();
+    std::fs::remove_file(small.path().join("ballast")).unwrap();
+    let server = Server::start(data.path(), &args);
+    let mut client = server.client();
+    for n in 0..20 {
+        assert_eq!(client.get::<_, String>(format!("k{n}")).unwrap(), "old");
+    }
+    server.stop();
+}
+
 #[test]
 fn what_waits_for_a_full_file_system_is_answered_within_seconds() {
     for pair in [false, true] {
@@ -328,10 +415,14 @@ fn what_waits_for_a_full_file_system_is_answered_within_seconds() {
         let ballast = mount.path().join("ballast");
         std::fs::write(&ballast, vec![1; 40 << 20]).unwrap();
         let server = Server::start(data.path(), &["--device", drive, "--http", "127.0.0.1:0"]);
+        let _: () = server.client().hset_multiple("a", &[("f1", "1")]).unwrap();
+        let _: () = server.client().rpush("z", &["e"]).unwrap();
+        let _: i64 = server.client().del("gone").unwrap();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| write_until_told(&server, pair));
             eventually("a full file system is noticed", || server.http("/health").1.contains("degraded"));
             assert!(server.http("/health").1.contains("\"state\":\"no-space\""));
+            reads_go_on(&server);
             // Counts do not wait, nor does what tells how the server does.
             let mut client = server.client();
             let size: usize = redis::cmd("DBSIZE").query(&mut client).unwrap();
