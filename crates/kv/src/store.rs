@@ -318,6 +318,13 @@ impl Store {
         self.inner.heap.space()
     }
 
+    /// Whether the drive is full, as the next write would be told. It is asked while nobody writes, too: after a restart cleaning
+    /// finds it out by itself.
+    pub fn is_full(&self) -> bool {
+        let heap = &self.inner.heap;
+        heap.refuses_users() || (heap.is_futile() && self.inner.memtables_full())
+    }
+
     /// The heap below, for its statistics.
     pub fn heap(&self) -> &Heap {
         &self.inner.heap

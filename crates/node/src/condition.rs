@@ -18,7 +18,7 @@ pub enum DriveState {
     Ok,
     /// Something on it does not read.
     Damaged,
-    /// It refused a write for want of room, and has not won any since.
+    /// It refuses writes for want of room, or did and has not won any since.
     Full,
     /// It takes no writes until there is room below it.
     NoSpace,
@@ -87,14 +87,14 @@ impl Met {
     }
 
     /// Whether less has died since a write was refused last than has cleaning try again.
-    fn is_full(&self, store: &Store) -> bool {
+    fn was_full(&self, store: &Store) -> bool {
         let mut refused = lock(&self.live_when_full);
         let Some(then) = *refused else { return false };
-        let is_full = store.heap().space().live + u64::from(store.heap().segment_bytes()) > then;
-        if !is_full {
+        let was_full = store.heap().space().live + u64::from(store.heap().segment_bytes()) > then;
+        if !was_full {
             *refused = None;
         }
-        is_full
+        was_full
     }
 
     pub(crate) fn condition(&self, store: &Store, drive: String) -> DriveCondition {
@@ -105,7 +105,7 @@ impl Met {
             || damaged_records > 0 || heap.patrol_stats().damaged > 0 || store.stats().tables_set_aside > 0;
         let state = if why.is_some() {
             if heap.durable().failure().is_some() { DriveState::Failed } else { DriveState::NoSpace }
-        } else if self.is_full(store) {
+        } else if self.was_full(store) || store.is_full() {
             DriveState::Full
         } else if is_damaged() {
             DriveState::Damaged

@@ -372,6 +372,17 @@ impl Commit {
         Ok(())
     }
 
+    /// Whether an open segment takes a record of a page.
+    pub(crate) fn takes_a_page(&self, inner: &Inner) -> bool {
+        let forming = self.forming.as_ref();
+        self.lanes.all_open().any(|(lane, mut open)| {
+            if let Some(forming) = forming.filter(|forming| forming.lane == lane) {
+                open.offset = forming.start.offset() + forming.used as u32;
+            }
+            Self::has_room(inner, &open, 2 * inner.page_bytes())
+        })
+    }
+
     fn has_room(inner: &Inner, open: &OpenSegment, need: usize) -> bool {
         (open.offset as usize).max(inner.page_bytes()) + frame::HEADER_BYTES + need
             <= inner.segment_bytes as usize

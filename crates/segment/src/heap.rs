@@ -610,6 +610,12 @@ impl Heap {
         table.free_count().saturating_sub(table.user_floor())
     }
 
+    /// Whether user data of a page would be refused now: the drive is full. False as long as cleaning has not found out that it is.
+    pub fn refuses_users(&self) -> bool {
+        let is_open = self.inner.commit().takes_a_page(&self.inner);
+        self.inner.table().refuses_users(is_open)
+    }
+
     /// What a drive in a file holds of its file system's space among what is free; `None` on other media, and where all of it was
     /// taken when the drive was formatted.
     pub fn growth(&self) -> Option<Growth> {

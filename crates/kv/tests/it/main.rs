@@ -9,6 +9,7 @@ mod expiring;
 mod failed_drive;
 mod forged;
 mod formats;
+mod full_again;
 mod gaps;
 mod given_up_reads;
 mod heads;

@@ -47,6 +47,12 @@ impl Table {
         }
     }
 
+    /// Whether user data is refused because the drive is full; `is_open`: an open segment would take it.
+    pub(crate) fn refuses_users(&self, is_open: bool) -> bool {
+        let lacks_segment = !is_open && self.free_count() <= self.user_floor();
+        (lacks_segment || !self.leaves_reserve()) && self.is_full(AppendClass::User)
+    }
+
     /// Whether user data that was refused segments would get them now.
     pub(crate) fn has_room(&self) -> bool {
         let wanted = self.refused.max(1);

@@ -103,8 +103,8 @@ fn health_tells_of_a_full_drive_until_there_is_room_again() {
     let drive = dir.path().join("drive");
     let drive = drive.to_str().unwrap();
     check_exit(&run(&["format", drive, "--size", "64MiB"]), 0, "");
-    let server =
-        Server::start(dir.path(), &["--device", drive, "--durability", "none", "--http", "127.0.0.1:0"]);
+    let args = ["--device", drive, "--durability", "none", "--http", "127.0.0.1:0"];
+    let server = Server::start(dir.path(), &args);
     let mut client = server.client();
     check_drive(&server, dir.path(), "ok", false);
     let value = vec![b'v'; 4096];
@@ -116,6 +116,12 @@ fn health_tells_of_a_full_drive_until_there_is_room_again() {
         n += 1;
         assert!(n < 100_000, "400 MB were taken by 64 MiB");
     }
+    check_drive(&server, dir.path(), "full", false);
+    server.stop();
+    // Nobody has to be refused first.
+    let server = Server::start(dir.path(), &args);
+    let mut client = server.client();
+    eventually("it is full as before", || server.http("/health").1.contains("\"state\":\"full\""));
     check_drive(&server, dir.path(), "full", false);
     let _: String = redis::cmd("FLUSHALL").query(&mut client).unwrap();
     eventually("there is room again", || server.http("/health").1.contains("\"state\":\"ok\""));
