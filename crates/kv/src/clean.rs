@@ -67,6 +67,9 @@ const FLUSH_SEGMENTS: u64 = 2;
 const WORTH_MORE: u32 = 4;
 /// Released segments that wait for a metadata record before one is written for their sake.
 const RELEASED_MAX: u32 = 2;
+/// The first of the times after which cleaning looks whether readers have let go; each is twice as long, up to a tick. Most reads
+/// are over in no time, and users wait.
+const LET_GO: Duration = Duration::from_millis(1);
 /// Times that a victim is read before what does not read is given up: some errors pass.
 const SWEEPS_MAX: u32 = 2;
 
@@ -115,20 +118,28 @@ pub async fn clean_task(store: Arc<Inner>) {
     let mut victims = Victims::default();
     let (mut held_at, mut cleaned_at) = (None, None);
     let mut second_looks = SecondLooks::new();
+    let mut readers_wait = None;
     while !store.is_closing() {
         store.bury_large_values().await;
         second_looks.look(&store);
-        if store.heap.is_futile() && !victims.are_under_way() {
+        let readers_hold = store.readers_hold_enough();
+        // What they held is free before anything more is won.
+        let is_let_go = readers_wait.is_some() && !readers_hold;
+        if (store.heap.is_futile() || readers_hold || is_let_go) && !victims.are_under_way() {
             store.heap.pace(false);
             victims.offer_again(&store.heap);
-            if released > 0 {
+            if released > 0 || store.is_some_ready() {
                 store.free_released(&mut released).await;
             }
-            let _ = timeout(TICK, store.clean_wanted.notified()).await;
+            readers_wait = readers_hold.then(|| readers_wait.map_or(LET_GO, |wait| TICK.min(2 * wait)));
+            let is_rescuing = readers_hold && store.rescue(&mut released, &mut victims).await;
+            if !is_let_go && !is_rescuing {
+                let _ = timeout(readers_wait.unwrap_or(TICK), store.clean_wanted.notified()).await;
+            }
             continue;
         }
         store.reckon_merge_room();
-        let free = store.heap.free_segments();
+        let free = store.free_or_held();
         let target = store.free_target();
         if free >= target && !victims.are_under_way() {
             store.heap.spare(cleaned_at.is_some_and(|cleaned| now().since(cleaned) < HASTE));
@@ -235,6 +246,24 @@ impl Inner {
         self.free_target() / 2
     }
 
+    /// Free segments, those counted that will be free when readers let go of them: cleaning has won them already, and what it wins
+    /// meanwhile is held, too.
+    fn free_or_held(&self) -> u32 {
+        self.heap.free_segments() + self.heap.released().held
+    }
+
+    /// Whether more cleaning would move what is alive for nothing, as long as readers hold what was released: there is enough
+    /// of that, or nowhere to move anything to.
+    fn readers_hold_enough(&self) -> bool {
+        let (free, held, target) = (self.heap.free_segments(), self.heap.released().held, self.free_target());
+        held > 0 && free < target && (free + held >= target || self.free_of_all_kinds() == 0)
+    }
+
+    /// Whether a metadata record would free something that nobody holds any more.
+    fn is_some_ready(&self) -> bool {
+        self.heap.released().ready > 0 && self.heap.read_only().is_none()
+    }
+
     fn is_pacing_due(&self) -> bool {
         self.heap.free_segments() <= self.paced_below()
     }
@@ -251,11 +280,11 @@ impl Inner {
     fn progress_state(&self) -> progress::State {
         let space = self.heap.space();
         progress::State {
-            free: self.free_of(&space),
+            free: self.free_of(&space) + u64::from(self.heap.released().held),
             live: space.live,
             accepted: self.accepted.load(Ordering::Relaxed),
             upkeep: self.counters.merges.get() + self.counters.flushes.get(),
-            is_enough: self.heap.free_segments() >= self.needed_target(),
+            is_enough: self.free_or_held() >= self.needed_target(),
         }
     }
 
@@ -263,11 +292,11 @@ impl Inner {
     async fn clean_one(self: &Arc<Self>, victims: &mut Victims) -> Result<Cleaned, StoreError> {
         let at_once = self.victims_at_once();
         if at_once > 1 {
-            let short_of = self.free_target().saturating_sub(self.heap.free_segments());
+            let short_of = self.free_target().saturating_sub(self.free_or_held());
             // Those that are under way end, whatever became of the need for them.
             let wanted = if self.heap.is_futile() { 0 } else { at_once.min(short_of as usize) };
             self.heap.pace(self.is_pacing_due());
-            let is_needed = self.heap.free_segments() < self.needed_target();
+            let is_needed = self.free_or_held() < self.needed_target();
             let least = if is_needed { 0 } else { self.heap.segment_bytes() / WORTH_MORE };
             if let Some((victim, outcome)) = victims.empty(self, wanted, least).await {
                 return self.cleaned(victim, outcome, victims).await;

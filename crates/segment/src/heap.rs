@@ -14,7 +14,7 @@ use crate::inner::Inner;
 use crate::metalog::{self, Write};
 use crate::pins::Revoked;
 use crate::replay::Replay;
-pub use crate::table::Growth;
+pub use crate::table::{Growth, Released};
 pub use crate::writer::Hold;
 use crate::writer::MovedFrames;
 use crate::{
@@ -608,6 +608,11 @@ impl Heap {
     pub fn free_segments(&self) -> u32 {
         let table = self.inner.table();
         table.free_count().saturating_sub(table.user_floor())
+    }
+
+    /// Released segments that are not free yet.
+    pub fn released(&self) -> Released {
+        self.inner.table().released_segments()
     }
 
     /// Whether user data of a page would be refused now: the drive is full. False as long as cleaning has not found out that it is.

@@ -73,6 +73,15 @@ pub(crate) enum NoSegment {
     Full,
 }
 
+/// Released segments that are not free yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    /// Pins hold them back.
+    pub held: u32,
+    /// They are free with the next metadata record.
+    pub ready: u32,
+}
+
 #[derive(Clone, Copy)]
 struct Releasing {
     id: u32,
@@ -655,6 +664,12 @@ impl Table {
 
     fn pinned(&self, released_at: u64) -> bool {
         self.pins.hold(released_at)
+    }
+
+    /// Released segments, by what they wait for.
+    pub(crate) fn released_segments(&self) -> Released {
+        let held = self.releasing.iter().filter(|releasing| self.pinned(releasing.epoch)).count() as u32;
+        Released { held, ready: self.releasing.len() as u32 - held }
     }
 
     /// What the next metadata record says: frees what was released and is not pinned, given that everything up to

@@ -13,6 +13,7 @@ mod full_again;
 mod gaps;
 mod given_up_reads;
 mod heads;
+mod held_space;
 mod held_values;
 mod hints;
 mod hot_rows;
