@@ -58,8 +58,8 @@ pub struct DriveCondition {
 /// What users of one drive met.
 #[derive(Default)]
 pub(crate) struct Met {
-    /// Bytes alive when a write was refused last. Not those that could be won: background work borrows from the reserve and gives
-    /// back, which is nobody's room.
+    /// Bytes alive when it was full last, as a write was told or would have been. Not those that could be won: background work
+    /// borrows from the reserve and gives back, which is nobody's room.
     live_when_full: Mutex<Option<u64>>,
     damaged: Mutex<HashSet<RecordPtr>>,
 }
@@ -86,15 +86,17 @@ impl Met {
         }
     }
 
-    /// Whether less has died since a write was refused last than has cleaning try again.
-    fn was_full(&self, store: &Store) -> bool {
-        let mut refused = lock(&self.live_when_full);
-        let Some(then) = *refused else { return false };
-        let was_full = store.heap().space().live + u64::from(store.heap().segment_bytes()) > then;
-        if !was_full {
-            *refused = None;
+    /// Whether it is full, or was and less has died since than has cleaning try again: what background work wins after that is not
+    /// enough for anybody to rely on.
+    fn is_full(&self, store: &Store) -> bool {
+        let (is_full, live) = (store.is_full(), store.heap().space().live);
+        let mut live_when_full = lock(&self.live_when_full);
+        if is_full {
+            *live_when_full = Some(live);
         }
-        was_full
+        *live_when_full =
+            live_when_full.filter(|then| live + u64::from(store.heap().segment_bytes()) > *then);
+        live_when_full.is_some()
     }
 
     pub(crate) fn condition(&self, store: &Store, drive: String) -> DriveCondition {
@@ -105,7 +107,7 @@ impl Met {
             || damaged_records > 0 || heap.patrol_stats().damaged > 0 || store.stats().tables_set_aside > 0;
         let state = if why.is_some() {
             if heap.durable().failure().is_some() { DriveState::Failed } else { DriveState::NoSpace }
-        } else if self.was_full(store) || store.is_full() {
+        } else if self.is_full(store) {
             DriveState::Full
         } else if is_damaged() {
             DriveState::Damaged
