@@ -9,12 +9,13 @@ use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{Store, StoreFormat};
 use pumice_node::{Node, NodeOptions};
 use pumice_reactor::sim::{HostId, HostOptions, World};
-use pumice_reactor::{Addr, CoreId, spawn, spawn_on};
+use pumice_reactor::{Addr, CoreId, sleep, spawn, spawn_on};
 use pumice_redis::face;
 use pumice_redis::options::{DebugAccess, Options};
 use pumice_redis::server::Server;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What differs from seed to seed.
 #[derive(Clone, Copy, Debug)]
@@ -51,21 +52,32 @@ pub(super) async fn format(drives: u8, channels: u16) -> Result<(), String> {
     Ok(())
 }
 
+/// Media may fail while drives are being opened, too: whoever supervises a server starts it again.
+const OPENINGS_MAX: u32 = 20;
+const OPENED_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
 /// Opens the drives as one node.
 pub(super) async fn open_node(drives: u8) -> Node {
+    let mut openings = 1;
+    loop {
+        match try_to_open(drives).await {
+            Ok(node) => return node,
+            Err(error) if openings == OPENINGS_MAX => panic!("the drives did not open: {error}"),
+            Err(_) => sleep(OPENED_AGAIN_AFTER).await,
+        }
+        openings += 1;
+    }
+}
+
+async fn try_to_open(drives: u8) -> Result<Node, String> {
     let mut devices = Vec::new();
     // In whatever order they are named: each knows its place.
     for drive in (0..drives).rev() {
-        match Device::open(&DeviceSpec::Path(path(drive)), Access::ReadWrite).await {
-            Ok(device) => devices.push((path(drive).display().to_string(), device)),
-            Err(error) => panic!("a drive did not open: {error}"),
-        }
+        let device = Device::open(&DeviceSpec::Path(path(drive)), Access::ReadWrite).await;
+        devices.push((path(drive).display().to_string(), device.map_err(|error| error.to_string())?));
     }
     let options = NodeOptions { set_id: [9; 16], ..NodeOptions::default() };
-    match Node::open(devices, &options, &|_, _| {}).await {
-        Ok(node) => node,
-        Err(error) => panic!("the drives did not open: {error}"),
-    }
+    Node::open(devices, &options, &|_, _| {}).await.map_err(|error| error.to_string())
 }
 
 /// What `pumice serve` does, in the same order: listen, open the drives, serve, keep house.
