@@ -110,6 +110,23 @@ fn unsafe_lives_in_the_reactor_only() {
 }
 
 #[test]
+fn assertions_stay_on() {
+    let mut wrong = Vec::new();
+    for path in files("crates", is_rust).iter().filter(|path| !shown(path).starts_with("crates/reactor/")) {
+        for (at, line) in fs::read_to_string(path).unwrap().lines().enumerate() {
+            if line.trim_start().starts_with("debug_assert") {
+                wrong.push(format!(
+                    "{}:{}: release builds leave it out: write `assert!`",
+                    shown(path),
+                    at + 1
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
 fn source_files_say_what_they_are() {
     let mute: Vec<String> = files("crates", is_rust)
         .iter()

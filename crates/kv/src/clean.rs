@@ -633,7 +633,7 @@ impl Inner {
             return;
         }
         let (replaced, grown) = state.insert(&candidate.key, &new, self.snapshots.newest());
-        debug_assert!(replaced != Replaced::Newer);
+        assert!(replaced != Replaced::Newer);
         self.note_key(candidate.key.len());
         self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
     }

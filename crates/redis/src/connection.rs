@@ -504,7 +504,7 @@ impl Connection {
                 Parsed::Large { at, len } => {
                     if from_pending {
                         // Bytes beyond the header are never taken ahead: `need` ends with it.
-                        debug_assert_eq!(at, self.pending.len());
+                        assert_eq!(at, self.pending.len());
                     } else {
                         self.pending.extend_from_slice(&rest[..at]);
                         rest = &rest[at..];

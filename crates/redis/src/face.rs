@@ -120,12 +120,12 @@ async fn expire_one(
     raw: &Bytes,
 ) -> crate::errors::CommandResult {
     let Some(user) = user_key(raw) else { return Ok(()) };
-    debug_assert_eq!(user.len() + HEAD_PREFIX_BYTES, raw.len());
+    assert_eq!(user.len() + HEAD_PREFIX_BYTES, raw.len());
     let space = space_of(raw);
     // A space that no database is in any more is retired as a whole.
     let Some(database) = ctx.server.spaces.database_of(space) else { return Ok(()) };
     let key = HeadKey::new(database, space, user, &ctx.server.node);
-    debug_assert_eq!(key.place, place);
+    assert_eq!(key.place, place);
     let _held = ctx.latch_hashes(&[key.hash()]).await;
     ctx.now_ms = pumice_reactor::wall_ms();
     let entry = ctx.entry(key.place, key.raw()).await?;

@@ -131,7 +131,7 @@ impl State {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
-            debug_assert!(self.plain.len() >= before);
+            assert!(self.plain.len() >= before);
         }
         Ok(())
     }

@@ -107,7 +107,7 @@ impl FrameBuf {
 
     /// The lent buffer with so many bytes more.
     pub(crate) fn take_back(&mut self, buf: IoBuf, filled: usize) {
-        debug_assert!(matches!(self.body, Body::Lent));
+        assert!(matches!(self.body, Body::Lent));
         let from = self.page + self.used;
         let last = self.records.last_mut().expect("a record was begun");
         last.crc.update(&buf[from..from + filled]);
@@ -192,7 +192,7 @@ impl FrameBuf {
             out[total..].fill(0);
             ptrs.push(RecordPtr { addr, len: total as u32 });
         }
-        debug_assert!(used <= end - page);
+        assert!(used <= end - page);
         self.records = records;
         let sent = match std::mem::replace(&mut self.body, Body::Sent(Bytes::new())) {
             Body::Open(buf) => buf.freeze(),

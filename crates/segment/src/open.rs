@@ -644,7 +644,7 @@ async fn find_segments(
 ) -> Result<Vec<Found>, HeapError> {
     let mut found = Vec::new();
     let pool: Vec<u32> = table.pool().collect();
-    debug_assert!(pool.len() <= 2 * POOL_SEGMENTS);
+    assert!(pool.len() <= 2 * POOL_SEGMENTS);
     let page = superblock.page_bytes;
     for (id, scan::Stretch { bytes, failed, .. }) in
         pool.iter().copied().zip(fetch::first_pages(device, &pool, page).await?)

@@ -39,7 +39,7 @@ impl Runs {
 
     /// Takes a run of so many pages, at least one: its first page.
     pub(super) fn take(&mut self, pages: usize) -> Option<usize> {
-        debug_assert!(pages > 0, "a run of no page");
+        assert!(pages > 0, "a run of no page");
         if pages > self.longest_at_most.min(self.free_pages) {
             return None;
         }

@@ -282,7 +282,7 @@ impl Reply {
     /// Hands over what waits, as the parts of one vectored send, in `parts` (empty, given for its memory), and
     /// starts anew.
     pub fn take_into(&mut self, mut parts: Vec<Bytes>) -> Vec<Bytes> {
-        debug_assert!(parts.is_empty());
+        assert!(parts.is_empty());
         if !self.buf.is_empty() {
             self.cut();
         }

@@ -185,7 +185,7 @@ impl Stream {
         } else if rmw {
             Op::ReadModifyWrite(self.chooser.next(self.keys, &mut self.rng))
         } else {
-            debug_assert!(self.mix.scan > 0, "the shares add up to 100");
+            assert!(self.mix.scan > 0, "the shares add up to 100");
             let len = 1 + self.rng.below(u64::from(SCAN_RECORDS_MAX)) as u32;
             Op::Scan(self.chooser.next(self.keys, &mut self.rng), len)
         }
