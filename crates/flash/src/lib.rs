@@ -227,10 +227,11 @@ impl Device {
     ) -> (Result<(), FlashError>, IoBuf) {
         match self {
             Self::File(device) => device.read(block, offset_bytes, buf).await,
-            Self::Zoned(device) => device.read(block, offset_bytes, buf).await,
-            Self::Emulated(device) => device.read(block, offset_bytes, buf).await,
+            // Boxed: every read under way holds this future, and most are of files.
+            Self::Zoned(device) => Box::pin(device.read(block, offset_bytes, buf)).await,
+            Self::Emulated(device) => Box::pin(device.read(block, offset_bytes, buf)).await,
             Self::Corrected(device) => {
-                let (result, buf) = device.read(block, offset_bytes, buf).await;
+                let (result, buf) = Box::pin(device.read(block, offset_bytes, buf)).await;
                 (result.map(drop), buf)
             }
         }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use pumice_reactor::{JoinHandle, spawn};
 use pumice_segment::Replayed;
 
+use crate::codes::{code, shared_len};
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::mover::Candidate;
@@ -84,8 +85,14 @@ impl Inner {
         // What lies beside its key is nowhere pointed at, and the checkpoint covers it: of small values there are tens of
         // thousands in a segment.
         records.retain(|record| owner(record).is_some_and(|owner| owner.rest.len() > self.inline_max));
+        // Eight bytes behind what all keys share are order enough for neighbours.
+        let key = |record: &Replayed| owner(record).map_or(0..0, |owner| owner.key);
+        let first = records.first().map_or(&[][..], |record| &record.payload[key(record)]);
+        let shared = records
+            .iter()
+            .fold(first.len(), |shared, record| shared.min(shared_len(first, &record.payload[key(record)])));
         records.sort_by_cached_key(|record| {
-            owner(record).map(|owner| (owner.slice, record.payload.slice(owner.key)))
+            owner(record).map(|owner| (owner.slice, code(&record.payload[owner.key], shared)))
         });
         Alive { store: self.clone(), records: records.into_iter(), asked: VecDeque::new() }
     }

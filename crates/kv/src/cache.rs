@@ -8,6 +8,7 @@
 //! memtables do not need for now, see [`crate::lending`].
 
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -17,6 +18,7 @@ use pumice_base::sync::lock;
 use pumice_reactor::sync::{Permit, Semaphore};
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
+use smallvec::SmallVec;
 
 use crate::block::{Block, Malformed};
 use crate::entry::KeyEntry;
@@ -227,9 +229,22 @@ impl Inner {
     /// The newest version of `key` in the tables, if memory knows.
     pub fn peek_tables(&self, version: &Version, key: &[u8]) -> Peek<KeyEntry> {
         let hash = filter_hash(key);
+        let mut heads: SmallVec<[(&Table, Arc<Head>); 8]> = SmallVec::new();
+        let mut are_all_here = true;
         for table in version.covering(key) {
-            let Some(head) = table.head() else { return Peek::NeedsFlash(Hint::default()) };
-            if !head.may_contain(hash) {
+            match table.head() {
+                Some(head) => heads.push((table, head)),
+                None => {
+                    are_all_here = false;
+                    break;
+                }
+            }
+        }
+        // All filters are asked before any block, with nothing in between that a processor waits for: their lines of memory, none
+        // of them in its cache, come side by side.
+        let passed: SmallVec<[bool; 8]> = heads.iter().map(|(_, head)| head.may_contain(hash)).collect();
+        for ((table, head), passed) in heads.iter().zip(passed) {
+            if !passed {
                 continue;
             }
             let Some(block) = head.index.block_of(key) else { continue };
@@ -246,7 +261,7 @@ impl Inner {
                 Err(_) => return Peek::NeedsFlash(Hint::default()),
             }
         }
-        Peek::Absent
+        if are_all_here { Peek::Absent } else { Peek::NeedsFlash(Hint::default()) }
     }
 
     /// The newest version of `key` in the tables, tombstones too.
@@ -279,7 +294,8 @@ impl Inner {
         if let Some(head) = table.head() {
             return Ok(head);
         }
-        self.cache.head_reads.share(table.meta.id, self.read_head(table)).await
+        // Boxed, like all that is rare on this path: each look-up under way holds this future, and it is moved about.
+        self.cache.head_reads.share(table.meta.id, Box::pin(self.read_head(table))).await
     }
 
     async fn read_head(&self, table: &Table) -> Result<Arc<Head>, StoreError> {
@@ -320,13 +336,13 @@ impl Inner {
             return Ok(block);
         }
         let BlockPlace { offset, len, .. } = place;
-        let read = async {
+        let read = pin!(async {
             let _permit = self.block_permit(len).await;
             // A copy of its own: the buffer that was read into is larger, and pooled.
             let block = self.read_block(table, offset, len, |bytes| Bytes::copy_from_slice(&bytes)).await?;
             self.cache.insert(meta.slice, meta.id, offset, block.clone());
             Ok(block)
-        };
+        });
         self.cache.block_reads.share((meta.id, offset), read).await
     }
 
@@ -352,7 +368,8 @@ impl Inner {
             }
         }
         let start = window.start;
-        let blocks = self.cache.window_reads.share((meta.id, start), self.read_window(table, window)).await;
+        let read = Box::pin(self.read_window(table, window));
+        let blocks = self.cache.window_reads.share((meta.id, start), read).await;
         blocks.ok()?.get(at - start).cloned().flatten()
     }
 

@@ -37,6 +37,24 @@ pub struct Fences {
     /// All keys begin with it, and codes are of what comes behind.
     shared: Box<[u8]>,
     codes: Box<[u64]>,
+    /// The last of each full group of [`GROUP`] codes: a search goes over a few lines of memory, one behind the other, and over one
+    /// or two of codes, where halving would go from line to line and wait for each.
+    tops: Box<[u64]>,
+}
+
+/// Codes in a group: two lines of a processor's cache.
+const GROUP: usize = 16;
+/// Up to so many numbers are counted rather than halved.
+const COUNTED_MAX: usize = 64;
+
+/// How many of these, which rise, are below `code`.
+#[inline]
+fn count_below(sorted: &[u64], code: u64) -> usize {
+    if sorted.len() <= COUNTED_MAX {
+        sorted.iter().map(|&other| usize::from(other < code)).sum()
+    } else {
+        sorted.partition_point(|&other| other < code)
+    }
 }
 
 impl Fences {
@@ -47,7 +65,9 @@ impl Fences {
             (Some(first), Some(last)) => &first[..shared_len(first, last).min(SHARED_BYTES_MAX)],
             _ => &[],
         };
-        Self { shared: shared.into(), codes: keys.map(|key| code(key, shared.len())).collect() }
+        let codes: Box<[u64]> = keys.map(|key| code(key, shared.len())).collect();
+        let tops = codes.chunks_exact(GROUP).map(|group| group[GROUP - 1]).collect();
+        Self { shared: shared.into(), codes, tops }
     }
 
     /// What all keys begin with, or the first of it.
@@ -57,7 +77,7 @@ impl Fences {
 
     /// Memory, in bytes.
     pub fn bytes(&self) -> usize {
-        self.shared.len() + self.codes.len() * 8
+        self.shared.len() + (self.codes.len() + self.tops.len()) * 8
     }
 
     /// How many of the keys are below `wanted`. `is_below` tells it of a key, by its number and its code, where the code is that of
@@ -67,7 +87,8 @@ impl Fences {
             return if *wanted < *self.shared { 0 } else { self.codes.len() };
         }
         let code = code(wanted, self.shared.len());
-        let mut at = self.codes.partition_point(|&other| other < code);
+        let group = count_below(&self.tops, code) * GROUP;
+        let mut at = group + count_below(&self.codes[group..self.codes.len().min(group + GROUP)], code);
         // Equal codes are rare, but where keys share much behind them there may be many.
         if self.codes.get(at) == Some(&code) {
             let same = self.codes[at..].partition_point(|&other| other == code);

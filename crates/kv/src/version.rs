@@ -62,7 +62,7 @@ pub struct Run {
     pub order: RunOrder,
     /// Its tables by key.
     tables: Vec<Arc<Table>>,
-    /// Of their greatest keys, from when the first key was looked for.
+    /// Of their least and greatest keys in turn, from when the first key was looked for.
     fences: OnceLock<Fences>,
 }
 
@@ -85,10 +85,15 @@ impl Run {
 
     /// The table whose range covers `key`.
     pub fn find(&self, key: &[u8]) -> Option<&Arc<Table>> {
-        let max_key = |at: usize| self.tables[at].meta.max_key.as_ref();
-        let fences = self.fences.get_or_init(|| Fences::of((0..self.tables.len()).map(max_key)));
-        let at = fences.below(key, |at, _| max_key(at) < key);
-        self.tables.get(at).filter(|table| table.meta.min_key.as_ref() <= key)
+        let bound = |at: usize| {
+            let meta = &self.tables[at / 2].meta;
+            if at.is_multiple_of(2) { meta.min_key.as_ref() } else { meta.max_key.as_ref() }
+        };
+        let fences = self.fences.get_or_init(|| Fences::of((0..2 * self.tables.len()).map(bound)));
+        let below = fences.below(key, |at, _| bound(at) < key);
+        let table = self.tables.get(below / 2)?;
+        // Between a table's bounds, mostly; behind another's end only where it begins with this very key.
+        (!below.is_multiple_of(2) || table.meta.min_key == key).then_some(table)
     }
 
     /// Where a table belongs; the one that it would overlap if there is no place for it.

@@ -243,18 +243,13 @@ impl Node {
     }
 
     /// The entry of `key`: at most one flash read when its key table is cached.
-    pub fn get(&self, place: Place, key: &[u8]) -> impl Future<Output = Result<Option<Entry>, StoreError>> {
-        self.noting(place.drive, self.store(place.drive).get(place.slice, key))
+    pub async fn get(&self, place: Place, key: &[u8]) -> Result<Option<Entry>, StoreError> {
+        self.noted(place.drive, self.store(place.drive).get(place.slice, key).await)
     }
 
     /// [`Node::get`] of a key that was looked up a moment ago, and goes on from there.
-    pub fn get_at(
-        &self,
-        place: Place,
-        key: &[u8],
-        hint: Hint,
-    ) -> impl Future<Output = Result<Option<Entry>, StoreError>> {
-        self.noting(place.drive, self.store(place.drive).get_at(place.slice, key, hint))
+    pub async fn get_at(&self, place: Place, key: &[u8], hint: Hint) -> Result<Option<Entry>, StoreError> {
+        self.noted(place.drive, self.store(place.drive).get_at(place.slice, key, hint).await)
     }
 
     /// Type, expiry and length of `key` if memory alone can tell.
@@ -264,16 +259,11 @@ impl Node {
 
     /// Type, expiry and length of `key`, without its value.
     pub async fn get_meta(&self, place: Place, key: &[u8]) -> Result<Option<Meta>, StoreError> {
-        self.noting(place.drive, self.store(place.drive).get_meta(place.slice, key)).await
+        self.noted(place.drive, self.store(place.drive).get_meta(place.slice, key).await)
     }
 
-    /// A read of `drive` that notes what does not verify.
-    async fn noting<T>(
-        &self,
-        drive: u16,
-        read: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let found = read.await;
+    /// What a read of `drive` answered; notes what does not verify.
+    fn noted<T>(&self, drive: u16, found: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &found {
             self.note_read(drive, error);
         }
@@ -520,7 +510,7 @@ impl Node {
         rng.shuffle(&mut places);
         for place in places {
             let drawn = self.store(place.drive).random_key(place.slice, prefix, rng);
-            if let Some(key) = self.noting(place.drive, drawn).await? {
+            if let Some(key) = self.noted(place.drive, drawn.await)? {
                 return Ok(Some((place, key)));
             }
         }

@@ -24,7 +24,10 @@ pub(crate) struct Placement {
 
 impl Placement {
     pub fn of_slot(self, slot: u16) -> Place {
-        Place { drive: slot % self.drives, slice: SliceId(slot / self.drives % self.slices) }
+        // Divisions are what a key costs here, so the usual sets of drives go without.
+        let (drive, at) = if self.drives == 1 { (0, slot) } else { (slot % self.drives, slot / self.drives) };
+        let slice = if self.slices.is_power_of_two() { at & (self.slices - 1) } else { at % self.slices };
+        Place { drive, slice: SliceId(slice) }
     }
 
     pub fn of_key(self, user_key: &[u8]) -> Place {

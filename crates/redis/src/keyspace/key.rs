@@ -28,8 +28,11 @@ impl Space {
 /// The space of Pumice's own records; user databases never get it.
 pub const SYSTEM_SPACE: Space = Space(0);
 
+/// Bytes of a key that lie on the stack.
+const RAW_KEY_INLINE: usize = 72;
+
 /// A key of the ordered map; on the stack while the user's key is short.
-pub type RawKey = SmallVec<[u8; 72]>;
+pub type RawKey = SmallVec<[u8; RAW_KEY_INLINE]>;
 
 const HEAD: u8 = 0;
 const ELEMENT: u8 = 1;
@@ -55,10 +58,19 @@ impl HeadKey {
     /// The head key of the user's `key` in `database`, which is in `space`.
     pub fn new(database: usize, space: Space, key: &[u8], node: &Node) -> Self {
         let slot = slot_of(key);
-        let mut raw = RawKey::with_capacity(HEAD_PREFIX_BYTES + key.len());
-        raw.extend_from_slice(&space.0.to_be_bytes());
-        raw.push(HEAD);
-        raw.extend_from_slice(key);
+        let prefix = head_prefix(space);
+        let len = HEAD_PREFIX_BYTES + key.len();
+        let raw = if len <= RAW_KEY_INLINE {
+            let mut buf = [0; RAW_KEY_INLINE];
+            buf[..HEAD_PREFIX_BYTES].copy_from_slice(&prefix);
+            buf[HEAD_PREFIX_BYTES..len].copy_from_slice(key);
+            RawKey::from_buf_and_len(buf, len)
+        } else {
+            let mut raw = RawKey::with_capacity(len);
+            raw.extend_from_slice(&prefix);
+            raw.extend_from_slice(key);
+            raw
+        };
         Self { raw, slot, place: node.place_of_slot(slot), database }
     }
 
