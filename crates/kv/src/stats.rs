@@ -142,12 +142,19 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
-    /// Flash bytes written per byte of users' records, those ahead of need included; 0 when none was written.
-    pub fn write_amplification(&self) -> f64 {
+    /// Bytes written to flash, those ahead of need included.
+    pub fn flash_written_bytes(&self) -> u64 {
         let heap = &self.heap;
         let data = heap.commit_bytes + heap.moved_bytes + heap.table_bytes + heap.large_bytes;
-        let written = data + heap.meta_bytes + heap.prewritten_bytes;
-        written as f64 / (self.counters.user_bytes.max(1)) as f64
+        data + heap.meta_bytes + heap.prewritten_bytes
+    }
+
+    /// Flash bytes written per byte of users' records; 0 while none was written.
+    pub fn write_amplification(&self) -> f64 {
+        match self.counters.user_bytes {
+            0 => 0.0,
+            user => self.flash_written_bytes() as f64 / user as f64,
+        }
     }
 }
 

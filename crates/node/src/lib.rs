@@ -30,5 +30,5 @@ pub use options::NodeOptions;
 pub use place::Place;
 pub use scan::{NodeScan, NodeSnapshot};
 pub use set::{DriveSet, MEMBER_KEY, Member};
-pub use stats::{NodeStats, flash_written_bytes};
+pub use stats::NodeStats;
 pub use watch::{WatchFlag, Watches, Watching};

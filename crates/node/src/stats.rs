@@ -14,14 +14,3 @@ pub struct NodeStats {
     /// Watched (key, client) pairs.
     pub watched: u64,
 }
-
-/// Bytes that a drive wrote to flash, everything counted: what /metrics and INFO tell alike.
-pub fn flash_written_bytes(stats: &StoreStats) -> u64 {
-    let heap = &stats.heap;
-    heap.commit_bytes
-        + heap.moved_bytes
-        + heap.table_bytes
-        + heap.large_bytes
-        + heap.meta_bytes
-        + heap.prewritten_bytes
-}

@@ -30,17 +30,24 @@ pub struct SpaceReport {
 }
 
 impl SpaceReport {
+    /// The kinds, by the names that metrics and INFO give them.
+    pub fn kinds(&self) -> [(&'static str, u64); 9] {
+        [
+            ("live", self.live),
+            ("dead", self.dead),
+            ("free", self.free),
+            ("open", self.open),
+            ("pending", self.pending),
+            ("reserved", self.reserved),
+            ("meta", self.meta),
+            ("leftover", self.leftover),
+            ("bad", self.bad),
+        ]
+    }
+
     /// The sum of all kinds.
     pub fn accounted(&self) -> u64 {
-        self.meta
-            + self.leftover
-            + self.live
-            + self.dead
-            + self.open
-            + self.pending
-            + self.reserved
-            + self.free
-            + self.bad
+        self.kinds().iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// What user data may take at most: all but metadata, the reserve and what is bad.

@@ -69,7 +69,7 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("prewritten_bytes", "Bytes written ahead of need", h.prewritten_bytes),
             ("flash_reads", "Read requests to the media", h.reads),
             ("flash_read_bytes", "Bytes read from the media", h.read_bytes),
-            ("flash_written_bytes", "Bytes written to the media", pumice_node::flash_written_bytes(stats)),
+            ("flash_written_bytes", "Bytes written to the media", stats.flash_written_bytes()),
             ("log_tail_hits", "Reads answered by recent commits in memory", h.tail_hits),
             ("ahead_reads", "Stretches read ahead for reads in the order of writing", h.ahead_reads),
             ("ahead_hits", "Reads answered from what was read ahead", h.ahead_hits),
@@ -79,7 +79,7 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("busy", "Writes told to wait", h.busy),
         ],
         gauges: vec![
-            ("write_amplification", "Flash bytes written per user byte", write_amplification(stats)),
+            ("write_amplification", "Flash bytes written per user byte", stats.write_amplification()),
             (
                 "key_tables_set_aside",
                 "Key tables of which part does not read, which merging leaves alone",
@@ -107,21 +107,6 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("snapshots", "Live snapshots", stats.snapshots as f64),
         ],
     }
-}
-
-fn space_kinds(stats: &StoreStats) -> [(&'static str, u64); 9] {
-    let s = &stats.space;
-    [
-        ("live", s.live),
-        ("dead", s.dead),
-        ("free", s.free),
-        ("open", s.open),
-        ("pending", s.pending),
-        ("reserved", s.reserved),
-        ("meta", s.meta),
-        ("leftover", s.leftover),
-        ("bad", s.bad),
-    ]
 }
 
 #[derive(Debug)]
@@ -305,7 +290,7 @@ impl Snapshot {
         out.rows("pumice_drive_state", "How a drive does: 1 for the state it is in", false, &rows)?;
         let mut kinds: Vec<([(&str, String); 2], f64)> = Vec::new();
         for (drive, store) in stats.drives.iter().enumerate() {
-            for (kind, bytes) in space_kinds(store) {
+            for (kind, bytes) in store.space.kinds() {
                 kinds.push(([("drive", drive.to_string()), ("kind", kind.to_string())], bytes as f64));
             }
         }
@@ -345,11 +330,6 @@ fn core_help(name: &str) -> &'static str {
         "cancels" => "Operations cancelled",
         _ => "A counter of the core's reactor",
     }
-}
-
-/// Flash bytes written per byte of users' records; 0 while none was written.
-fn write_amplification(stats: &StoreStats) -> f64 {
-    if stats.counters.user_bytes == 0 { 0.0 } else { stats.write_amplification() }
 }
 
 /// Name, calls, nanoseconds and failures of each command and subcommand that was run, named as in INFO commandstats
@@ -442,7 +422,7 @@ pub fn overview(health: &Health) -> Vec<(&'static str, String)> {
                     format_size(space.live),
                     format_size(space.raw),
                     format_size(space.free),
-                    write_amplification(drive),
+                    drive.write_amplification(),
                     drive.heap.commit_latency.quantile_ns(0.99) as f64 / 1e6
                 ),
             ));

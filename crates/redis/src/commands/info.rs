@@ -351,16 +351,12 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("drives", node.drive_count());
     lines.add("slices", node.slice_count());
     lines.add("space_raw_bytes", sum(|d| d.space.raw));
-    lines.add("space_live_bytes", sum(|d| d.space.live));
-    lines.add("space_dead_bytes", sum(|d| d.space.dead));
-    lines.add("space_free_bytes", sum(|d| d.space.free));
-    lines.add("space_open_bytes", sum(|d| d.space.open));
-    lines.add("space_pending_bytes", sum(|d| d.space.pending));
-    lines.add("space_reserved_bytes", sum(|d| d.space.reserved));
-    lines.add("space_meta_bytes", sum(|d| d.space.meta));
-    lines.add("space_bad_bytes", sum(|d| d.space.bad));
+    for (at, (kind, _)) in stats.drives[0].space.kinds().into_iter().enumerate() {
+        let bytes: u64 = stats.drives.iter().map(|drive| drive.space.kinds()[at].1).sum();
+        lines.add(&format!("space_{kind}_bytes"), bytes);
+    }
     lines.add("space_usable_bytes", sum(|d| d.space.usable()));
-    let written = sum(pumice_node::flash_written_bytes);
+    let written = sum(pumice_kv::StoreStats::flash_written_bytes);
     let user = sum(|d| d.counters.user_bytes);
     lines.add("user_written_bytes", user);
     lines.add("flash_written_bytes", written);
@@ -427,7 +423,7 @@ fn drives(ctx: &Ctx, lines: &mut Lines) {
                 drive.space.live,
                 drive.space.dead,
                 drive.space.free,
-                pumice_node::flash_written_bytes(drive),
+                drive.flash_written_bytes(),
                 drive.counters.user_bytes,
                 drive.runs_max,
                 drive.tables,

@@ -1,5 +1,6 @@
 //! What operators look at and turn: MONITOR, SLOWLOG, CONFIG, CLIENT, OBJECT, MEMORY, timeouts, loading.
 
+use pumice_base::hash::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::common::{Client, Reply, Setup, TestServer, check, check_on, eventually};
@@ -624,4 +625,22 @@ fn subcommands_have_statistics_of_their_own() {
         "object 0 1 0",
     ];
     assert_eq!(sorted, expected);
+}
+
+#[test]
+fn kinds_of_space_add_up_to_the_drive() {
+    // Not a whole number of segments.
+    let server = TestServer::with(Setup { drive_bytes: (64 << 20) + 100_000, ..Setup::default() });
+    let mut client = server.client();
+    client.line("SET key value");
+    let info = text(client.line("INFO pumice"));
+    let space = |line: &str| -> Option<(String, u64)> {
+        let (kind, bytes) = line.strip_prefix("space_")?.split_once("_bytes:")?;
+        Some((kind.to_owned(), bytes.parse().expect("a number")))
+    };
+    let kinds: HashMap<String, u64> = info.lines().filter_map(space).collect();
+    assert!(kinds["leftover"] > 0, "{kinds:?}");
+    let sum: u64 =
+        kinds.iter().filter(|(kind, _)| !["raw", "usable"].contains(&kind.as_str())).map(|(_, b)| b).sum();
+    assert_eq!(sum, kinds["raw"], "{kinds:?}");
 }

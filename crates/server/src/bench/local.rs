@@ -228,7 +228,7 @@ fn cost(node: &Node) -> Cost {
     Cost {
         cpu_seconds: process::usage().cpu_seconds,
         flash_read_bytes: stats.drives.iter().map(|drive| drive.heap.read_bytes).sum(),
-        flash_written_bytes: stats.drives.iter().map(pumice_node::flash_written_bytes).sum(),
+        flash_written_bytes: stats.drives.iter().map(pumice_kv::StoreStats::flash_written_bytes).sum(),
     }
 }
 
