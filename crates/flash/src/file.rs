@@ -326,7 +326,7 @@ fn default_geometry(file: &File, raw_bytes: u64) -> Geometry {
         blocks_per_channel: blocks.clamp(1, u64::from(u32::MAX)) as u32,
         pages_per_block,
         page_bytes,
-        read_bytes: file.alignment().clamp(512, PAGE_BYTES),
+        read_bytes: file.alignment().clamp(512, page_bytes),
         oob_bytes: 0,
     }
 }

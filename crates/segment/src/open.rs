@@ -486,7 +486,8 @@ pub(crate) async fn open(
         blocks_per_channel: superblock.segment_count / u32::from(superblock.channels.max(1)),
         pages_per_block: superblock.segment_bytes / superblock.page_bytes.max(1),
         page_bytes: superblock.page_bytes,
-        read_bytes: superblock.read_bytes,
+        // A drive may have moved to where direct I/O asks for more than where it was formatted.
+        read_bytes: superblock.read_bytes.max(device.geometry().read_bytes),
         ..device.geometry()
     };
     check_places(&device)?;

@@ -67,7 +67,7 @@ pub(crate) async fn read_span(
     start: u32,
     end: u32,
 ) -> Result<(Bytes, usize), ReadError> {
-    let granule = inner.superblock.read_bytes;
+    let granule = inner.device.geometry().read_bytes;
     let first = start / granule * granule;
     let len = (end - first).next_multiple_of(granule) as usize;
     inner.counters.reads.fetch_add(1, Ordering::Relaxed);

@@ -20,6 +20,9 @@ use std::sync::{Arc, Mutex};
 /// 2026-01-01 00:00 UTC.
 const WALL_START_MS: u64 = 1_767_225_600_000;
 
+/// What O_DIRECT asks of offsets and lengths unless told otherwise.
+const DIRECT_BYTES: u32 = 512;
+
 /// Work that a core of a host's present life waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CoreAt {
@@ -44,9 +47,22 @@ pub(crate) enum Event {
 /// What an open handle stands for.
 #[derive(Clone, Debug)]
 pub(crate) enum Open {
-    File { host: HostId, path: PathBuf, read_only: bool, direct: bool, locked: bool },
-    Listener { host: HostId, id: u64 },
-    Stream { host: HostId, socket: Socket },
+    /// `unit`: what O_DIRECT asks of offsets and lengths, in bytes; 1 of a file that is not direct.
+    File {
+        host: HostId,
+        path: PathBuf,
+        read_only: bool,
+        unit: u32,
+        locked: bool,
+    },
+    Listener {
+        host: HostId,
+        id: u64,
+    },
+    Stream {
+        host: HostId,
+        socket: Socket,
+    },
 }
 
 /// One operation under way.
@@ -74,6 +90,8 @@ pub(crate) struct HostState {
     pub life: u32,
     pub cores: Vec<CoreState>,
     pub disk: Disk,
+    /// What O_DIRECT asks of offsets and lengths of files that are opened from now on.
+    pub direct_bytes: u32,
     pub clock: DiskClock,
     pub faults: Vec<FileFault>,
     pub random_faults: Vec<RandomFault>,
@@ -356,6 +374,7 @@ impl Engine {
             life: 0,
             cores: Vec::new(),
             disk,
+            direct_bytes: DIRECT_BYTES,
             faults: Vec::new(),
             random_faults: Vec::new(),
             cut: None,

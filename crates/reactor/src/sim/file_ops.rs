@@ -9,8 +9,8 @@ use pumice_base::checksum::crc32c;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What O_DIRECT asks of offsets, lengths and memory, in bytes.
-const DIRECT_BYTES: u32 = 512;
+/// What O_DIRECT asks of memory, in bytes.
+const DIRECT_MEMORY_BYTES: u32 = 512;
 /// Opening, asking the length, and other work of the kernel alone, in ns.
 const KERNEL_NS: u64 = 3_000;
 
@@ -19,14 +19,15 @@ struct Target {
     host: HostId,
     path: PathBuf,
     read_only: bool,
-    direct: bool,
+    /// As [`Open::File`] has it.
+    unit: u32,
 }
 
 impl Engine {
     fn target(&self, handle: &Handle) -> Target {
         match self.handles.get(&handle.sim_id()) {
-            Some(Open::File { host, path, read_only, direct, .. }) => {
-                Target { host: *host, path: path.clone(), read_only: *read_only, direct: *direct }
+            Some(Open::File { host, path, read_only, unit, .. }) => {
+                Target { host: *host, path: path.clone(), read_only: *read_only, unit: *unit }
             }
             other => panic!("a file operation on {other:?}"),
         }
@@ -151,12 +152,8 @@ impl Engine {
     }
 
     fn open(&mut self, at: CoreAt, path: &Path, options: &OpenOptions) -> io::Result<(Handle, FileInfo)> {
-        let mut target = Target {
-            host: at.host,
-            path: path.to_path_buf(),
-            read_only: options.read_only,
-            direct: options.direct,
-        };
+        let unit = if options.direct { self.hosts[at.host as usize].direct_bytes } else { 1 };
+        let target = Target { host: at.host, path: path.to_path_buf(), read_only: options.read_only, unit };
         self.strike(&target, FaultOp::Open, 0, u64::MAX)?;
         let locked = options.exclusive_lock
             && self.handles.values().any(|open| {
@@ -180,18 +177,17 @@ impl Engine {
         }
         let file = self.file_mut(&target)?;
         let (block_device, zoned) = (file.block_device, file.zones().map(|zones| zones.info()));
-        let alignment = if options.direct { DIRECT_BYTES } else { 1 };
-        target.direct = options.direct;
+        let memory_alignment = if options.direct { DIRECT_MEMORY_BYTES } else { 1 };
         let handle = self.make_handle(Open::File {
             host: at.host,
             path: target.path,
             read_only: target.read_only,
-            direct: target.direct,
+            unit,
             locked: options.exclusive_lock,
         });
         Ok((
             handle,
-            FileInfo { direct: options.direct, alignment, memory_alignment: alignment, block_device, zoned },
+            FileInfo { direct: options.direct, alignment: unit, memory_alignment, block_device, zoned },
         ))
     }
 
@@ -201,8 +197,7 @@ impl Engine {
         if let Some(zones) = self.file_mut(target)?.zones() {
             zones.check_read(offset, offset + out.len() as u64)?;
         }
-        let unit = if target.direct { DIRECT_BYTES as usize } else { 1 };
-        let wanted = self.quirk(target.host, out.len(), unit);
+        let wanted = self.quirk(target.host, out.len(), target.unit as usize);
         let read = self.file_mut(target)?.read(offset, &mut out[..wanted]);
         self.flip_read(target, &mut out[..read]);
         let counters = &mut self.hosts[target.host as usize].counters;
@@ -287,8 +282,7 @@ impl Engine {
         }
         check_direct(target, offset, data.len(), data.as_ptr())?;
         self.strike(target, FaultOp::Write, offset, offset + data.len() as u64)?;
-        let unit = if target.direct { DIRECT_BYTES as usize } else { 1 };
-        let written = self.quirk(target.host, data.len(), unit);
+        let written = self.quirk(target.host, data.len(), target.unit as usize);
         let change = Change::Write { offset, data: data.slice(..written) };
         if !self.hosts[target.host as usize].disk.fits(&target.path, &change) {
             return Err(errno(libc::ENOSPC));
@@ -332,9 +326,9 @@ impl Engine {
 
 /// O_DIRECT's rules, as Linux enforces them.
 fn check_direct(target: &Target, offset: u64, len: usize, memory: *const u8) -> io::Result<()> {
-    let unit = u64::from(DIRECT_BYTES);
+    let unit = u64::from(target.unit);
     let aligned = offset.is_multiple_of(unit)
         && (len as u64).is_multiple_of(unit)
-        && (memory as u64).is_multiple_of(unit);
-    if target.direct && !aligned { Err(errno(libc::EINVAL)) } else { Ok(()) }
+        && (unit == 1 || memory.addr().is_multiple_of(DIRECT_MEMORY_BYTES as usize));
+    if aligned { Ok(()) } else { Err(errno(libc::EINVAL)) }
 }

@@ -348,6 +348,12 @@ impl World {
         self.with(|engine| engine.hosts[host as usize].disk.capacity_bytes = bytes);
     }
 
+    /// What O_DIRECT asks of offsets and lengths of files that the host opens from now on, in bytes: 512 at first. Drives move to
+    /// hosts that ask for more.
+    pub fn set_direct_bytes(&self, host: HostId, bytes: u32) {
+        self.with(|engine| engine.hosts[host as usize].direct_bytes = bytes);
+    }
+
     /// Flips the bits of `mask` in the byte at `offset` of a file; false past its end.
     pub fn flip(&self, host: HostId, path: &Path, offset: u64, mask: u8) -> bool {
         self.file(host, path, |file| file.flip(offset, mask))

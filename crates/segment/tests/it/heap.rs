@@ -461,3 +461,47 @@ fn what_was_acknowledged_between_the_checkpoint_and_the_close_is_replayed() {
         assert!(opened.clean && commit.is_empty(), "{commit:?}");
     });
 }
+
+/// A drive is copied to where direct I/O asks for more: another drive, another file system, another kernel.
+#[test]
+fn a_drive_is_served_where_direct_io_asks_for_larger_units_than_where_it_was_formatted() {
+    use pumice_reactor::sim::{HostOptions, World};
+    let world = World::new(1);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let payload = |number: u8| vec![number; 100 + usize::from(number) * 61];
+    let spec = || "/drive".parse::<DeviceSpec>().expect("spec");
+    let first = async move {
+        let device = Device::create(&spec(), 32 << 20).await.expect("file");
+        assert_eq!(device.geometry().read_bytes, 512);
+        let heap = formatted(&device).await;
+        let mut ptrs = Vec::new();
+        for number in 0..100 {
+            ptrs.push(append_waiting(&heap, &[&payload(number)]).await.ptrs[0]);
+        }
+        heap.wait_durable(heap.last_seq()).await.expect("durable");
+        ptrs
+    };
+    let ptrs = world.block_on(host, first).unwrap_or_else(|halt| panic!("{halt}"));
+    // There and back: neither life leaves behind what the next cannot read.
+    for (life, direct_bytes) in [4096, 512].into_iter().enumerate() {
+        world.crash(host);
+        world.set_direct_bytes(host, direct_bytes);
+        world.restart(host);
+        let ptrs = ptrs.clone();
+        let next = async move {
+            let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
+            let (opened, commit, _) = reopen(&device).await;
+            assert_eq!(commit.len(), ptrs.len() + life);
+            let heap = opened.heap;
+            for (number, ptr) in (0..).zip(&ptrs) {
+                assert_eq!(heap.read(*ptr).await.expect("read").payload, payload(number));
+                let part = heap.read_range(*ptr, 7, 80).await.expect("range");
+                assert_eq!(part, payload(number)[7..87]);
+            }
+            let more = append_waiting(&heap, &[b"more"]).await;
+            heap.wait_durable(more.first_seq).await.expect("durable");
+            assert_eq!(&heap.read(more.ptrs[0]).await.expect("read").payload[..], b"more");
+        };
+        world.block_on(host, next).unwrap_or_else(|halt| panic!("{direct_bytes} B: {halt}"));
+    }
+}

@@ -13,6 +13,7 @@ use backends::on_all;
 use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, BlockAddr, Device, DeviceSpec, Emulated, FlashError, Geometry};
+use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::{IoBuf, WriteSync, block_on};
 
 const PAGE: usize = 4096;
@@ -202,6 +203,27 @@ fn a_truncated_file_answers_with_its_own_error() {
         let short = Device::open(&DeviceSpec::Path(path), Access::ReadOnly).await.expect("file");
         assert!(matches!(short.with_geometry(shape), Err(FlashError::Geometry(_))));
     });
+}
+
+#[test]
+fn a_device_takes_its_own_shape_whatever_direct_io_asks_for() {
+    for direct_bytes in [512, 4096, 16_384] {
+        let world = World::new(1);
+        let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+        world.set_direct_bytes(host, direct_bytes);
+        let done = world.block_on(host, async move {
+            let device = Device::create(&DeviceSpec::Path("/drive".into()), 16 << 20).await.expect("file");
+            let shape = device.geometry();
+            assert_eq!(shape.read_bytes, direct_bytes);
+            let device = device.with_geometry(shape).expect("its own shape");
+            let page = shape.page_bytes as usize;
+            let data = pages(1, 2 * page / PAGE);
+            device.program(at(0, 1), 0, data.clone(), WriteSync::Durable).await.expect("program");
+            let found = read(&device, at(0, 1), direct_bytes, page).await.expect("read");
+            assert_eq!(found, data[direct_bytes as usize..][..page]);
+        });
+        done.unwrap_or_else(|halt| panic!("{direct_bytes} B: {halt}"));
+    }
 }
 
 #[test]
