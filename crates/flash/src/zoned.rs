@@ -7,7 +7,8 @@
 //! 3. The drive's limits of open and active zones are kept by closing and finishing (`limits.rs`). Only a block whose
 //!    owner called [`Device::finish`](crate::Device::finish) is finished; where there is none, the program is refused
 //!    with [`FlashError::TooManyActive`].
-//! 4. After an error the zone is reported anew, and that decides what became of it.
+//! 4. After an error the zone is reported anew, and that decides what became of it. Only who has the zone's turn learns from it how
+//!    far the zone is written: to others a program on its way would look as if it had not been, or been already.
 //!
 //! Rejected: zone append, which would let programs of one zone overlap but says only afterwards where the data went,
 //! while records bear their address in their checksum.
@@ -267,8 +268,11 @@ impl ZonedDevice {
             Ok(_) => Err(FlashError::Truncated { block, offset_bytes }),
             Err(error) => match FlashError::from_read(block, offset_bytes, error) {
                 // An offline zone answers as a broken cable does; the report tells them apart.
-                error @ FlashError::Io { .. } => match self.drive.refresh(zone).await {
-                    Ok(_) if self.is_bad(block) => Err(FlashError::Uncorrectable { block, offset_bytes }),
+                error @ FlashError::Io { .. } => match self.drive.look(zone).await {
+                    Ok(_) if self.is_bad(block) => {
+                        self.drive.give_place_up(zone);
+                        Err(FlashError::Uncorrectable { block, offset_bytes })
+                    }
                     _ => Err(error),
                 },
                 error => Err(error),
@@ -456,8 +460,8 @@ impl Drive {
                 self.ordered(victim, |found| (found.written, found.next) = (pages, pages));
                 held.left = Left::Over;
             }
-            // A zone that went bad has given its place up.
-            Err(error) => match self.refresh(victim).await {
+            // A zone that went bad, or that the drive has finished by itself, has given its place up.
+            Err(error) => match self.look(victim).await {
                 Ok(Place::None) => held.left = Left::Over,
                 _ => return Err(FlashError::from_io(Operation::Program, Some(block), error)),
             },
@@ -465,16 +469,37 @@ impl Drive {
         Ok(())
     }
 
-    /// Asks the drive what became of a zone.
+    /// Takes the place of a bad zone back, unless a program or a command still has it.
+    fn give_place_up(&self, zone: u32) {
+        if self.limits().hold(zone) {
+            let mut held = Held::new(self, zone);
+            held.left = Left::Over;
+        }
+    }
+
+    /// Asks the drive what became of a zone whose turn the caller has.
     async fn refresh(&self, zone: u32) -> Result<Place, FlashError> {
+        let (block, place) = self.report(zone).await?;
+        self.ordered(zone, |known| *known = block);
+        Ok(place)
+    }
+
+    /// Asks the drive what became of a zone whose turn somebody else may have: nothing but that it went bad is kept.
+    async fn look(&self, zone: u32) -> Result<Place, FlashError> {
+        let (block, place) = self.report(zone).await?;
+        if block.bad {
+            self.ordered(zone, |known| *known = block);
+        }
+        Ok(place)
+    }
+
+    async fn report(&self, zone: u32) -> Result<(Block, Place), FlashError> {
         let start = self.ordered(zone, |found| found.start);
         let failed = |error| FlashError::from_io(Operation::Open, None, error);
         let zones = self.file.report_zones(start, 1).await.map_err(failed)?;
         let gone = || failed(io::Error::other(format!("no zone is reported at byte {start}")));
         let found = zones.first().filter(|found| found.start == start).ok_or_else(gone)?;
-        let (block, place) = layout::state(found, self.geometry.page_bytes, self.geometry.pages_per_block);
-        self.ordered(zone, |known| *known = block);
-        Ok(place)
+        Ok(layout::state(found, self.geometry.page_bytes, self.geometry.pages_per_block))
     }
 
     /// What a failed program comes to.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use pumice_flash::{Access, BlockAddr, Device, DeviceSpec, FlashError};
 use pumice_reactor::sim::{CrashFate, CutMode, FaultOp, FileFault, HostId, HostOptions, PowerCut, World};
 use pumice_reactor::zones::ZoneCondition;
-use pumice_reactor::{WriteSync, block_on, spawn};
+use pumice_reactor::{WriteSync, block_on, spawn, yield_now};
 
 use super::backends::{ZONES, emptied, zoned};
 use super::{PAGE, at, geometry, pages, read};
@@ -277,6 +277,76 @@ fn a_zone_that_goes_bad_in_use_fails_its_program_and_its_erase() {
         assert!(device.is_factory_bad(at(1, 3)));
         let lost = read(&device, at(1, 3), 0, PAGE).await;
         assert!(matches!(lost, Err(FlashError::Uncorrectable { .. })), "{lost:?}");
+    });
+}
+
+#[test]
+fn a_read_error_that_passes_leaves_the_zone_s_programs_as_they_are() {
+    with_faults(async |device: Device, fault: Rc<dyn Fn(FaultOp, i32)>, _, _| {
+        let block = at(0, 0);
+        program(&device, block, 0, 0, 1).await;
+        fault(FaultOp::Read, EIO);
+        let writer = device.clone();
+        let programs = spawn(async move {
+            for page in 1..16 {
+                program(&writer, block, page, u64::from(page), 1).await;
+            }
+        });
+        let io = read(&device, block, 0, PAGE).await;
+        assert!(matches!(io, Err(FlashError::Io { .. })), "{io:?}");
+        assert!(!programs.is_finished(), "the error came in between");
+        programs.await.expect("every program goes through");
+        assert_eq!(device.write_pointer(block), Some(16));
+        for page in 0..16u32 {
+            let found = read(&device, block, page * PAGE as u32, PAGE).await.expect("read");
+            assert_eq!(found, pages(u64::from(page), 1)[..], "page {page}");
+        }
+    });
+}
+
+#[test]
+fn a_zone_that_could_not_be_closed_takes_the_program_that_waits_for_it() {
+    with_faults(async |device: Device, fault: Rc<dyn Fn(FaultOp, i32)>, _, _| {
+        let (oldest, next) = (at(0, 0), at(0, 3));
+        for block in [oldest, at(0, 1), at(0, 2)] {
+            program(&device, block, 0, 1, 1).await;
+        }
+        assert_eq!(shape(&device).open, ZONES.open_max);
+        fault(FaultOp::Space, EIO);
+        let closer = device.clone();
+        let refused = spawn(async move { closer.program(next, 0, pages(2, 1), WriteSync::Durable).await });
+        yield_now().await;
+        // Its zone is about to be closed.
+        let waiter = device.clone();
+        let waiting = spawn(async move { program(&waiter, oldest, 1, 3, 2).await });
+        let refused = refused.await.expect("done");
+        assert!(matches!(refused, Err(FlashError::Io { .. })), "{refused:?}");
+        waiting.await.expect("it goes through");
+        program(&device, oldest, 3, 4, 1).await;
+        assert_eq!(device.write_pointer(oldest), Some(4));
+        program(&device, next, 0, 2, 1).await;
+    });
+}
+
+#[test]
+fn a_zone_that_is_found_bad_gives_its_place_up() {
+    with_faults(async |device: Device, _, world: World, host| {
+        for block in [at(0, 0), at(0, 1), at(0, 2)] {
+            program(&device, block, 0, 1, 2).await;
+        }
+        assert_eq!(shape(&device).active, 3);
+        for (zone, condition) in
+            [(2, ZoneCondition::Offline), (4, ZoneCondition::ReadOnly), (6, ZoneCondition::Offline)]
+        {
+            world.set_zone_condition(host, Path::new(PATH), zone, condition);
+        }
+        let lost = read(&device, at(0, 0), 0, PAGE).await;
+        assert!(matches!(lost, Err(FlashError::Uncorrectable { .. })), "{lost:?}");
+        assert_eq!(shape(&device).active, 2, "by a read");
+        let failed = device.program(at(0, 1), 2, pages(2, 1), WriteSync::Durable).await;
+        assert!(matches!(failed, Err(FlashError::ProgramFailed { .. })), "{failed:?}");
+        assert_eq!(shape(&device).active, 1, "by a program");
+        assert_eq!(shape(&device).bad, 2);
     });
 }
 
