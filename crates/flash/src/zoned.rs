@@ -387,7 +387,9 @@ impl ZonedDevice {
             }
             Err(error) => {
                 let error = FlashError::from_io(Operation::Erase, Some(block), error);
-                let _ = drive.refresh(zone).await;
+                if let Ok(Place::None) = drive.refresh(zone).await {
+                    held.left = Left::Over;
+                }
                 match error {
                     FlashError::Io { .. } | FlashError::NoSpace { .. } => {
                         Err(FlashError::EraseFailed { block })

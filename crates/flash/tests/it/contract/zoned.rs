@@ -346,7 +346,9 @@ fn a_zone_that_is_found_bad_gives_its_place_up() {
         let failed = device.program(at(0, 1), 2, pages(2, 1), WriteSync::Durable).await;
         assert!(matches!(failed, Err(FlashError::ProgramFailed { .. })), "{failed:?}");
         assert_eq!(shape(&device).active, 1, "by a program");
-        assert_eq!(shape(&device).bad, 2);
+        assert!(matches!(device.erase(at(0, 2)).await, Err(FlashError::EraseFailed { .. })));
+        assert_eq!(shape(&device).active, 0, "by an erase");
+        assert_eq!(shape(&device).bad, 3);
     });
 }
 
