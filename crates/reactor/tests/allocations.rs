@@ -110,6 +110,16 @@ fn reads_echoes_gates_and_yields_allocate_nothing() {
             let _ = timeout(Duration::ZERO, stop.wait()).await;
         };
         assert_eq!(allocations(100_000, give_up).await, 0.0, "a wait that is given up");
+
+        // The same at a gate that does not open: a drive hangs, and clients come again and again.
+        let shut = Arc::new(Gate::new(0));
+        let first = Arc::clone(&shut);
+        spawn(async move { first.wait_for(1).await });
+        yield_now().await;
+        let give_up = || async {
+            let _ = timeout(Duration::ZERO, shut.wait_for(2)).await;
+        };
+        assert_eq!(allocations(100_000, give_up).await, 0.0, "a wait at a gate that is given up");
         assert!(allocations(100, || sleep(Duration::from_micros(1))).await < 1.5, "a timer");
     });
 }

@@ -21,8 +21,9 @@ pub struct Gate {
 struct State {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// (what is waited for, slot). A waiter that went away leaves its entry until it is reached.
+    /// (what is waited for, slot). Who gave up leaves an entry without a waker; at most half of the heap is such.
     heap: BinaryHeap<Reverse<(u64, usize)>>,
+    abandoned: usize,
     failure: Option<Arc<str>>,
     /// Reused between openings.
     woken: Vec<Waker>,
@@ -54,7 +55,29 @@ impl State {
         self.free.push(index);
         let slot = &mut self.slots[index];
         slot.generation += 1;
-        slot.waker.take()
+        let waker = slot.waker.take();
+        self.abandoned -= usize::from(waker.is_none());
+        waker
+    }
+
+    /// Its waiter goes away.
+    fn abandon(&mut self, slot: (usize, u64)) -> Option<Waker> {
+        let waker = self.owned(slot)?.waker.take();
+        self.abandoned += 1;
+        // What is waited for may not come for as long as the process lives.
+        if self.abandoned > self.heap.len() / 2 {
+            let Self { slots, free, heap, .. } = self;
+            heap.retain(|&Reverse((_, index))| {
+                let slot = &mut slots[index];
+                if slot.waker.is_none() {
+                    slot.generation += 1;
+                    free.push(index);
+                }
+                slot.waker.is_some()
+            });
+            self.abandoned = 0;
+        }
+        waker
     }
 }
 
@@ -177,7 +200,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            let waker = self.gate.state().owned(slot).and_then(|slot| slot.waker.take());
+            let waker = self.gate.state().abandon(slot);
             drop(waker);
         }
     }

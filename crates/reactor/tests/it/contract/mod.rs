@@ -51,6 +51,7 @@ macro_rules! contract_tests {
             tasks::the_wall_clock_goes_on,
             sync::a_gate_opens_for_those_it_reached_and_fails_the_rest,
             sync::a_gate_wakes_thousands_from_another_core,
+            sync::a_gate_forgets_who_gave_up_and_wakes_the_others,
             sync::a_dropped_waiter_passes_its_notification_on,
             sync::permits_go_out_in_order_and_come_back,
             sync::a_oneshot_tells_of_a_sender_that_went_away,

@@ -64,6 +64,38 @@ pub async fn a_gate_wakes_thousands_from_another_core(place: Place) {
     }
 }
 
+pub async fn a_gate_forgets_who_gave_up_and_wakes_the_others(_: Place) {
+    let gate = Arc::new(Gate::new(0));
+    let wait = |target: u64| {
+        let gate = Arc::clone(&gate);
+        spawn(async move { gate.wait_for(target).await })
+    };
+    let mut kept = Vec::new();
+    for round in 0..20 {
+        let mut given_up = Vec::new();
+        for target in 1..=30 {
+            // One of each round stays; of the others there are more, so that they are swept out.
+            let task = wait(target);
+            if target == round + 1 { kept.push((target, task)) } else { given_up.push(task) }
+        }
+        yield_now().await;
+        for task in given_up {
+            task.abort();
+        }
+    }
+    for open in 1..=10 {
+        gate.open_to(open);
+        yield_now().await;
+        for (target, task) in &kept {
+            assert_eq!(task.is_finished(), *target <= open, "{target} at {open}");
+        }
+    }
+    gate.fail("the drive is gone");
+    for (target, task) in kept {
+        assert_eq!(task.await.unwrap().is_ok(), target <= 10, "{target}");
+    }
+}
+
 pub async fn a_dropped_waiter_passes_its_notification_on(_: Place) {
     let notify = Arc::new(Notify::new());
     let waiter = |notify: &Arc<Notify>| {
