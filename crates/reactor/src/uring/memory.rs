@@ -6,6 +6,13 @@ use std::ptr::NonNull;
 /// What the kernel's huge pages hold (on x86-64, and on aarch64 with small pages of 4 KiB).
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// Bytes of the kernel's pages: 4, 16 or 64 KiB.
+fn page_bytes() -> usize {
+    // SAFETY: takes no memory.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("pages have a size")
+}
+
 /// An anonymous mapping, unmapped on drop.
 pub(crate) struct Mapping {
     address: NonNull<u8>,
@@ -39,18 +46,19 @@ impl Mapping {
         }
     }
 
-    /// A mapping that starts where a huge page can, with a hint that such pages are welcome.
+    /// A mapping of `len` bytes, or some more, that starts where a huge page can, with a hint that such pages are welcome.
     pub(crate) fn huge(len: usize) -> io::Result<Self> {
         if len < HUGE_PAGE_BYTES {
             return Self::new(len);
         }
+        let len = len.next_multiple_of(page_bytes());
         let wide = Self::new(len + HUGE_PAGE_BYTES)?;
         let page = wide.address().addr();
         let before = page.next_multiple_of(HUGE_PAGE_BYTES) - page;
         let after = HUGE_PAGE_BYTES - before;
         let start = wide.into_memory().as_ptr();
         // SAFETY: the ends of the mapping just made, which nobody uses; what lies between stays mapped, `len` bytes
-        // long. The hint changes nothing but the kernel's choice of pages, and it may refuse.
+        // long. All three are whole pages, so that the kernel takes the ends. The hint changes nothing but the kernel's choice of pages, and it may refuse.
         unsafe {
             let middle = start.add(before);
             if before > 0 {
@@ -78,7 +86,7 @@ impl Mapping {
     }
 
     /// # Safety
-    /// `address` came from [`Mapping::into_memory`] of a mapping of `len` bytes, and nobody uses it any more.
+    /// `address` came from [`Mapping::into_memory`] of a mapping that was asked for with `len` bytes, and nobody uses it any more.
     pub(crate) unsafe fn from_memory(address: NonNull<u8>, len: usize) -> Self {
         Self { address, len }
     }
@@ -86,7 +94,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, and nobody uses it any more.
+        // SAFETY: mapped in `new` with this length, which the kernel counts in pages, and nobody uses it any more.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
     }
 }
