@@ -31,12 +31,20 @@ impl BufRing {
         for id in 0..count {
             buffers.add(id);
         }
-        // SAFETY: the mapping is page-aligned, large enough, and outlives the ring: the driver keeps it, and leaks it
-        // rather than drop it while the kernel may use it.
+        // SAFETY: the mapping is page-aligned, large enough, and outlives the ring or is unregistered: the driver keeps it,
+        // and leaks it rather than drop it while the kernel may use it.
         unsafe {
             ring.submitter().register_buf_ring_with_flags(buffers.entries.address() as u64, count, group, 0)
         }?;
         Ok(buffers)
+    }
+
+    /// Takes the buffers back from the kernel, which has filled none of them.
+    pub(super) fn unregister(self, ring: &IoUring, group: u16) {
+        if ring.submitter().unregister_buf_ring(group).is_err() {
+            // The kernel may still know of them.
+            std::mem::forget(self);
+        }
     }
 
     /// Gives a buffer to the kernel.

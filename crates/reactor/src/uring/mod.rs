@@ -424,12 +424,16 @@ struct ReceiveBuffers {
 
 impl ReceiveBuffers {
     fn new(ring: &IoUring, config: &Config) -> io::Result<Self> {
-        let new = |group, count, size| BufRing::new(ring, group, count, size).map(Rc::new);
         let large_bytes = config.receive_buffer_bytes as usize;
-        Ok(Self {
-            small: new(SMALL_RECEIVE_GROUP, config.small_receive_buffers, SMALL_RECEIVE_BYTES)?,
-            large: new(LARGE_RECEIVE_GROUP, config.receive_buffers, large_bytes)?,
-        })
+        let small =
+            BufRing::new(ring, SMALL_RECEIVE_GROUP, config.small_receive_buffers, SMALL_RECEIVE_BYTES)?;
+        match BufRing::new(ring, LARGE_RECEIVE_GROUP, config.receive_buffers, large_bytes) {
+            Ok(large) => Ok(Self { small: Rc::new(small), large: Rc::new(large) }),
+            Err(error) => {
+                small.unregister(ring, SMALL_RECEIVE_GROUP);
+                Err(error)
+            }
+        }
     }
 
     fn group(&self, group: u16) -> &Rc<BufRing> {
