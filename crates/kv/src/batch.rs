@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 
+use crate::again::List;
 use crate::large::LargeRef;
 use crate::record;
 use crate::types::{SliceId, VALUE_BYTES_MAX};
@@ -14,6 +15,8 @@ use crate::types::{SliceId, VALUE_BYTES_MAX};
 pub struct Batch {
     pub(crate) buf: Vec<u8>,
     pub(crate) ops: Vec<Op>,
+    /// Of the records that are lists of large values: where these come from.
+    pub(crate) lists: Vec<List>,
 }
 
 /// One record of a batch; offsets index the batch's buffer.
@@ -80,6 +83,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.buf.clear();
         self.ops.clear();
+        self.lists.clear();
     }
 
     /// Sets `key` to `value`. `expire_ms`: Unix milliseconds, 0 = never. `tag` is the caller's.
@@ -107,8 +111,11 @@ impl Batch {
         self.push(record::DELETE, 0, slice, 0, start, key, key_end, None, 0);
     }
 
-    /// Sets `key` to a value whose pieces a [`crate::LargeWriter`] wrote for it.
+    /// Sets `key` to a value whose pieces a [`crate::LargeWriter`] wrote for it, or to the one that it has already.
     pub fn put_large(&mut self, slice: SliceId, key: &[u8], tag: u8, expire_ms: u64, value: &LargeRef) {
+        if let Some(origin) = value.origin.clone() {
+            self.lists.push(List { op: self.ops.len(), id: value.id, origin });
+        }
         let (start, key_end) = self.head(slice, tag, expire_ms, key);
         value.encode(&mut self.buf);
         self.push(record::PUT_LARGE, tag, slice, expire_ms, start, key, key_end, None, value.len());

@@ -58,6 +58,12 @@ pub enum WriteError {
     /// The drive takes no writes.
     #[error("the drive takes no writes: {0}")]
     ReadOnly(String),
+    /// A large value was to be stored again that its key no longer has.
+    #[error("{0} no longer has the large value that was to be stored again")]
+    Gone(String),
+    /// A large value was to be stored again whose list of pieces does not read.
+    #[error("a large value cannot be stored again: {0}")]
+    Unreadable(Box<StoreError>),
 }
 
 /// Why a store could not be opened.

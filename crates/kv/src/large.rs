@@ -19,6 +19,7 @@ use pumice_base::sync::lock;
 use pumice_reactor::sync::Semaphore;
 use pumice_segment::{Addr, Pin as HeapPin, RecordPtr};
 
+use crate::again::Origin;
 use crate::store::Inner;
 use crate::types::SliceId;
 
@@ -67,8 +68,8 @@ pub struct LargeRef {
     pub(crate) owner: Option<(SliceId, Bytes)>,
     /// Keeps the pieces readable while a caller holds this.
     pub(crate) pin: Option<Arc<HeapPin>>,
-    /// Keeps cleaning off the pieces until an entry names them.
-    pub(crate) _being_written: Option<Arc<BeingWritten>>,
+    /// Who stores it under its key.
+    pub(crate) origin: Option<Origin>,
 }
 
 impl fmt::Debug for LargeRef {
@@ -126,7 +127,7 @@ impl LargeRef {
             pieces,
             owner: None,
             pin: None,
-            _being_written: None,
+            origin: None,
         })
     }
 }
@@ -135,6 +136,12 @@ impl LargeRef {
 pub(crate) struct BeingWritten {
     pub store: Arc<Inner>,
     pub id: u64,
+}
+
+impl fmt::Debug for BeingWritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BeingWritten {}", self.id)
+    }
 }
 
 impl Drop for BeingWritten {

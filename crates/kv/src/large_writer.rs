@@ -16,6 +16,7 @@ use pumice_base::sync::lock;
 use pumice_reactor::{IoBuf, JoinHandle, spawn};
 use pumice_segment::{AppendError, Group, Object};
 
+use crate::again::Origin;
 use crate::errors::WriteError;
 use crate::large::{BeingWritten, LargeRef, PIECES_AT_ONCE, Piece};
 use crate::record::{self, PieceName};
@@ -152,7 +153,7 @@ impl LargeWriter {
             pieces: std::mem::take(&mut self.pieces),
             owner: None,
             pin: None,
-            _being_written: Some(self.being_written.clone()),
+            origin: Some(Origin::Written(self.being_written.clone())),
         })
     }
 

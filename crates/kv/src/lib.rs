@@ -13,6 +13,7 @@
 //! Formats: `docs/format/kv-record.md`, `key-table.md`, `kv-manifest.md`. What is absent: compression, merge
 //! operators, column families; slices are independent maps that share one log.
 
+mod again;
 mod alive;
 mod aside;
 mod background;

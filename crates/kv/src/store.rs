@@ -6,6 +6,7 @@
 //! memtable sees its versions in order, and whoever holds all slice locks sees no write half done: that is how
 //! snapshots and checkpoints get an exact cut.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,6 +19,7 @@ use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport, Turn};
 use smallvec::SmallVec;
 
+use crate::again::Origin;
 use crate::aside::Aside;
 use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
@@ -372,12 +374,11 @@ impl Inner {
         ids.dedup();
         let mut guards: SmallVec<[MutexGuard<'_, Slice>; 4]> =
             ids.iter().map(|&id| self.slice(SliceId(id))).collect();
-        let seq = self.write_locked(
-            batch,
-            class,
-            |slice| ids.binary_search(&slice.0).expect("the batch's slices are locked"),
-            &mut guards,
-        )?;
+        let place = |slice: SliceId| ids.binary_search(&slice.0).expect("the batch's slices are locked");
+        if !batch.lists_are_current(|slice| &guards[place(slice)]) {
+            return Err(WriteError::Busy);
+        }
+        let seq = self.write_locked(batch, class, place, &mut guards)?;
         drop(guards);
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.wake_flush();
@@ -513,6 +514,7 @@ impl Inner {
             reason: "lengths do not add up".into(),
         })?;
         large.owner = Some((slice, Bytes::copy_from_slice(key)));
+        large.origin = Some(Origin::Read { seq: found.seq, epoch: None });
         let mut entry = entry_of(found, Bytes::new());
         entry.large = Some(Arc::new(large));
         Ok(entry)
@@ -549,6 +551,7 @@ impl Inner {
                     if let (Some(pin), Some(large)) = (pin, entry.large.take()) {
                         let mut pinned = LargeRef::clone(&large);
                         pinned.pin = Some(pin);
+                        pinned.origin = Some(Origin::Read { seq: found.seq, epoch: Some(epoch) });
                         entry.large = Some(Arc::new(pinned));
                     } else {
                         self.keep_read(slice, epoch, key, &found, &mut entry);
@@ -674,6 +677,7 @@ const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 
 impl Inner {
     async fn write_when_there_is_room(&self, batch: &Batch, turn: &mut Turn) -> Result<Seq, WriteError> {
+        let mut batch = Cow::Borrowed(batch);
         let bytes = batch.bytes() as u64;
         let (class, mut place) = if batch.only_frees() {
             (AppendClass::Delete, None)
@@ -682,13 +686,16 @@ impl Inner {
         };
         loop {
             self.until_flushed().await;
-            self.until_merged(batch).await;
+            self.until_merged(&batch).await;
             self.end_long_reads();
             match &mut place {
                 Some(place) => place.called().await,
                 None => self.heap.room().await,
             }
-            match self.write(batch, class) {
+            if let Some(renewed) = self.renewed(&batch).await? {
+                batch = Cow::Owned(renewed);
+            }
+            match self.write(&batch, class) {
                 Err(WriteError::Busy) => {}
                 done => {
                     turn.spend(bytes);

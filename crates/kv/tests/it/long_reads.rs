@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{delete, device, formatted, no_progress, put, put_large};
 use bytes::Bytes;
 use pumice_base::rng::Rng;
-use pumice_kv::{Direction, LargeReader, SliceId, SliceSet, Store, StoreError, Want};
+use pumice_kv::{Batch, Direction, LargeReader, SliceId, SliceSet, Store, StoreError, Want, WriteError};
 use pumice_reactor::now;
 use pumice_reactor::sim::{HostOptions, World};
 
@@ -177,5 +177,64 @@ fn a_slow_scan_ends_with_an_error_and_not_with_newer_values() {
             drop(snapshot);
             store.close().await.expect("close");
         }
+    });
+}
+
+/// As EXPIRE does, which may have to wait for room between the two.
+#[test]
+fn large_values_that_are_stored_again_after_cleaning_moved_them_are_whole() {
+    run(async {
+        let store = filled().await;
+        let mut read = Vec::new();
+        for n in (0..LARGE).step_by(4) {
+            read.push((n, store.get(SliceId(0), &large_key(n)).await.expect("get").expect("there")));
+        }
+        // Their segments are worth cleaning now.
+        for n in (0..LARGE).filter(|n| n % 4 > 0) {
+            delete(&store, 0, &large_key(n)).await;
+        }
+        overwrite(&store, 1).await;
+        for (n, entry) in read {
+            let now = store.get(SliceId(0), &large_key(n)).await.expect("get").expect("there");
+            assert!(now.seq > entry.seq, "large value {n} was moved");
+            let mut batch = Batch::new();
+            let large = entry.large.expect("large");
+            batch.put_large(SliceId(0), &large_key(n), 7, 4_102_444_800_000, &large);
+            store.write_ready(&batch).await.expect("write");
+        }
+        // Where their pieces were others write now.
+        overwrite(&store, 2).await;
+        for n in (0..LARGE).step_by(4) {
+            let entry = store.get(SliceId(0), &large_key(n)).await.expect("get").expect("there");
+            assert_eq!((entry.tag, entry.expire_ms), (7, 4_102_444_800_000));
+            let large = entry.large.expect("large");
+            let bytes = rest_of(&mut store.read_large(&large, 0..large.len()), Vec::new()).await;
+            assert!(bytes.expect("it reads") == noise(LARGE_LEN, n), "large value {n}");
+        }
+        assert_eq!(store.check(&no_progress).await.expect("check").problems, Vec::<String>::new());
+        store.close().await.expect("close");
+    });
+}
+
+#[test]
+fn a_large_value_that_is_gone_is_not_stored_again() {
+    run(async {
+        let store = filled().await;
+        let mut read = Vec::new();
+        for n in 0..2 {
+            read.push(store.get(SliceId(0), &large_key(n)).await.expect("get").expect("there"));
+        }
+        delete(&store, 0, &large_key(0)).await;
+        put_large(&store, 0, &large_key(1), 0, &noise(LARGE_LEN, 100)).await;
+        for (n, entry) in (0..).zip(read) {
+            let mut batch = Batch::new();
+            let large = entry.large.expect("large");
+            batch.put_large(SliceId(0), &large_key(n), 7, 0, &large);
+            let refused = store.write_ready(&batch).await.expect_err("its pieces are anybody's");
+            assert!(matches!(refused, WriteError::Gone(_)), "{refused}");
+        }
+        assert!(store.get(SliceId(0), &large_key(0)).await.expect("get").is_none());
+        assert_eq!(store.get(SliceId(0), &large_key(1)).await.expect("get").expect("there").tag, 0);
+        store.close().await.expect("close");
     });
 }
