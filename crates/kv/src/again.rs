@@ -56,6 +56,15 @@ impl Batch {
             list.is_current(op.key(&self.buf), slice(op.slice))
         })
     }
+
+    /// Called when it is visible: entries name the pieces.
+    pub(crate) fn lists_are_named(&self) {
+        for list in &self.lists {
+            if let Origin::Written(being_written) = &list.origin {
+                being_written.named();
+            }
+        }
+    }
 }
 
 impl Inner {

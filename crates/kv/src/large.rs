@@ -3,7 +3,8 @@
 //! 1. [`crate::LargeWriter`] puts what is pushed together in pieces and writes each as an object of its own, durable when
 //!    written.
 //! 2. [`crate::LargeWriter::finish`] gives the list; [`crate::Batch::put_large`] makes it a key's value. Until then no
-//!    entry names the pieces; the writer's registration keeps cleaning off segments that hold them.
+//!    entry names the pieces; the writer's registration keeps cleaning off segments that hold them. Where that is never
+//!    written they are dead when the last who could write it lets go: nobody else would ever find them.
 //! 3. A reader's [`LargeRef`] pins the heap, so that pieces that cleaning moves stay readable where they were. Where users wait
 //!    for that space a pin does not hold for ever: a reader that takes longer looks the pieces up again, and only one of
 //!    a value that was overwritten meanwhile has to give up.
@@ -12,7 +13,8 @@
 //! ([`PieceMemory`]): whoever wants one more waits its turn.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
@@ -132,10 +134,14 @@ impl LargeRef {
     }
 }
 
-/// The registration of a value whose pieces no entry names yet.
+/// The registration of a value whose pieces no entry names yet: held by its writer, by each piece on its way, by the list
+/// and by the batches that hold it.
 pub(crate) struct BeingWritten {
     pub store: Arc<Inner>,
     pub id: u64,
+    /// Leaf lock. What was written, in no order.
+    written: Mutex<Vec<RecordPtr>>,
+    is_named: AtomicBool,
 }
 
 impl fmt::Debug for BeingWritten {
@@ -144,8 +150,29 @@ impl fmt::Debug for BeingWritten {
     }
 }
 
+impl BeingWritten {
+    /// Of value `id`, which was registered.
+    pub fn new(store: Arc<Inner>, id: u64) -> Self {
+        Self { store, id, written: Mutex::default(), is_named: AtomicBool::new(false) }
+    }
+
+    /// One of its pieces is on flash.
+    pub fn wrote(&self, ptr: RecordPtr) {
+        lock(&self.written).push(ptr);
+    }
+
+    /// An entry names the pieces: from now on its end is theirs.
+    pub fn named(&self) {
+        self.is_named.store(true, Ordering::Release);
+    }
+}
+
 impl Drop for BeingWritten {
     fn drop(&mut self) {
+        if !self.is_named.load(Ordering::Acquire) {
+            // As long as it is registered nothing of it moves.
+            lock(&self.written).drain(..).for_each(|ptr| self.store.heap.mark_dead(ptr));
+        }
         lock(&self.store.large_writers).remove(&self.id);
     }
 }

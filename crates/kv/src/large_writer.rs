@@ -57,7 +57,7 @@ impl Store {
             writers.insert(id);
             id
         };
-        let being_written = Arc::new(BeingWritten { store: store.clone(), id });
+        let being_written = Arc::new(BeingWritten::new(store.clone(), id));
         LargeWriter {
             store,
             slice,
@@ -150,10 +150,10 @@ impl LargeWriter {
         Ok(LargeRef {
             id: self.id,
             len: self.len,
-            pieces: std::mem::take(&mut self.pieces),
+            pieces: self.pieces,
             owner: None,
             pin: None,
-            origin: Some(Origin::Written(self.being_written.clone())),
+            origin: Some(Origin::Written(self.being_written)),
         })
     }
 
@@ -227,11 +227,16 @@ impl LargeWriter {
             len = most;
         }
         let (store, len) = (self.store.clone(), len as u32);
+        // It is written to its end also when nobody waits for it any more.
+        let being_written = self.being_written.clone();
         self.writing.push_back(spawn(async move {
             let _turn = turn;
             loop {
                 match store.heap.write_object(record::PIECE, Group::Large, &mut object).await {
-                    Ok(ptr) => return Ok(Piece { ptr, len }),
+                    Ok(ptr) => {
+                        being_written.wrote(ptr);
+                        return Ok(Piece { ptr, len });
+                    }
                     Err(AppendError::Busy) => store.room_for_pieces().await,
                     Err(error) => return Err(write_error(error)),
                 }
@@ -246,14 +251,5 @@ impl LargeWriter {
             writing.await.map_err(|_| WriteError::ReadOnly("the write of a piece was dropped".into()))??;
         self.pieces.push(piece);
         Ok(())
-    }
-}
-
-impl Drop for LargeWriter {
-    fn drop(&mut self) {
-        // Pieces of an abandoned value; those still on their way are found dead by cleaning.
-        for piece in self.pieces.drain(..) {
-            self.store.heap.mark_dead(piece.ptr);
-        }
     }
 }

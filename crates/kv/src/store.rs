@@ -412,6 +412,7 @@ impl Inner {
             let seq = appended.first_seq + i as u64;
             grown += self.apply(&mut guards[place(op.slice)], &batch.buf, op, seq, *ptr, newest_snapshot);
         }
+        batch.lists_are_named();
         self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
         self.log_bytes.fetch_add(log, Ordering::Relaxed);
         self.counters.writes.add(batch.ops.len() as u64);

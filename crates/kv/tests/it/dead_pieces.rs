@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use pumice_kv::Store;
+use pumice_kv::{Batch, LargeWriter, SliceId, Store};
 use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::sleep;
 
@@ -96,6 +96,62 @@ fn a_list_found_late_kills_nothing_that_lies_where_its_pieces_were() {
         assert_eq!(after.counters.cleaned_segments, before.counters.cleaned_segments, "nothing was cleaned");
         let lost = before.space.live.saturating_sub(after.space.live);
         assert!(lost < LARGE as u64 / 2, "{lost} B that are alive are taken for dead");
+        store.close().await.expect("close");
+    });
+}
+
+async fn written(store: &Store, n: u32) -> LargeWriter {
+    let mut writer = store.large_writer(SliceId(0), &key(n));
+    writer.push(&[1; LARGE]).await.expect("push");
+    writer
+}
+
+/// A client is gone in the midst of sending one: of its pieces some are written, others on their way.
+#[test]
+fn the_pieces_of_a_value_that_is_given_up_are_dead() {
+    in_virtual_time(async {
+        let store = formatted(&device("emu:small").await).await;
+        let before = store.space().live;
+        for n in 0..20 {
+            drop(written(&store, n).await);
+        }
+        assert!(live_falls_to(&store, before).await, "{before} B were alive, now {}", store.space().live);
+        store.close().await.expect("close");
+    });
+}
+
+/// SETNX of a key that is there.
+#[test]
+fn the_pieces_of_a_value_that_is_never_put_are_dead() {
+    in_virtual_time(async {
+        let store = formatted(&device("emu:small").await).await;
+        let before = store.space().live;
+        for n in 0..20 {
+            let large = written(&store, n).await.finish().await.expect("finish");
+            let mut batch = Batch::new();
+            batch.put_large(SliceId(0), &key(n), 1, 0, &large);
+            assert!(store.space().live > before, "who has the list may put it");
+        }
+        assert!(live_falls_to(&store, before).await, "{before} B were alive, now {}", store.space().live);
+        store.close().await.expect("close");
+    });
+}
+
+#[test]
+fn the_pieces_of_a_value_that_was_put_live_as_long_as_it_does() {
+    in_virtual_time(async {
+        let store = formatted(&device("emu:small").await).await;
+        let large = written(&store, 0).await.finish().await.expect("finish");
+        let mut batch = Batch::new();
+        batch.put_large(SliceId(0), &key(0), 1, 0, &large);
+        write(&store, &batch).await;
+        drop((large, batch));
+        sleep(Duration::from_secs(1)).await;
+        let live = store.space().live;
+        assert!(live >= LARGE as u64, "{live} B are alive");
+        assert!(get(&store, 0, &key(0)).await.expect("there").2 == [1; LARGE]);
+        delete(&store, 0, &key(0)).await;
+        assert!(live_falls_to(&store, live - LARGE as u64).await, "{} B are alive", store.space().live);
         store.close().await.expect("close");
     });
 }

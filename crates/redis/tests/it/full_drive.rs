@@ -44,3 +44,20 @@ fn elements_are_removed_and_databases_emptied_on_a_full_drive() {
     assert_eq!(client.line("DBSIZE").to_string(), "0");
     eventually("there is room again", || client.line("SET after flush").to_string() == "OK");
 }
+
+#[test]
+fn large_values_that_were_sent_in_vain_take_no_space() {
+    let setup = Setup { drive_bytes: 64 << 20, durability: "none", ..Setup::default() };
+    let server = TestServer::with(setup);
+    let mut client = server.client();
+    client.line("SET lock mine");
+    client.line("RPUSH list element");
+    let value = vec![b'v'; 1 << 20];
+    for _ in 0..45 {
+        assert_eq!(client.call(&[&b"SETNX"[..], b"lock", &value]).to_string(), "0");
+        assert_eq!(client.call(&[&b"SET"[..], b"none", &value, b"XX"]).to_string(), "nil");
+        assert!(client.call(&[&b"APPEND"[..], b"list", &value]).to_string().contains("WRONGTYPE"));
+    }
+    assert_eq!(client.line("SET lock others").to_string(), "OK");
+    assert_eq!(client.call(&[&b"SET"[..], b"none", &value]).to_string(), "OK");
+}
