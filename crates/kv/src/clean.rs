@@ -402,7 +402,7 @@ impl Inner {
     ) -> Result<Outcome, StoreError> {
         let victim = sweep.segment();
         let checkpoint = lock(&self.manifest).checkpoint;
-        let (mut sweep, mut unread) = (Some(sweep), 0);
+        let (mut sweep, mut unread, mut left_behind) = (Some(sweep), 0, Vec::new());
         for _ in 0..SWEEPS_MAX {
             let mut mover = Mover::new(self.clone());
             let sweep = sweep.take().unwrap_or_else(|| self.heap.sweep(victim));
@@ -413,7 +413,7 @@ impl Inner {
                 return Ok(outcome);
             }
             moved?;
-            unread = mover.unread;
+            (unread, left_behind) = (mover.unread, std::mem::take(&mut mover.left_behind));
             if unread == 0 {
                 break;
             }
@@ -423,6 +423,7 @@ impl Inner {
         }
         lock(&self.released_at).insert(victim.0, self.heap.last_seq());
         self.heap.release(victim);
+        lock(&self.dead_large).extend(left_behind);
         Ok(Outcome::Released)
     }
 
@@ -479,6 +480,7 @@ impl Inner {
                 live += value.bytes();
                 mover.push_pieces(value).await?;
             }
+            let lists = self.lists_in_records(&values);
             let mut alive = self.alive(values);
             while let Some(candidate) = alive.next().await {
                 match candidate {
@@ -493,6 +495,9 @@ impl Inner {
                     }
                     Err(error) => return Err(error),
                 }
+            }
+            for list in lists {
+                mover.left_behind.extend(self.left_behind(&list).await);
             }
             mover.end_window().await?;
             self.let_users_write(bytes.saturating_sub(live));

@@ -40,6 +40,7 @@ mod kept_pieces;
 mod large;
 mod large_reader;
 mod large_writer;
+mod left_behind;
 mod lending;
 pub mod manifest;
 pub mod memtable;

@@ -25,6 +25,8 @@ pub struct Mover {
     windows: u32,
     /// Places of the victim that do not read or verify, and records of which the index cannot tell whether it names them.
     pub unread: u64,
+    /// Large values that nobody else can tell dead any more, see `left_behind`.
+    pub left_behind: Vec<(SliceId, Bytes, KeyEntry)>,
     moving: Option<JoinHandle<Result<(), StoreError>>>,
     pieces: VecDeque<JoinHandle<Result<(), StoreError>>>,
 }
@@ -37,6 +39,7 @@ impl Mover {
             bytes: 0,
             windows: 0,
             unread: 0,
+            left_behind: Vec::new(),
             moving: None,
             pieces: VecDeque::new(),
         }

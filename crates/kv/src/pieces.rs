@@ -184,6 +184,10 @@ impl Inner {
     pub async fn bury_large_values(&self) {
         let dead = std::mem::take(&mut *lock(&self.dead_large));
         for (slice, key, entry) in dead {
+            // Whoever emptied the list's segment has seen to it (`left_behind`), and others write there.
+            if entry.record().is_some_and(|ptr| self.was_released(self.place_of(ptr), entry.seq)) {
+                continue;
+            }
             let Some(list) = self.list_of(&entry).await else { continue };
             if let Body::Record(ptr) = entry.body {
                 self.mark_dead(ptr, entry.seq);

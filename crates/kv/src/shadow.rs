@@ -30,10 +30,14 @@ impl Inner {
     /// Marks a record dead that entry `seq` pointed at, unless its segment was released since.
     pub fn mark_dead(&self, ptr: RecordPtr, seq: Seq) {
         let ptr = self.place_of(ptr);
-        let segment = ptr.addr.segment().0;
-        if lock(&self.released_at).get(&segment).is_none_or(|released| *released < seq) {
+        if !self.was_released(ptr, seq) {
             self.heap.mark_dead(ptr);
         }
+    }
+
+    /// Whether the segment of a record that entry `seq` pointed at was released since.
+    pub fn was_released(&self, ptr: RecordPtr, seq: Seq) -> bool {
+        lock(&self.released_at).get(&ptr.addr.segment().0).is_some_and(|released| *released >= seq)
     }
 
     /// Finds what a new row of the active memtable shadows, if memory knows.

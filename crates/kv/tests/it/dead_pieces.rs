@@ -6,6 +6,7 @@ use crate::common::*;
 use pumice_kv::{Batch, LargeWriter, SliceId, Store};
 use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::sleep;
+use pumice_segment::{SegmentId, Stream};
 
 const LARGE: usize = 300_000;
 
@@ -152,6 +153,69 @@ fn the_pieces_of_a_value_that_was_put_live_as_long_as_it_does() {
         assert!(get(&store, 0, &key(0)).await.expect("there").2 == [1; LARGE]);
         delete(&store, 0, &key(0)).await;
         assert!(live_falls_to(&store, live - LARGE as u64).await, "{} B are alive", store.space().live);
+        store.close().await.expect("close");
+    });
+}
+
+/// What the heap takes for alive of pieces of large values, in bytes.
+fn live_of_pieces(store: &Store) -> u64 {
+    let heap = store.heap();
+    let large = |segment: &SegmentId| heap.sweep(*segment).stream() == Stream::Large;
+    heap.segments_in_use().into_iter().filter(large).map(|segment| u64::from(heap.live_bytes(segment))).sum()
+}
+
+/// A list of some pieces lies in a record of the log, which nothing points at once the value is overwritten. Of the overwrite by
+/// a small value only a merge learns, and cleaning has let go of the list by then.
+#[test]
+fn a_list_that_was_cleaned_away_before_a_merge_finds_it_kills_its_pieces_all_the_same() {
+    in_virtual_time(async {
+        let device = device("emu:small,channels=1,blocks=64").await;
+        let store = formatted(&device).await;
+        let late = 8;
+        for n in 0..late {
+            let mut writer = store.large_writer(SliceId(0), &key(n));
+            // Short pieces make a long list.
+            writer.be_frugal(true);
+            writer.push(&[1; LARGE]).await.expect("push");
+            let large = writer.finish().await.expect("finish");
+            assert!(large.piece_count() > 3, "{} pieces", large.piece_count());
+            let mut batch = Batch::new();
+            batch.put_large(SliceId(0), &key(n), 1, 0, &large);
+            write(&store, &batch).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        for n in 0..late {
+            put(&store, 0, &key(n), b"small").await;
+        }
+        // The log's segment that holds the lists is filled, and needed by no replay.
+        for n in 0..120u32 {
+            put(&store, 1, &n.to_be_bytes(), &[3; 20_000]).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        let (merges, live) = (store.stats().counters.merges, live_of_pieces(&store));
+        assert!(live > u64::from(late) * LARGE as u64, "{live} B of pieces are alive");
+        for segment in store.heap().segments_in_use() {
+            if store.heap().sweep(segment).stream() == Stream::Commit {
+                store.heap().set_live(segment, 0);
+            }
+        }
+        for n in 0..4800u32 {
+            let key = if n < 3600 { n % 200 } else { n };
+            put(&store, 1, &key.to_be_bytes(), &[3; 20_000]).await;
+            if n % 100 == 0 {
+                store.checkpoint().await.expect("checkpoint");
+            }
+        }
+        sleep(Duration::from_secs(2)).await;
+        assert!(store.stats().counters.cleaned_segments > 0, "something was cleaned");
+        for round in 0..3 {
+            put(&store, 0, b"another", &[round; 10]).await;
+            store.checkpoint().await.expect("checkpoint");
+        }
+        sleep(Duration::from_secs(2)).await;
+        assert!(store.stats().counters.merges > merges, "the runs with the lists were merged");
+        let live = live_of_pieces(&store);
+        assert!(live < LARGE as u64, "{live} B of pieces are alive");
         store.close().await.expect("close");
     });
 }
