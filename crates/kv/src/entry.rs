@@ -49,6 +49,11 @@ impl KeyEntry {
         }
     }
 
+    /// Whether its end is worth telling the heap.
+    pub fn holds_space(&self) -> bool {
+        self.large || self.record().is_some()
+    }
+
     /// What callers may know without reading the value.
     pub fn meta(&self) -> Meta {
         Meta { tag: self.tag, expire_ms: self.expire_ms, value_len: self.value_len, seq: self.seq }

@@ -9,6 +9,8 @@
 //!
 //! If any step fails the sealed memtables stay readable, and the next flush takes them along.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -72,6 +74,8 @@ pub struct NewTables {
     pub heads: HashMap<u64, Arc<Head>>,
     /// Their bytes.
     pub bytes: u64,
+    /// What a failed flush left and this one leaves out, of which nobody was told that it is dead.
+    dropped: Vec<(SliceId, Bytes, KeyEntry)>,
 }
 
 impl Inner {
@@ -105,6 +109,10 @@ impl Inner {
             self.show_tables(SliceId(id as u16), memtables);
         }
         drop(commit_turn);
+        // Not before: if this had failed the next flush would tell the heap once more.
+        for (slice, key, entry) in new.dropped.drain(..) {
+            self.bury(slice, &key, &entry);
+        }
         self.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
         self.metadata_room.flushed(sealed.bounds_ahead);
         self.counters.flushes.add(1);
@@ -163,13 +171,21 @@ impl Inner {
         let context = RowContext { slice, nothing_below, retired };
         if !older.is_empty() {
             // A flush before this one failed: its rows go along, each key's newest version.
-            let mut rows = std::collections::BTreeMap::new();
+            let mut rows: BTreeMap<Bytes, KeyEntry> = BTreeMap::new();
             for memtable in memtables {
                 let mut memtable = lock(memtable);
                 for row in memtable.rows_in_order() {
                     let key = Bytes::copy_from_slice(memtable.key(row));
-                    if let Some(entry) = memtable.row(row, Seq::MAX) {
-                        rows.entry(key).or_insert(entry);
+                    let Some(entry) = memtable.row(row, Seq::MAX) else { continue };
+                    match rows.entry(key) {
+                        Entry::Vacant(place) => drop(place.insert(entry)),
+                        Entry::Occupied(mut place) => {
+                            // What the newer one says is of this one; of what lies below, this one says it.
+                            let counted = std::mem::replace(&mut place.get_mut().counted, entry.counted);
+                            if !counted && entry.holds_space() {
+                                new.dropped.push((slice, place.key().clone(), entry));
+                            }
+                        }
                     }
                 }
             }

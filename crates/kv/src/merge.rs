@@ -224,14 +224,14 @@ impl Inner {
                 let shadowed = shadowed.expect("a source with a key has its entry");
                 let counted = std::mem::replace(&mut entry.counted, shadowed.counted);
                 // A crash in the middle of a merge may have left the same version twice; it dies once.
-                if !counted && shadowed.seq != entry.seq && holds_space(&shadowed) {
+                if !counted && shadowed.seq != entry.seq && shadowed.holds_space() {
                     step.dropped.push((key.clone(), shadowed));
                 }
                 sources[other].advance(self).await?;
                 queue.update(|at| sources[at].key.as_deref());
             }
             if is_retired {
-                if holds_space(&entry) {
+                if entry.holds_space() {
                     step.dropped.push((key, entry));
                 }
             } else if !(entry.is_tombstone() && place.is_bottom) {
@@ -357,9 +357,4 @@ fn consumed(
     }
     // Drops and trims make room for the new tables of the same run: they come first.
     changes.sort_by_key(|change| matches!(change, Change::Add(..)));
-}
-
-/// Whether an entry's end is worth telling the heap.
-fn holds_space(entry: &KeyEntry) -> bool {
-    entry.large || entry.record().is_some()
 }

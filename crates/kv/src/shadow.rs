@@ -71,7 +71,7 @@ impl Inner {
     }
 
     fn bury_shadow(&self, id: SliceId, key: &[u8], shadowed: &KeyEntry) {
-        if shadowed.large || shadowed.record().is_some() {
+        if shadowed.holds_space() {
             self.bury(id, key, shadowed);
         }
     }

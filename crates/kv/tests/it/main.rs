@@ -11,6 +11,7 @@ mod forged;
 mod formats;
 mod full_again;
 mod gaps;
+mod given_up_flushes;
 mod given_up_reads;
 mod heads;
 mod held_space;
