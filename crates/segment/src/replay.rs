@@ -5,7 +5,8 @@
 //! 2. A frame that is missing or not whole is *damage* when a later frame says that it was durable before the
 //!    later one was written (`lag`); otherwise it is the torn end of the log, and it and all after it are dropped. The next one
 //!    need not know it yet, but any may: from there on all that is left is looked through first, and put in order (`merge.rs`).
-//!    Of a log that lies in several segments at once that goes for all of it.
+//!    Of a log that lies in several segments at once that goes for all of it, and of one of which a segment that holds frames
+//!    does not say with which it begins.
 //! 3. A batch over several frames (MORE) counts once its last frame is there.
 //! 4. Of key tables and pieces of large values only the extent is wanted (`crate::fetch`): the client names those that
 //!    count, and reads verify them.
@@ -78,6 +79,8 @@ struct Wide {
     first: u64,
     /// Those before it are where they belong, and were not handed out.
     has_older: bool,
+    /// What is known of where the log begins when some segment does not say with which frame it does itself.
+    begin: Option<Begin>,
     found: Vec<Place>,
     /// In their order, once all commit segments were read.
     frames: Option<Frames>,
@@ -91,12 +94,70 @@ struct Wide {
 
 impl Wide {
     fn new(first: u64, has_older: bool, found: Vec<Place>) -> Self {
-        Self { first, has_older, found, frames: None, proven: 0, held: None, is_read: false }
+        Self { first, has_older, begin: None, found, frames: None, proven: 0, held: None, is_read: false }
+    }
+}
+
+/// Where a log begins of which a segment does not read where it says so: only its frames tell.
+#[derive(Default)]
+struct Begin {
+    /// The lowest frame with which other segments begin.
+    known: Option<u64>,
+    /// Segments that hold frames, as metadata knows, and do not say with which they begin.
+    headless: Vec<Headless>,
+}
+
+struct Headless {
+    id: SegmentId,
+    is_sealed: bool,
+    /// The newest sequence number in it that metadata knows.
+    last_seq: u64,
+}
+
+impl Begin {
+    /// `None` when every segment says with which frame it begins: they are in order then.
+    fn of(segments: &[Found], page_bytes: u32) -> Option<Self> {
+        let mut begin = Self::default();
+        for found in segments.iter().filter(|found| found.stream == Stream::Commit) {
+            match found.first_frame {
+                Some(first) if found.sealed_end != Some(0) => {
+                    begin.known = Some(begin.known.map_or(first, |known| known.min(first)));
+                }
+                None if found.known_end > page_bytes => begin.headless.push(Headless {
+                    id: found.id,
+                    is_sealed: found.sealed_end.is_some(),
+                    last_seq: found.last_seq,
+                }),
+                // Nothing is known to lie there, or nothing that counts: the frames before it tell where it belongs.
+                _ => {}
+            }
+        }
+        (!begin.headless.is_empty()).then_some(begin)
+    }
+
+    /// The first frame that is wanted, and no later one than `durable`. What is known to be missing before the lowest that was
+    /// found was one frame at least: if that was durable it is damage, and otherwise all that was found is behind the torn end.
+    fn first(&self, found: &[Place], durable: u64, page_bytes: u32) -> u64 {
+        let (lowest, lacks_some) = match found.iter().min_by_key(|place| place.header.number) {
+            Some(Place { segment, offset, header, .. }) => {
+                let here = self.headless.iter().any(|headless| headless.id == *segment);
+                let before = self.headless.iter().any(|headless| headless.last_seq < header.seq);
+                (header.number, before || (here && *offset > page_bytes))
+            }
+            None => (durable, self.headless.iter().any(|headless| headless.is_sealed)),
+        };
+        let lowest = lowest.saturating_sub(u64::from(lacks_some));
+        lowest.min(self.known.unwrap_or(lowest)).min(durable)
     }
 }
 
 impl Replay {
     pub(crate) fn new(inner: Arc<Inner>, found: Vec<Found>, last: &MetaRecord, clean: bool) -> Self {
+        let wide = match last.replay_frame {
+            Some(first) => Some(Wide::new(first, true, Vec::new())),
+            None => Begin::of(&found, inner.superblock.page_bytes)
+                .map(|begin| Wide { begin: Some(begin), ..Wide::new(0, false, Vec::new()) }),
+        };
         Self {
             inner,
             segments: Ahead::new(found),
@@ -106,7 +167,7 @@ impl Replay {
             moved_from: last.moved_from,
             loaded_stamp: last.generation << 32 | u64::from(last.index),
             known_durable: last.durable_frames[0],
-            wide: last.replay_frame.filter(|_| !clean).map(|first| Wide::new(first, true, Vec::new())),
+            wide: wide.filter(|_| !clean),
             marks: VecDeque::new(),
             expected: None,
             pending: Vec::new(),
@@ -163,6 +224,9 @@ impl Replay {
     /// All commit segments were read: puts their frames in order.
     fn put_in_order(&mut self) {
         let Some(wide) = &mut self.wide else { return };
+        if let Some(begin) = &wide.begin {
+            wide.first = begin.first(&wide.found, self.known_durable, self.inner.superblock.page_bytes);
+        }
         let order = merge::order(std::mem::take(&mut wide.found), wide.first, self.known_durable);
         wide.frames = Some(Frames::new(order.steps));
         wide.proven = order.proven;

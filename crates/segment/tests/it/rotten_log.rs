@@ -71,9 +71,18 @@ async fn frames(device: &Device) -> Vec<OnFlash> {
 
 /// A drive whose log was acknowledged and not checkpointed, as it lies there when the power has failed, and its frames.
 fn written(durability: Durability) -> (World, HostId, DiskImage, Vec<OnFlash>) {
+    let (world, host, image, all, _) = written_and_recorded(durability, None);
+    (world, host, image, all)
+}
+
+/// The same, with a metadata record that was written before this round, and the frames that it knew.
+fn written_and_recorded(
+    durability: Durability,
+    recorded: Option<u8>,
+) -> (World, HostId, DiskImage, Vec<OnFlash>, usize) {
     let world = World::new(5);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
-    let all = up(&world, host, async move {
+    let (all, named) = up(&world, host, async move {
         let spec: DeviceSpec = PATH.parse().expect("spec");
         let device =
             Device::create(&spec, u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS)).await.expect("file");
@@ -82,7 +91,12 @@ fn written(durability: Durability) -> (World, HostId, DiskImage, Vec<OnFlash>) {
         let mut opened = Heap::open(device, options(durability), &no_progress).await.expect("open");
         while opened.replay.next().await.expect("replay").is_some() {}
         let heap = opened.heap;
+        let mut named = 0;
         for round in 0..13u8 {
+            if recorded == Some(round) {
+                heap.commit_meta(MetaEdit::Edit(Bytes::from_static(b"x")), 0).await.expect("record");
+                named = frames(heap.device()).await.len();
+            }
             let mut last = 0;
             // The last one is alone, and says that all before it are durable.
             let sizes = if round < 12 { &[9000, 500, 9000, 4000][..] } else { &[300] };
@@ -95,21 +109,23 @@ fn written(durability: Durability) -> (World, HostId, DiskImage, Vec<OnFlash>) {
                 sleep(Duration::from_secs(2)).await;
             }
         }
-        frames(heap.device()).await
+        (frames(heap.device()).await, named)
     });
     world.crash(host);
     let image = world.disk(host);
-    (world, host, image, all)
+    (world, host, image, all, named)
 }
 
-/// The sequence numbers that an opener finds when this byte has rotted, and the places that it calls damaged.
+/// The sequence numbers that an opener finds when these bytes have rotted, and the places that it calls damaged.
 fn found_without(
     world: &World,
     host: HostId,
     durability: Durability,
-    at: u64,
+    rotten: &[u64],
 ) -> (BTreeSet<u64>, Vec<String>) {
-    world.flip(host, Path::new(PATH), at, 0x20);
+    for &at in rotten {
+        assert!(world.flip(host, Path::new(PATH), at, 0x20), "byte {at}");
+    }
     world.restart(host);
     let found = up(world, host, async move {
         let device = Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
@@ -145,7 +161,7 @@ fn rot_everywhere(durability: Durability) {
             world.set_disk(host, &image);
             // A byte of the header's, or of the first record's payload.
             let at = rotten.offset() + if in_header { 20 } else { 120 };
-            let (found, damage) = found_without(&world, host, durability, at);
+            let (found, damage) = found_without(&world, host, durability, &[at]);
             let number = rotten.header.number;
             let proof = |frame: &&OnFlash| !in_header || frame.header.number != number;
             let proven = all.iter().filter(proof).map(|f| f.header.number - u64::from(f.header.lag)).max();
@@ -181,6 +197,35 @@ fn a_rotten_frame_is_no_torn_end_though_two_commits_were_on_their_way() {
 #[test]
 fn a_rotten_frame_is_no_torn_end_though_only_later_syncs_prove_it() {
     rot_everywhere(Durability::EverySecond);
+}
+
+/// The header of the segment that this frame is the first of, and the frame's.
+fn first_pages(frame: &OnFlash) -> [u64; 2] {
+    assert_eq!(frame.at.offset(), PAGE_BYTES, "{frame:?}");
+    [frame.offset() - u64::from(PAGE_BYTES), frame.offset()].map(|page| page + 20)
+}
+
+/// Where the numbers of a segment begin is not known then. Whatever else tells, its other frames count.
+#[test]
+fn a_segment_that_metadata_names_is_found_without_its_first_two_pages() {
+    for recorded in 1..13 {
+        let (world, host, image, all, named) = written_and_recorded(Durability::Always, Some(recorded));
+        let every: BTreeSet<u64> = all.iter().flat_map(OnFlash::numbers).collect();
+        for rotten in all[..named].iter().filter(|frame| frame.at.offset() == PAGE_BYTES) {
+            world.set_disk(host, &image);
+            let (found, damage) = found_without(&world, host, Durability::Always, &first_pages(rotten));
+            let said = format!(
+                "recorded before round {recorded}, frame {} at {}: {found:?}, {damage:?}",
+                rotten.header.number, rotten.at
+            );
+            let gone: BTreeSet<u64> = rotten.numbers().collect();
+            assert!(!damage.is_empty(), "nobody is told: {said}");
+            assert!(
+                every.difference(&found).all(|seq| gone.contains(seq)),
+                "more is lost than rotted: {said}"
+            );
+        }
+    }
 }
 
 /// A drive whose log a checkpoint covers up to somewhere inside of a segment, its frames, and the sequence number covered.
