@@ -75,6 +75,7 @@ mod store;
 pub mod table;
 mod types;
 mod unreadable;
+mod value;
 pub mod version;
 mod victims;
 mod window;

@@ -45,6 +45,8 @@ impl Store {
             }
         }
         let keeps = !matches!(answer, InMemtables::Answered(_)) && state.keeps_found();
+        // Under the lock: whatever is named now lies in a segment that was opened before.
+        let lives = inner.heap.lives();
         let found = match answer {
             InMemtables::Answered(answer) => return answer,
             InMemtables::Record(found) => {
@@ -62,7 +64,7 @@ impl Store {
             }
         };
         let Some(look) = look else { return Peek::NeedsFlash(Hint::default()) };
-        match inner.peek_value(key, &found) {
+        match inner.peek_value(key, &found, lives) {
             Peek::Found(mut entry) => {
                 let answer = look(EntryView {
                     tag: entry.tag,
@@ -76,7 +78,9 @@ impl Store {
                 Peek::Found(answer)
             }
             Peek::Absent => Peek::Absent,
-            Peek::NeedsFlash(_) => Peek::NeedsFlash(Hint((!found.large).then_some(Known { epoch, found }))),
+            Peek::NeedsFlash(_) => {
+                Peek::NeedsFlash(Hint((!found.large).then_some(Known { epoch, lives, found })))
+            }
         }
     }
 
@@ -125,16 +129,18 @@ fn seen<R>(found: &NewVersion<'_>, look: &mut Option<impl FnOnce(EntryView<'_>) 
 }
 
 impl Inner {
-    /// What memory knows of a version's value.
-    fn peek_value(&self, key: &[u8], found: &KeyEntry) -> Peek<Entry> {
+    /// What memory knows of the value of a version that was looked up at `lives`.
+    fn peek_value(&self, key: &[u8], found: &KeyEntry, lives: u64) -> Peek<Entry> {
         match &found.body {
             Body::Tombstone => Peek::Absent,
             _ if found.large => Peek::NeedsFlash(Hint::default()),
             Body::Inline(value) => Peek::Found(entry_of(found, Bytes::copy_from_slice(value))),
             Body::Record(ptr) => match self.heap.peek(self.place_of(*ptr)) {
                 Some(record) => match value_in(&record.payload, key) {
-                    Some(value) => Peek::Found(entry_of(found, value)),
-                    None => Peek::NeedsFlash(Hint::default()),
+                    Some(value) if !self.heap.was_opened_since(*ptr, lives) => {
+                        Peek::Found(entry_of(found, value))
+                    }
+                    _ => Peek::NeedsFlash(Hint::default()),
                 },
                 None => Peek::NeedsFlash(Hint::default()),
             },

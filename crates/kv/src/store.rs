@@ -16,14 +16,14 @@ use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_reactor::sync::{Notify, Semaphore};
-use pumice_segment::{Addr, AppendClass, AppendError, Heap, Record, RecordIn, RecordPtr, SpaceReport, Turn};
+use pumice_segment::{Addr, AppendClass, AppendError, Heap, RecordIn, RecordPtr, SpaceReport, Turn};
 use smallvec::SmallVec;
 
 use crate::again::Origin;
 use crate::aside::Aside;
 use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
-use crate::entry::{Body, KeyEntry};
+use crate::entry::KeyEntry;
 use crate::errors::{StoreError, WriteError};
 use crate::kept_pieces::KeptPieces;
 use crate::large::LargeRef;
@@ -159,10 +159,10 @@ impl Store {
     pub async fn get_at(&self, slice: SliceId, key: &[u8], hint: Hint) -> Result<Option<Entry>, StoreError> {
         let inner = &*self.inner;
         inner.counters.gets.add(1);
-        if let Some(Known { epoch, found }) = hint.0
+        if let Some(Known { epoch, lives, found }) = hint.0
             && let Some(ptr) = found.record()
         {
-            match inner.read_value(slice, key, ptr).await {
+            match inner.read_value(slice, key, ptr, lives).await {
                 Ok(value) => {
                     let mut entry = entry_of(&found, value);
                     inner.keep_read(slice, epoch, key, &found, &mut entry);
@@ -499,40 +499,19 @@ impl Inner {
         }
     }
 
-    /// A version with its value.
-    pub async fn value_of(&self, slice: SliceId, key: &[u8], found: &KeyEntry) -> Result<Entry, StoreError> {
-        let value = match &found.body {
-            Body::Tombstone => Bytes::new(),
-            Body::Inline(value) => Bytes::copy_from_slice(value),
-            Body::Record(ptr) => self.read_value(slice, key, *ptr).await?,
-        };
-        if !found.large {
-            return Ok(entry_of(found, value));
-        }
-        let mut large = LargeRef::decode(&value).ok_or_else(|| StoreError::Damaged {
-            what: format!("the list of pieces of {}", show_key(key)),
-            ptr: found.record().unwrap_or_default(),
-            reason: "lengths do not add up".into(),
-        })?;
-        large.owner = Some((slice, Bytes::copy_from_slice(key)));
-        large.origin = Some(Origin::Read { seq: found.seq, epoch: None });
-        let mut entry = entry_of(found, Bytes::new());
-        entry.large = Some(Arc::new(large));
-        Ok(entry)
-    }
-
     /// [`Store::get`] from the beginning.
     async fn look_up(&self, slice: SliceId, key: &[u8]) -> Result<Option<Entry>, StoreError> {
         let mut last_stale = None;
         loop {
-            let (epoch, found, version) = {
+            // Under the lock: whatever is named now lies in a segment that was opened before.
+            let (epoch, lives, found, version) = {
                 let mut state = self.slice(slice);
                 let hash = key_hash(key);
                 if let Some(row) = state.rows.get(hash, key) {
                     self.counters.row_hits.add(1);
                     return Ok(Some(row.to_entry()));
                 }
-                (state.epoch, state.in_memtables(hash, key), state.version.clone())
+                (state.epoch, self.heap.lives(), state.in_memtables(hash, key), state.version.clone())
             };
             let found = match found {
                 Some(entry) => Some(entry),
@@ -547,7 +526,7 @@ impl Inner {
             if found.large && self.newest_seq(slice, key, &version).is_some_and(|seq| seq != found.seq) {
                 continue;
             }
-            match self.value_of(slice, key, &found).await {
+            match self.value_since(slice, key, &found, lives).await {
                 Ok(mut entry) => {
                     if let (Some(pin), Some(large)) = (pin, entry.large.take()) {
                         let mut pinned = LargeRef::clone(&large);
@@ -580,39 +559,6 @@ impl Inner {
     pub fn keep_row(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
         own_value(found, entry);
         self.slice(slice).fill(epoch, key, entry);
-    }
-
-    async fn read_value(&self, slice: SliceId, key: &[u8], ptr: RecordPtr) -> Result<Bytes, StoreError> {
-        let ptr = self.place_of(ptr);
-        if let Some(record) = self.heap.peek(ptr) {
-            return self.value_in_record(slice, key, ptr, &record);
-        }
-        self.counters.value_reads.add(1);
-        let read = self.heap.read_flash(ptr).await;
-        let record = read.map_err(|source| StoreError::Read { what: show_key(key), source })?;
-        self.value_in_record(slice, key, ptr, &record)
-    }
-
-    /// The value in a record that was read for `key`.
-    pub fn value_in_record(
-        &self,
-        slice: SliceId,
-        key: &[u8],
-        ptr: RecordPtr,
-        record: &Record,
-    ) -> Result<Bytes, StoreError> {
-        let owner = record::decode_key(&record.payload);
-        let matches = owner
-            .as_ref()
-            .is_some_and(|owner| owner.slice == slice && record.payload[owner.key.clone()] == *key);
-        match value_in(&record.payload, key) {
-            Some(value) if matches => Ok(value),
-            _ => Err(StoreError::Damaged {
-                what: show_key(key),
-                ptr,
-                reason: "the record there belongs to another key".into(),
-            }),
-        }
     }
 
     /// The newest version of a key, from memtables or tables, tombstones too.

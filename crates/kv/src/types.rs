@@ -125,6 +125,8 @@ pub struct Hint(pub(crate) Option<Known>);
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub epoch: u64,
+    /// The heap's, when its place was looked up.
+    pub lives: u64,
     pub found: KeyEntry,
 }
 

@@ -387,6 +387,18 @@ impl Heap {
         read::peek(&self.inner, ptr)
     }
 
+    /// Rises whenever a segment is opened: to be asked while a pointer is looked up that is not read at once, for
+    /// [`Heap::was_opened_since`].
+    pub fn lives(&self) -> u64 {
+        self.inner.lives.load(Ordering::Acquire)
+    }
+
+    /// Whether the segment that `ptr` points into was opened anew since [`Heap::lives`] answered this: what was read there may be
+    /// another record than was meant, whole as it is. One that a program failure moved since may look like that, too.
+    pub fn was_opened_since(&self, ptr: RecordPtr, lives: u64) -> bool {
+        lives < self.lives() && read::was_opened_since(&self.inner, ptr, lives)
+    }
+
     /// Bytes `offset..offset + len` of a record's payload as they lie on flash, *not* verified: for objects with
     /// checksums of their own.
     ///

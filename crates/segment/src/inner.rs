@@ -101,6 +101,8 @@ pub(crate) struct Inner {
     commit_segment_ns: AtomicU64,
     /// Free segments, as of the last change.
     free: AtomicU32,
+    /// Above every segment's life, and at most the next one's: spares readers the table's lock.
+    pub lives: AtomicU64,
     commit: Mutex<Commit>,
     table: Mutex<Table>,
     tail: Mutex<Tail>,
@@ -137,6 +139,7 @@ impl Inner {
         Self {
             segment_bytes: device.geometry().block_bytes(),
             user_floor: AtomicU32::new(table.user_floor()),
+            lives: AtomicU64::new(table.next_life()),
             device,
             home: Home::new(superblock.clone(), superblock_at),
             superblock,
@@ -297,6 +300,8 @@ impl Inner {
         let result = {
             let mut table = self.table();
             let result = table.open(stream, n, class, out);
+            // Before anything is written there, and so before anybody can be told of it.
+            self.lives.store(table.next_life(), Ordering::Release);
             self.note_reserve(&table);
             result
         };

@@ -49,6 +49,12 @@ pub(crate) fn peek(inner: &Inner, ptr: RecordPtr) -> Option<Record> {
     Some(Record { kind: bytes[8], payload: bytes.slice(record::peek_payload_at(&bytes)..) })
 }
 
+/// See [`crate::Heap::was_opened_since`].
+pub(crate) fn was_opened_since(inner: &Inner, ptr: RecordPtr, lives: u64) -> bool {
+    let segment = resolve(inner, ptr).addr.segment();
+    inner.table().entry(segment).is_none_or(|entry| entry.life >= lives)
+}
+
 fn check_range(inner: &Inner, ptr: RecordPtr) -> Result<u64, ReadError> {
     let end = u64::from(ptr.addr.offset()) + u64::from(ptr.len);
     if ptr.addr.segment().0 >= inner.superblock.segment_count

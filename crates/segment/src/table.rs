@@ -308,6 +308,10 @@ impl Table {
             .map(|entry| entry.life)
     }
 
+    pub(crate) fn next_life(&self) -> u64 {
+        self.next_life
+    }
+
     pub(crate) fn free_count(&self) -> u32 {
         (self.pool.len() + self.free.iter().map(BTreeSet::len).sum::<usize>()) as u32
     }
