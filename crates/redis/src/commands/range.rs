@@ -6,7 +6,7 @@
 
 use std::ops::Bound;
 
-use pumice_kv::{Direction, Want};
+use pumice_kv::{Direction, Entry, Want};
 
 use crate::args::Args;
 use crate::command::Row;
@@ -21,7 +21,7 @@ pub static ROWS: &[Row] = &[("pumice.range", handler!(range))];
 /// Keys of a page when COUNT is not given.
 const COUNT_DEFAULT: u64 = 100;
 /// A page ends early when its answer is longer than this, in bytes.
-const PAGE_BYTES_MAX: usize = 1 << 20;
+const PAGE_BYTES_MAX: u64 = 1 << 20;
 /// A value above this length is answered as null: GET it.
 const VALUE_BYTES_MAX: u64 = 1 << 20;
 
@@ -41,6 +41,11 @@ fn narrower<'a>(a: Bound<&'a [u8]>, prefix: &'a [u8]) -> Bound<&'a [u8]> {
         Bound::Excluded(key) if key >= prefix => a,
         _ => Bound::Included(prefix),
     }
+}
+
+/// Whether the value itself is answered, not null.
+fn is_answered(entry: &Entry) -> bool {
+    Type::is_string(entry.tag) && entry.value_len() <= VALUE_BYTES_MAX
 }
 
 async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -89,7 +94,10 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 next = Some([b"[", &key[..]].concat());
                 break;
             }
-            bytes += key.len() + entry.value.len() + 32;
+            bytes += key.len() as u64 + 32;
+            if want == Want::Values && is_answered(&entry) {
+                bytes += entry.value_len();
+            }
             page.push((key, entry));
         }
     }
@@ -104,7 +112,7 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         if want == Want::Keys {
             continue;
         }
-        if !Type::is_string(entry.tag) || entry.value_len() > VALUE_BYTES_MAX {
+        if !is_answered(&entry) {
             ctx.reply.null();
         } else if entry.large.is_some() {
             let place = ctx.key(&key).place;

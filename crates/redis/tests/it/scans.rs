@@ -275,3 +275,38 @@ fn a_cursor_that_the_server_does_not_know_starts_over_and_misses_nothing() {
     }
     check_walk("SCAN over a restart", &found);
 }
+
+#[test]
+fn a_page_of_values_too_long_for_a_record_ends_early_like_any_other() {
+    const VALUE_BYTES: usize = 512 << 10;
+    let server = TestServer::start();
+    let mut client = server.client();
+    for n in 0..20 {
+        let reply = client.call(&[b"SET", format!("key{n:02}").as_bytes(), &vec![b'v'; VALUE_BYTES]]);
+        assert_eq!(reply.to_string(), "OK");
+    }
+    // What is answered as null makes no page longer.
+    client.call(&[&b"SET"[..], b"other", &vec![b'v'; (1 << 20) + 1]]);
+    client.line("SET zzz last");
+    for direction in ["", " REV"] {
+        let (next, entries) =
+            page(client.line(&format!("PUMICE.RANGE - + COUNT 30000 WITHVALUES{direction}")));
+        let lens = entries.iter().map(|entry| if let Reply::Bulk(text) = entry { text.len() } else { 0 });
+        let longest = (1 << 20) + VALUE_BYTES + 1024;
+        assert!(lens.sum::<usize>() <= longest, "{} pairs on a page{direction}", entries.len() / 2);
+        assert_ne!(next, Reply::Null, "there are more{direction}");
+    }
+    let mut found = 0;
+    let mut from = b"-".to_vec();
+    loop {
+        let (next, entries) = page(client.call(&[&b"PUMICE.RANGE"[..], &from, b"+", b"WITHVALUES"]));
+        found += entries.len() / 2;
+        match next {
+            Reply::Null => break,
+            next => from = bytes(next),
+        }
+    }
+    assert_eq!(found, 22, "all of them, page by page");
+    let (next, entries) = page(client.line("PUMICE.RANGE - + COUNT 30000"));
+    assert_eq!((next, entries.len()), (Reply::Null, 22), "their keys alone are one page");
+}
