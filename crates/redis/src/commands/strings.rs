@@ -165,6 +165,8 @@ async fn get(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     reply_string(ctx, key.place, found).await
 }
 
+/// Answers with the string that was found. Not with its latch: a client may take a large one slowly, and whatever becomes of the
+/// key, what was found can be read.
 async fn reply_string(ctx: &mut Ctx, place: Place, found: Option<StringHead>) -> CommandResult {
     match found {
         Some(string) => ctx.reply_entry(place, string.entry).await,
@@ -337,11 +339,12 @@ fn set_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
 
 async fn set(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let options = set_options(ctx, &args)?;
-    let _held = ctx.latch([&args[1]]).await;
+    let held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let stored = if options.get { ctx.entry(key.place, key.raw()).await? } else { None };
     let old = if options.get { ctx.string_of_read(stored)? } else { None };
     let done = store(ctx, &args, &key, 2, &options).await?;
+    drop(held);
     if options.get {
         return reply_string(ctx, key.place, old).await;
     }
@@ -439,15 +442,16 @@ async fn set_for(ctx: &mut Ctx, args: Args<'_>, in_seconds: bool, name: &str) ->
 }
 
 async fn getset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let _held = ctx.latch([&args[1]]).await;
+    let held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let old = ctx.string_to_read(&key).await?;
     store(ctx, &args, &key, 2, &PLAIN).await?;
+    drop(held);
     reply_string(ctx, key.place, old).await
 }
 
 async fn getdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let _held = ctx.latch([&args[1]]).await;
+    let held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let found = ctx.string_to_read(&key).await?;
     if let Some(string) = &found {
@@ -455,6 +459,7 @@ async fn getdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         change.delete_head(&key, string.expire_ms);
         ctx.commit(change).await?;
     }
+    drop(held);
     reply_string(ctx, key.place, found).await
 }
 
@@ -474,7 +479,7 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         }
         at += 1;
     }
-    let _held = ctx.latch([&args[1]]).await;
+    let held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let found = ctx.string_to_read(&key).await?;
     let expiry = match given {
@@ -493,6 +498,7 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             ctx.commit(change).await?;
         }
     }
+    drop(held);
     reply_string(ctx, key.place, found).await
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::common::client::encode;
 use crate::common::{PATIENCE, Setup, TestServer};
 use pumice_base::rng::Rng;
-use pumice_redis::options::Options;
+use pumice_redis::options::{DebugAccess, Options};
 
 const VALUE_BYTES: usize = 8 << 20;
 const DEPTH: usize = 10;
@@ -66,4 +66,70 @@ fn read_slowly(socket: &std::path::Path, value: &[u8], index: u64) {
         stream.read_exact(&mut end).expect("the end");
         assert_eq!(&end, b"\r\n");
     }
+}
+
+/// What the reader takes at a time while another client waits.
+const SIP_BYTES: usize = 256 << 10;
+
+/// A client sends `read`, whose reply is of `long` bytes, and takes it by sips; meanwhile another client's `write` of the same
+/// key must be answered. Answers the reader, and what it has taken of its reply.
+fn write_while_read_slowly(
+    server: &TestServer,
+    read: &[u8],
+    long: usize,
+    write: &[&str],
+) -> (UnixStream, Vec<u8>) {
+    let mut reader = UnixStream::connect(server.socket()).expect("connected");
+    reader.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    std::io::Write::write_all(&mut reader, read).expect("sent");
+    // The reply has begun: whatever the command needs at first, it has.
+    let mut taken = vec![0; SIP_BYTES];
+    reader.read_exact(&mut taken).expect("the beginning");
+    let (mut writer, write) = (server.client(), encode(write));
+    let waiting = thread::spawn(move || {
+        writer.send(&write);
+        writer.read()
+    });
+    let shown = String::from_utf8_lossy(&read[..read.len().min(60)]).replace("\r\n", " ");
+    while !waiting.is_finished() {
+        // The server goes on for a client that goes on, and never closes it.
+        assert!(taken.len() < long / 2, "the write waits for the client that reads slowly: {shown}");
+        let from = taken.len();
+        taken.resize(from + SIP_BYTES, 0);
+        reader.read_exact(&mut taken[from..]).expect("some more");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let answer = waiting.join().expect("a writer").to_string();
+    assert!(!answer.starts_with("(error)"), "{answer}");
+    (reader, taken)
+}
+
+/// Longer than what the server keeps for all clients, and the system for a socket.
+const LONG_BYTES: usize = 48 << 20;
+
+fn of_little_output() -> Setup {
+    let debug = DebugAccess::Yes;
+    let options = Options { output_bytes_max: OUTPUT_BYTES_MAX, port: 0, debug, ..Options::default() };
+    Setup { options, ..Setup::default() }
+}
+
+#[test]
+fn who_takes_a_large_value_slowly_that_its_command_also_wrote_holds_up_nobody() {
+    let server = TestServer::with(of_little_output());
+    let mut value = vec![0; LONG_BYTES];
+    Rng::from_seed(12).fill(&mut value);
+    for command in ["GETEX big PX 100000000", "SET big y GET", "GETSET big y", "GETDEL big", "GETEX big"] {
+        assert_eq!(server.client().call(&[&b"SET"[..], b"big", &value]).to_string(), "OK");
+        let read = encode(&command.split(' ').collect::<Vec<_>>());
+        let (mut reader, mut reply) =
+            write_while_read_slowly(&server, &read, LONG_BYTES, &["SET", "big", "x"]);
+        let header = format!("${LONG_BYTES}\r\n").into_bytes();
+        let taken = reply.len();
+        reply.resize(header.len() + LONG_BYTES + 2, 0);
+        reader.read_exact(&mut reply[taken..]).expect("the rest");
+        let is_whole = reply.starts_with(&header) && reply[header.len()..].starts_with(&value);
+        assert!(is_whole, "{command}: what it answers is the value as it was");
+        assert_eq!(server.client().line("GET big").to_string(), "\"x\"", "{command}");
+    }
+    assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 0);
 }
