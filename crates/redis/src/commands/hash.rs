@@ -9,7 +9,8 @@ use pumice_kv::{Direction, Want};
 use super::collection::{
     MEMBERS, check_member, contains, damaged, member_field, member_of, note_sizes, unique,
 };
-use super::{element_scan, sample};
+use super::element_scan;
+use super::sample::{self, With};
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
@@ -289,7 +290,7 @@ async fn hrandfield(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         let _held = ctx.latch([&args[1]]).await;
         match ctx.collection_to_read(&args[1], Type::Hash).await? {
             Some(hash) => {
-                let (field, _) = sample::one(ctx, &hash, Want::Keys).await?;
+                let field = sample::one(ctx, &hash).await?;
                 ctx.reply.bulk_bytes(member_of(&field));
             }
             None => ctx.reply.null(),
@@ -302,11 +303,8 @@ async fn hrandfield(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.reply.array(0);
         return Ok(());
     };
-    let want = if with_values { Want::Values } else { Want::Keys };
-    sample::reply_many(ctx, hash, held, count, want, with_values, |reply, value| {
-        reply.bulk_bytes(value.clone())
-    })
-    .await
+    let with = if with_values { With::Value } else { With::Nothing };
+    sample::reply_many(ctx, hash, held, count, with).await
 }
 
 async fn hscan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -9,20 +9,23 @@
 //! `c / WINDOW_MAX × 1 / c`, the same for all. About two windows are read per draw. The one approximation: a
 //! window with more than `WINDOW_MAX` elements (one in 10⁹) counts as having that many.
 //!
-//! Small collections are read whole. Draws that are many compared with the collection read it whole once.
+//! Small collections are read whole. Draws that are many compared with the collection read it whole once. Values of hashes are
+//! read when their fields have been drawn.
+//!
+//! All is drawn from one moment, without the latch: the client may take its reply slowly.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_base::hash::HashSet;
-use pumice_kv::{Direction, Want};
+use pumice_base::hash::{HashMap, HashSet};
+use pumice_kv::{Direction, Entry, Snapshot, Want};
 
 use super::collection::{HASH_BYTES, MEMBERS, damaged, member_of};
+use super::zset::decode_stored_score;
 use crate::args::Args;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::keyspace::{Collection, Latched};
-use crate::resp::reply::Reply;
+use crate::keyspace::{Collection, ElementScan, Latched};
 
 /// Collections up to this size are read whole for each draw.
 const WHOLE_MAX: u64 = 128;
@@ -34,9 +37,25 @@ const WINDOW_MAX: u64 = 72;
 const WINDOWS_TRIED_MAX: usize = 1000;
 /// Draws with repetition that are answered from one reading of the collection.
 const CHUNK: usize = 4096;
+/// Where at least this share of the elements is chosen, values are read with their names, ahead of need.
+const CHOSEN_SHARE: u64 = 4;
+/// Bytes of values that are kept for the case that their fields are drawn again.
+const VALUES_BYTES_MAX: usize = 4 << 20;
+/// What one of them takes besides.
+const VALUE_OVERHEAD_BYTES: usize = 128;
 
-/// A field of sub [`MEMBERS`] and its value.
-pub(super) type Element = (Bytes, Bytes);
+/// A field of sub [`MEMBERS`] and what is stored of it.
+pub(super) type Element = (Bytes, Entry);
+
+/// What is answered of an element besides its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum With {
+    Nothing,
+    /// Of a sorted set: as short as names are.
+    Score,
+    /// Of a hash, of any length.
+    Value,
+}
 
 /// The count (and whether `word` follows) of `key [count [word]]`.
 pub(super) fn parse_count(args: &Args<'_>, word: &str) -> Result<(i64, bool), Failure> {
@@ -54,238 +73,288 @@ pub(super) fn parse_count(args: &Args<'_>, word: &str) -> Result<(i64, bool), Fa
     Ok((count, with_word))
 }
 
-/// One element, uniformly. Hold the latch.
-pub(super) async fn one(ctx: &mut Ctx, collection: &Collection, want: Want) -> Result<Element, Failure> {
-    if collection.count <= WHOLE_MAX {
-        let mut all = window(ctx, collection, Bound::Unbounded, Bound::Unbounded, want).await?;
-        if all.is_empty() {
-            return Err(damaged(collection, 0));
-        }
-        let drawn = ctx.random_below(all.len() as u64) as usize;
-        return Ok(all.swap_remove(drawn));
-    }
-    let width = ((1u128 << 32) * u128::from(WINDOW) / u128::from(collection.count)).max(1) as u64;
-    let mut settled = None;
-    for _ in 0..WINDOWS_TRIED_MAX {
-        let start = ctx.random_below(1 << 32);
-        let mut found = around(ctx, collection, start, width, want).await?;
-        if found.is_empty() {
-            continue;
-        }
-        let accepted = ctx.random_below(WINDOW_MAX) < found.len() as u64;
-        let drawn = ctx.random_below(found.len() as u64) as usize;
-        settled = Some(found.swap_remove(drawn));
-        if accepted {
-            break;
-        }
-    }
-    settled.ok_or_else(|| damaged(collection, 0))
-}
-
-/// The elements of the circle from `start` on, `width` wide.
-async fn around(
-    ctx: &mut Ctx,
-    collection: &Collection,
-    start: u64,
-    width: u64,
+/// What is drawn from: a collection as of one moment.
+struct Urn<'a> {
+    collection: &'a Collection,
+    snapshot: Snapshot,
+    /// What is read of elements before they are drawn.
     want: Want,
-) -> Result<Vec<Element>, Failure> {
-    let place = |at: u64| (at as u32).to_be_bytes();
-    let end = start + width;
-    let (from, circle) = (place(start), 1u64 << 32);
-    if end < circle {
-        return window(ctx, collection, Bound::Included(from), Bound::Excluded(place(end)), want).await;
-    }
-    let mut found = window(ctx, collection, Bound::Included(from), Bound::Unbounded, want).await?;
-    if end > circle {
-        let rest = Bound::Excluded(place(end - circle));
-        found.extend(window(ctx, collection, Bound::Unbounded, rest, want).await?);
-    }
-    Ok(found)
 }
 
-async fn window(
-    ctx: &mut Ctx,
-    collection: &Collection,
-    lower: Bound<[u8; HASH_BYTES]>,
-    upper: Bound<[u8; HASH_BYTES]>,
-    want: Want,
-) -> Result<Vec<Element>, Failure> {
-    let (lower, upper) = (lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..]));
-    let mut scan = ctx.scan_elements(collection, MEMBERS, lower, upper, Direction::Forward, want);
-    let mut found = Vec::new();
-    while let Some(element) = scan.next(ctx).await? {
-        found.push(element);
-    }
-    Ok(found)
+/// One element's field, uniformly. Hold the latch.
+pub(super) async fn one(ctx: &mut Ctx, collection: &Collection) -> Result<Bytes, Failure> {
+    Ok(Urn::new(ctx, collection, Want::Keys).one(ctx).await?.0)
 }
 
-/// Whether `draws` are better answered by reading all of `collection` once.
-fn reads_whole(collection: &Collection, draws: u64) -> bool {
-    collection.count <= WHOLE_MAX || draws.saturating_mul(2 * WINDOW_MAX) >= collection.count
-}
-
-/// `count` different elements, or all if there are not so many; every choice equally likely. Hold the latch.
+/// The fields of `count` different elements, or all if there are not so many; every choice equally likely. Hold the latch.
 pub(super) async fn distinct(
     ctx: &mut Ctx,
     collection: &Collection,
     count: u64,
-    want: Want,
-) -> Result<Vec<Element>, Failure> {
-    let count = count.min(collection.count);
-    let mut drawn = Vec::new();
-    if reads_whole(collection, count) {
-        let mut pass = Pass::new(ctx, collection, want);
-        while let Some(element) = pass.next_chosen(ctx, count - drawn.len() as u64).await? {
-            drawn.push(element);
-        }
-        return Ok(drawn);
+) -> Result<Vec<Bytes>, Failure> {
+    let urn = Urn::new(ctx, collection, Want::Keys);
+    let mut drawn = Distinct::new(ctx, &urn, count);
+    let mut fields = Vec::new();
+    while let Some((field, _)) = drawn.next(ctx, &urn).await? {
+        fields.push(field);
     }
-    let mut seen: HashSet<Bytes> = HashSet::default();
-    while (drawn.len() as u64) < count {
-        let element = one(ctx, collection, want).await?;
-        if seen.insert(element.0.clone()) {
-            drawn.push(element);
-        }
-    }
-    Ok(drawn)
+    Ok(fields)
 }
 
-/// One reading of a collection that chooses elements on its way (Knuth's algorithm S).
-struct Pass {
-    scan: crate::keyspace::ElementScan,
-    left: u64,
-}
-
-impl Pass {
-    fn new(ctx: &mut Ctx, collection: &Collection, want: Want) -> Self {
-        let scan = ctx.scan_elements(
-            collection,
-            MEMBERS,
-            Bound::Unbounded,
-            Bound::Unbounded,
-            Direction::Forward,
-            want,
-        );
-        Self { scan, left: collection.count }
+impl<'a> Urn<'a> {
+    /// `collection` as it is now. Hold its latch until here.
+    fn new(ctx: &mut Ctx, collection: &'a Collection, want: Want) -> Self {
+        Self { collection, snapshot: ctx.snapshot_of(collection), want }
     }
 
-    /// The next chosen element, `wanted` being how many are still to be chosen.
-    async fn next_chosen(&mut self, ctx: &mut Ctx, wanted: u64) -> Result<Option<Element>, Failure> {
-        if wanted == 0 {
-            return Ok(None);
+    fn scan(&self, ctx: &mut Ctx, lower: Bound<&[u8]>, upper: Bound<&[u8]>, want: Want) -> ElementScan {
+        let order = Direction::Forward;
+        ctx.scan_elements_at(&self.snapshot, self.collection, MEMBERS, lower, upper, order, want)
+    }
+
+    fn all(&self, ctx: &mut Ctx, want: Want) -> ElementScan {
+        self.scan(ctx, Bound::Unbounded, Bound::Unbounded, want)
+    }
+
+    async fn one(&self, ctx: &mut Ctx) -> Result<Element, Failure> {
+        let count = self.collection.count;
+        if count <= WHOLE_MAX {
+            let mut all = self.window(ctx, Bound::Unbounded, Bound::Unbounded).await?;
+            if all.is_empty() {
+                return Err(damaged(self.collection, 0));
+            }
+            let drawn = ctx.random_below(all.len() as u64) as usize;
+            return Ok(all.swap_remove(drawn));
         }
-        while let Some(element) = self.scan.next(ctx).await? {
-            let chosen = self.left <= wanted || ctx.random_below(self.left) < wanted;
-            self.left = self.left.saturating_sub(1);
-            if chosen {
-                return Ok(Some(element));
+        let width = ((1u128 << 32) * u128::from(WINDOW) / u128::from(count)).max(1) as u64;
+        let mut settled = None;
+        for _ in 0..WINDOWS_TRIED_MAX {
+            let start = ctx.random_below(1 << 32);
+            let mut found = self.around(ctx, start, width).await?;
+            if found.is_empty() {
+                continue;
+            }
+            let accepted = ctx.random_below(WINDOW_MAX) < found.len() as u64;
+            let drawn = ctx.random_below(found.len() as u64) as usize;
+            settled = Some(found.swap_remove(drawn));
+            if accepted {
+                break;
             }
         }
-        Ok(None)
+        settled.ok_or_else(|| damaged(self.collection, 0))
+    }
+
+    /// The elements of the circle from `start` on, `width` wide.
+    async fn around(&self, ctx: &mut Ctx, start: u64, width: u64) -> Result<Vec<Element>, Failure> {
+        let place = |at: u64| (at as u32).to_be_bytes();
+        let end = start + width;
+        let (from, circle) = (place(start), 1u64 << 32);
+        if end < circle {
+            return self.window(ctx, Bound::Included(from), Bound::Excluded(place(end))).await;
+        }
+        let mut found = self.window(ctx, Bound::Included(from), Bound::Unbounded).await?;
+        if end > circle {
+            let rest = Bound::Excluded(place(end - circle));
+            found.extend(self.window(ctx, Bound::Unbounded, rest).await?);
+        }
+        Ok(found)
+    }
+
+    async fn window(
+        &self,
+        ctx: &mut Ctx,
+        lower: Bound<[u8; HASH_BYTES]>,
+        upper: Bound<[u8; HASH_BYTES]>,
+    ) -> Result<Vec<Element>, Failure> {
+        let (lower, upper) = (lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..]));
+        let mut scan = self.scan(ctx, lower, upper, self.want);
+        let mut found = Vec::new();
+        while let Some(element) = scan.next_entry(ctx).await? {
+            found.push(element);
+        }
+        Ok(found)
+    }
+
+    /// Whether `draws` are better answered by reading all of the collection once.
+    fn reads_whole(&self, draws: u64) -> bool {
+        let count = self.collection.count;
+        count <= WHOLE_MAX || draws.saturating_mul(2 * WINDOW_MAX) >= count
+    }
+
+    /// `draws` elements with repetition, by drawing ranks and reading the collection once.
+    async fn ranked(&self, ctx: &mut Ctx, draws: usize) -> Result<Vec<Element>, Failure> {
+        let mut ranks: Vec<(u64, usize)> = Vec::with_capacity(draws);
+        for i in 0..draws {
+            ranks.push((ctx.random_below(self.collection.count), i));
+        }
+        ranks.sort_unstable();
+        let mut drawn: Vec<Option<Element>> = vec![None; draws];
+        let (mut ranks, mut rank) = (ranks.into_iter().peekable(), 0);
+        let mut scan = self.all(ctx, self.want);
+        while ranks.peek().is_some() {
+            let Some(element) = scan.next_entry(ctx).await? else {
+                return Err(damaged(self.collection, rank));
+            };
+            while let Some((_, i)) = ranks.next_if(|(wanted, _)| *wanted == rank) {
+                drawn[i] = Some(element.clone());
+            }
+            rank += 1;
+        }
+        Ok(drawn.into_iter().flatten().collect())
+    }
+
+    /// What is stored of a drawn field, value and all.
+    async fn entry(&self, ctx: &mut Ctx, field: &[u8]) -> Result<Entry, Failure> {
+        let (lower, upper) = (Bound::Included(field), Bound::Included(field));
+        let found = self.scan(ctx, lower, upper, Want::Values).next_entry(ctx).await?;
+        found.map(|(_, entry)| entry).ok_or_else(|| damaged(self.collection, 0))
     }
 }
 
-/// Answers a count: positive, that many different elements; negative, that many draws with repetition. `paired`:
-/// each name is followed by what `put` makes of its value, in RESP3 as an array of two.
+/// Different elements, drawn one after the other.
+enum Distinct {
+    /// By one reading of the collection that chooses elements on its way (Knuth's algorithm S). `left`: elements ahead.
+    Pass { scan: ElementScan, left: u64, wanted: u64 },
+    /// Drawn again where one was drawn already.
+    Draws { seen: HashSet<Bytes>, wanted: u64 },
+}
+
+impl Distinct {
+    /// `wanted` of them, or all.
+    fn new(ctx: &mut Ctx, urn: &Urn<'_>, wanted: u64) -> Self {
+        let count = urn.collection.count;
+        let wanted = wanted.min(count);
+        if urn.reads_whole(wanted) {
+            return Self::Pass { scan: urn.all(ctx, urn.want), left: count, wanted };
+        }
+        Self::Draws { seen: HashSet::default(), wanted }
+    }
+
+    async fn next(&mut self, ctx: &mut Ctx, urn: &Urn<'_>) -> Result<Option<Element>, Failure> {
+        match self {
+            Self::Pass { scan, left, wanted } => {
+                while *wanted > 0
+                    && let Some(element) = scan.next_entry(ctx).await?
+                {
+                    let is_chosen = left <= wanted || ctx.random_below(*left) < *wanted;
+                    *left = left.saturating_sub(1);
+                    if is_chosen {
+                        *wanted -= 1;
+                        return Ok(Some(element));
+                    }
+                }
+                Ok(None)
+            }
+            Self::Draws { seen, wanted } => {
+                while (seen.len() as u64) < *wanted {
+                    let element = urn.one(ctx).await?;
+                    if seen.insert(element.0.clone()) {
+                        return Ok(Some(element));
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Writes drawn elements.
+struct Answer<'a> {
+    urn: &'a Urn<'a>,
+    with: With,
+    /// Values that may be asked for again: drawn with repetition.
+    values: HashMap<Bytes, Entry>,
+    values_bytes: usize,
+    repeats: bool,
+}
+
+impl Answer<'_> {
+    async fn write(&mut self, ctx: &mut Ctx, (field, entry): Element) -> CommandResult {
+        if self.with != With::Nothing && ctx.reply.is_resp3() {
+            ctx.reply.array(2);
+        }
+        ctx.reply.bulk_bytes(member_of(&field));
+        match self.with {
+            With::Nothing => {}
+            With::Score => ctx.reply.double(decode_stored_score(&entry.value)?),
+            With::Value => {
+                let entry =
+                    if self.urn.want == Want::Values { entry } else { self.value(ctx, &field).await? };
+                ctx.reply_entry(self.urn.collection.elements, entry).await?;
+            }
+        }
+        ctx.drain().await
+    }
+
+    async fn value(&mut self, ctx: &mut Ctx, field: &Bytes) -> Result<Entry, Failure> {
+        if let Some(known) = self.values.get(field) {
+            return Ok(known.clone());
+        }
+        let entry = self.urn.entry(ctx, field).await?;
+        let bytes = VALUE_OVERHEAD_BYTES + field.len() + entry.value.len();
+        if self.repeats && self.values_bytes + bytes <= VALUES_BYTES_MAX {
+            self.values_bytes += bytes;
+            self.values.insert(field.clone(), entry.clone());
+        }
+        Ok(entry)
+    }
+}
+
+/// Answers a count: positive, that many different elements; negative, that many draws with repetition. With what belongs to
+/// them each is a pair, in RESP3 as an array of two.
 pub(super) async fn reply_many(
     ctx: &mut Ctx,
     collection: Collection,
     held: Latched,
     count: i64,
-    want: Want,
-    paired: bool,
-    put: impl Fn(&mut Reply, &Bytes),
+    with: With,
 ) -> CommandResult {
-    let write = |reply: &mut Reply, (field, value): &Element| {
-        if paired && reply.is_resp3() {
-            reply.array(2);
-        }
-        reply.bulk_bytes(member_of(field));
-        if paired {
-            put(reply, value);
-        }
+    let repeats = count < 0;
+    let draws = if repeats { count.unsigned_abs() } else { (count as u64).min(collection.count) };
+    let want = match with {
+        With::Nothing => Want::Keys,
+        With::Score => Want::Values,
+        With::Value if repeats || draws.saturating_mul(CHOSEN_SHARE) < collection.count => Want::Keys,
+        With::Value => Want::Values,
     };
-    let header = |reply: &mut Reply, n: u64| {
-        reply.array(if paired && !reply.is_resp3() { 2 * n as usize } else { n as usize });
-    };
-    if count >= 0 {
-        let count = (count as u64).min(collection.count);
-        header(&mut ctx.reply, count);
-        if count > 0 && reads_whole(&collection, count) {
-            let mut pass = Pass::new(ctx, &collection, want);
-            drop(held);
-            for found in 0..count {
-                match pass.next_chosen(ctx, count - found).await? {
-                    Some(element) => write(&mut ctx.reply, &element),
-                    None => return Err(damaged(&collection, found)),
-                }
-                ctx.drain().await?;
-            }
-            return Ok(());
-        }
-        for element in distinct(ctx, &collection, count, want).await? {
-            write(&mut ctx.reply, &element);
+    let urn = Urn::new(ctx, &collection, want);
+    drop(held);
+    let is_flat_pair = with != With::Nothing && !ctx.reply.is_resp3();
+    ctx.reply.array(if is_flat_pair { 2 * draws as usize } else { draws as usize });
+    let mut answer = Answer { urn: &urn, with, values: HashMap::default(), values_bytes: 0, repeats };
+    if !repeats {
+        let mut drawn = Distinct::new(ctx, &urn, draws);
+        for found in 0..draws {
+            let element = drawn.next(ctx, &urn).await?;
+            answer.write(ctx, element.ok_or_else(|| damaged(&collection, found))?).await?;
         }
         return Ok(());
     }
-    let draws = count.unsigned_abs();
-    header(&mut ctx.reply, draws);
     if collection.count <= WHOLE_MAX {
-        let all = window(ctx, &collection, Bound::Unbounded, Bound::Unbounded, want).await?;
-        drop(held);
+        let all = urn.window(ctx, Bound::Unbounded, Bound::Unbounded).await?;
         if all.is_empty() {
             return Err(damaged(&collection, 0));
         }
         for _ in 0..draws {
             let drawn = ctx.random_below(all.len() as u64) as usize;
-            write(&mut ctx.reply, &all[drawn]);
-            ctx.drain().await?;
+            answer.write(ctx, all[drawn].clone()).await?;
         }
         return Ok(());
     }
     let mut left = draws;
     while left > 0 {
-        let chunk = left.min(CHUNK as u64) as usize;
-        left -= chunk as u64;
-        if reads_whole(&collection, chunk as u64) {
-            for element in ranked(ctx, &collection, chunk, want).await? {
-                write(&mut ctx.reply, &element);
+        let chunk = left.min(CHUNK as u64);
+        left -= chunk;
+        if urn.reads_whole(chunk) {
+            for element in urn.ranked(ctx, chunk as usize).await? {
+                answer.write(ctx, element).await?;
             }
         } else {
             for _ in 0..chunk {
-                let element = one(ctx, &collection, want).await?;
-                write(&mut ctx.reply, &element);
+                let element = urn.one(ctx).await?;
+                answer.write(ctx, element).await?;
             }
         }
-        ctx.drain().await?;
     }
-    drop(held);
     Ok(())
-}
-
-/// `draws` elements with repetition, by drawing ranks and reading the collection once.
-async fn ranked(
-    ctx: &mut Ctx,
-    collection: &Collection,
-    draws: usize,
-    want: Want,
-) -> Result<Vec<Element>, Failure> {
-    let mut ranks: Vec<(u64, usize)> = Vec::with_capacity(draws);
-    for i in 0..draws {
-        ranks.push((ctx.random_below(collection.count), i));
-    }
-    ranks.sort_unstable();
-    let mut drawn: Vec<Option<Element>> = vec![None; draws];
-    let (mut ranks, mut rank) = (ranks.into_iter().peekable(), 0);
-    let mut scan =
-        ctx.scan_elements(collection, MEMBERS, Bound::Unbounded, Bound::Unbounded, Direction::Forward, want);
-    while ranks.peek().is_some() {
-        let Some(element) = scan.next(ctx).await? else { return Err(damaged(collection, rank)) };
-        while let Some((_, i)) = ranks.next_if(|(wanted, _)| *wanted == rank) {
-            drawn[i] = Some(element.clone());
-        }
-        rank += 1;
-    }
-    Ok(drawn.into_iter().flatten().collect())
 }

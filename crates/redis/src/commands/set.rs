@@ -6,7 +6,8 @@ use std::ops::Bound;
 use pumice_kv::{Direction, Want};
 
 use super::collection::{MEMBERS, check_member, contains, damaged, member_field, member_of, unique};
-use super::{element_scan, sample};
+use super::element_scan;
+use super::sample::{self, With};
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
@@ -163,8 +164,8 @@ async fn spop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.count_look_up(true);
     }
     let drawn = match count {
-        Some(_) => sample::distinct(ctx, &set, wanted, Want::Keys).await?,
-        None => vec![sample::one(ctx, &set, Want::Keys).await?],
+        Some(_) => sample::distinct(ctx, &set, wanted).await?,
+        None => vec![sample::one(ctx, &set).await?],
     };
     if drawn.len() as u64 != wanted {
         return Err(damaged(&set, drawn.len() as u64));
@@ -174,7 +175,7 @@ async fn spop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.erase_elements(&mut change, &set).await?;
         set.count = 0;
     } else {
-        for (field, _) in &drawn {
+        for field in &drawn {
             change.delete_element(&set, MEMBERS, field);
         }
         set.count -= wanted;
@@ -186,7 +187,7 @@ async fn spop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if count.is_some() {
         ctx.reply.set(drawn.len());
     }
-    for (field, _) in drawn {
+    for field in drawn {
         ctx.reply.bulk_bytes(member_of(&field));
     }
     Ok(())
@@ -197,7 +198,7 @@ async fn srandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         let _held = ctx.latch([&args[1]]).await;
         match ctx.collection_to_read(&args[1], Type::Set).await? {
             Some(set) => {
-                let (field, _) = sample::one(ctx, &set, Want::Keys).await?;
+                let field = sample::one(ctx, &set).await?;
                 ctx.reply.bulk_bytes(member_of(&field));
             }
             None => ctx.reply.null(),
@@ -213,7 +214,7 @@ async fn srandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.reply.array(0);
         return Ok(());
     };
-    sample::reply_many(ctx, set, held, count, Want::Keys, false, |_, _| {}).await
+    sample::reply_many(ctx, set, held, count, With::Nothing).await
 }
 
 async fn smove(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

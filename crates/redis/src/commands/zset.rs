@@ -6,10 +6,10 @@
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
-use pumice_kv::Want;
 
 use super::collection::{Field, MEMBERS, ORDER, check_member, member_field, member_of, note_sizes, unique};
-use super::{element_scan, sample};
+use super::element_scan;
+use super::sample::{self, With};
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
@@ -336,7 +336,7 @@ async fn zrandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         let _held = ctx.latch([&args[1]]).await;
         match ctx.collection_to_read(&args[1], Type::Zset).await? {
             Some(zset) => {
-                let (field, _) = sample::one(ctx, &zset, Want::Keys).await?;
+                let field = sample::one(ctx, &zset).await?;
                 ctx.reply.bulk_bytes(member_of(&field));
             }
             None => ctx.reply.null(),
@@ -349,11 +349,8 @@ async fn zrandmember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.reply.array(0);
         return Ok(());
     };
-    let want = if with_scores { Want::Values } else { Want::Keys };
-    sample::reply_many(ctx, zset, held, count, want, with_scores, |reply, value| {
-        reply.double(decode_stored_score(value).unwrap_or(f64::NAN));
-    })
-    .await
+    let with = if with_scores { With::Score } else { With::Nothing };
+    sample::reply_many(ctx, zset, held, count, with).await
 }
 
 async fn zscan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

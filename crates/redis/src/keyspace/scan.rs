@@ -22,9 +22,15 @@ pub struct ElementScan {
 impl ElementScan {
     /// The next element's field (what follows its sub) and value.
     pub async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Bytes)>, Failure> {
-        let Some((raw, entry)) = self.merged.next(ctx).await? else { return Ok(None) };
+        let Some((field, entry)) = self.next_entry(ctx).await? else { return Ok(None) };
         let value = ctx.whole_value(self.place, &entry).await?;
-        Ok(Some((raw.slice(ELEMENT_PREFIX_BYTES..), value)))
+        Ok(Some((field, value)))
+    }
+
+    /// The next element's field and its entry, which names a large value's pieces.
+    pub(crate) async fn next_entry(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
+        let found = self.merged.next(ctx).await?;
+        Ok(found.map(|(raw, entry)| (raw.slice(ELEMENT_PREFIX_BYTES..), entry)))
     }
 
     /// Goes over up to `limit` elements unseen; says how many there were: fewer at the end.

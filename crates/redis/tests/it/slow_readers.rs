@@ -133,3 +133,32 @@ fn who_takes_a_large_value_slowly_that_its_command_also_wrote_holds_up_nobody() 
     }
     assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn who_takes_many_random_elements_slowly_holds_up_nobody() {
+    let server = TestServer::with(of_little_output());
+    let mut client = server.client();
+    // Few are read once and drawn from; of more, each draw reads.
+    for elements in [5, 2_000] {
+        for from in (0..elements).step_by(500) {
+            let names = from..elements.min(from + 500);
+            let words = |item: fn(usize) -> String| names.clone().map(item).collect::<Vec<_>>().join(" ");
+            client.line(&format!("SADD s{elements} {}", words(|n| format!("member{n}"))));
+            client.line(&format!("HSET h{elements} {}", words(|n| format!("field{n} value{n}"))));
+            client.line(&format!("ZADD z{elements} {}", words(|n| format!("{n} member{n}"))));
+        }
+        for (read, write) in [
+            ("SRANDMEMBER s -10000000", "SADD s y"),
+            ("HRANDFIELD h -10000000 WITHVALUES", "HSET h y z"),
+            ("ZRANDMEMBER z -10000000 WITHSCORES", "ZADD z 1 y"),
+        ] {
+            let of_this_size = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
+            let (mut read, mut write) = (of_this_size(read), of_this_size(write));
+            read[1] += &elements.to_string();
+            write[1] += &elements.to_string();
+            let write: Vec<&str> = write.iter().map(String::as_str).collect();
+            write_while_read_slowly(&server, &encode(&read), LONG_BYTES, &write);
+        }
+    }
+    assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 0);
+}

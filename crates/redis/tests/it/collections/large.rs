@@ -1,7 +1,7 @@
 //! Collections too large for one batch, one reply or one page.
 
 use super::{Compare, Pair, with_pair};
-use crate::common::Reply;
+use crate::common::{Reply, info_number};
 
 const PROTOCOLS: &[&str] = &["2"];
 
@@ -319,4 +319,32 @@ fn spop_takes_every_member_once() {
     assert_eq!(popped.len(), 3_000);
     assert_eq!(client.line("EXISTS s"), Reply::Int(0));
     assert_eq!(client.line("DBSIZE"), Reply::Int(0));
+}
+
+#[test]
+fn drawing_a_field_reads_no_values_but_those_that_are_answered() {
+    const VALUE_BYTES: u64 = 300_000;
+    let server = crate::common::TestServer::start();
+    let mut client = server.client();
+    // As many as are drawn from by reading all of their names, and more.
+    for fields in [100u64, 200] {
+        for n in 0..fields {
+            client.line(&format!("HSET h{fields} {n} {{{n:03}*{}}}", VALUE_BYTES / 3));
+        }
+    }
+    for fields in [100u64, 200] {
+        for (count, drawn) in [("1", 1), ("-1", 1), ("3", 3), ("-3", 3)] {
+            let before = info_number(&mut client, "pumice", "flash_read_bytes");
+            let pairs = items(client.line(&format!("HRANDFIELD h{fields} {count} WITHVALUES")));
+            let read = info_number(&mut client, "pumice", "flash_read_bytes") - before;
+            assert_eq!(pairs.len(), 2 * drawn);
+            for pair in pairs.chunks(2) {
+                let name = String::from_utf8(bytes(&pair[0])).expect("text");
+                let unit = format!("{:0>3}", name);
+                assert!(bytes(&pair[1]) == unit.repeat(VALUE_BYTES as usize / 3).into_bytes(), "{name}");
+            }
+            let all = fields * VALUE_BYTES;
+            assert!(read < all / 4, "{count} of {fields}: {read} bytes were read of {all}");
+        }
+    }
 }
