@@ -4,19 +4,20 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
-use pumice_kv::{Direction, Want};
+use pumice_kv::{Direction, Entry, Want};
 
 use super::collection::{
-    MEMBERS, check_member, contains, damaged, member_field, member_of, note_sizes, unique,
+    Field, MEMBERS, check_member, contains, damaged, member_field, member_of, note_sizes, unique,
 };
 use super::element_scan;
 use super::sample::{self, With};
+use super::strings::{MGET_BYTES, MGET_KEYS};
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{Change, Collection, Type};
+use crate::keyspace::{Change, Collection, Head, Type};
 use crate::long_double::{self, AddError};
 use crate::number::{int_text, parse_int};
 
@@ -105,29 +106,53 @@ async fn hsetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     check_member([&args[2]])?;
-    let value = ctx.read_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2])).await?;
-    ctx.reply.bulk_or_null(value);
-    Ok(())
+    match ctx.read_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2])).await? {
+        Some((place, entry)) => ctx.reply_entry(place, entry).await,
+        None => {
+            ctx.reply.null();
+            Ok(())
+        }
+    }
 }
 
 async fn hmget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     check_member(args.iter_from(2))?;
-    let names = args.iter_from(2);
-    let count = names.len();
-    let values = {
-        let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection_to_read(&args[1], Type::Hash).await? {
-            Some(hash) => {
-                let fields: Vec<_> = names.map(member_field).collect();
-                ctx.elements(&hash, MEMBERS, fields.iter().map(|field| &field[..])).await?
-            }
-            None => vec![None; count],
+    // Several fields as of one moment, as MGET does it.
+    let mut held = Some(ctx.latch([&args[1]]).await);
+    let mut hash = ctx.collection_to_read(&args[1], Type::Hash).await?;
+    let before = ctx.reply.len();
+    ctx.reply.array(args.len() - 2);
+    for from in (2..args.len()).step_by(MGET_KEYS) {
+        if held.is_none() {
+            held = Some(ctx.latch([&args[1]]).await);
+            let key = ctx.key(&args[1]);
+            hash = match ctx.head(&key).await? {
+                Some(Head::Collection(now)) if now.kind == Type::Hash => Some(now),
+                _ => None,
+            };
         }
-    };
-    ctx.reply.array(count);
-    for value in values {
-        ctx.reply.bulk_or_null(value);
+        let fields: Vec<Field> = args.iter_from(from).take(MGET_KEYS).map(member_field).collect();
+        let Some(hash) = &hash else {
+            fields.iter().for_each(|_| ctx.reply.null());
+            continue;
+        };
+        let entries = ctx.elements(hash, MEMBERS, fields.iter().map(|field| &field[..])).await?;
+        let is_large = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.large.is_some());
+        let bytes = entries.iter().flatten().map(|entry| entry.value.len()).sum::<usize>();
+        if ctx.is_streaming || ctx.reply.len() - before + bytes > MGET_BYTES || entries.iter().any(is_large) {
+            held = None;
+        }
+        for entry in entries {
+            match entry {
+                Some(entry) => ctx.reply_entry(hash.elements, entry).await?,
+                None => ctx.reply.null(),
+            }
+            if held.is_none() {
+                ctx.drain().await?;
+            }
+        }
     }
+    drop(held);
     Ok(())
 }
 
@@ -152,13 +177,13 @@ async fn list_all(ctx: &mut Ctx, key: &[u8], names: bool, values: bool) -> Comma
         ctx.reply.array(hash.count as usize);
     }
     let mut found = 0;
-    while let Some((field, value)) = scan.next(ctx).await? {
+    while let Some((field, entry)) = scan.next_entry(ctx).await? {
         found += 1;
         if names {
             ctx.reply.bulk_bytes(member_of(&field));
         }
         if values {
-            ctx.reply.bulk_bytes(value);
+            ctx.reply_entry(hash.elements, entry).await?;
         }
         ctx.drain().await?;
     }

@@ -116,7 +116,11 @@ pub(super) fn read(
 /// The element at the index `at`, which must be there.
 pub(super) async fn element_at(ctx: &mut Ctx, list: &Collection, at: i64) -> Result<Bytes, Failure> {
     let value = ctx.element(list, MEMBERS, &encode_index(at)).await?;
-    value.ok_or_else(|| damaged(list, (at - list.first).unsigned_abs()))
+    value.ok_or_else(|| missing(list, at))
+}
+
+fn missing(list: &Collection, at: i64) -> Failure {
+    damaged(list, (at - list.first).unsigned_abs())
 }
 
 /// Takes up to `count` elements off one end, the outermost first. `change` stores what is left.
@@ -258,19 +262,18 @@ fn stored_index(list: &Collection, index: i64) -> Option<i64> {
 }
 
 async fn lindex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let _held = ctx.latch([&args[1]]).await;
+    let held = ctx.latch([&args[1]]).await;
     let Some(list) = open_to_read(ctx, &args[1]).await? else {
         ctx.reply.null();
         return Ok(());
     };
-    match stored_index(&list, args.int(2)?) {
-        Some(at) => {
-            let value = element_at(ctx, &list, at).await?;
-            ctx.reply.bulk_bytes(value);
-        }
-        None => ctx.reply.null(),
-    }
-    Ok(())
+    let Some(at) = stored_index(&list, args.int(2)?) else {
+        ctx.reply.null();
+        return Ok(());
+    };
+    let entry = ctx.element_entry(&list, MEMBERS, &encode_index(at)).await?;
+    drop(held);
+    ctx.reply_entry(list.elements, entry.ok_or_else(|| missing(&list, at))?).await
 }
 
 async fn lset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -299,9 +302,9 @@ async fn lrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     drop(held);
     ctx.reply.array((stop - start) as usize);
     let mut found = 0;
-    while let Some((_, value)) = scan.next(ctx).await? {
+    while let Some((_, entry)) = scan.next_entry(ctx).await? {
         found += 1;
-        ctx.reply.bulk_bytes(value);
+        ctx.reply_entry(list.elements, entry).await?;
         ctx.drain().await?;
     }
     if found == stop - start { Ok(()) } else { Err(damaged(&list, found)) }

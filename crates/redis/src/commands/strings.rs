@@ -502,11 +502,11 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     reply_string(ctx, key.place, found).await
 }
 
-/// Keys that MGET reads at once.
-const MGET_KEYS: usize = crate::join::PARALLEL_READS_MAX;
+/// Keys that MGET reads at once, and fields that HMGET does.
+pub(super) const MGET_KEYS: usize = crate::join::PARALLEL_READS_MAX;
 /// Bytes of values up to which MGET keeps them all until it has read the last: a client that takes its reply slowly
 /// must not hold up those who write.
-const MGET_BYTES: usize = 4 << 20;
+pub(super) const MGET_BYTES: usize = 4 << 20;
 
 async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     // Several keys as of one moment: no other command in between. Beyond MGET_BYTES that is given up.

@@ -129,7 +129,7 @@ pub(super) async fn scores<'a>(
 ) -> Result<Vec<Option<f64>>, Failure> {
     let fields: Vec<Field> = members.map(member_field).collect();
     let stored = ctx.elements(zset, MEMBERS, fields.iter().map(|field| &field[..])).await?;
-    stored.into_iter().map(|value| value.map(|value| decode_stored_score(&value)).transpose()).collect()
+    stored.into_iter().map(|entry| entry.map(|entry| decode_stored_score(&entry.value)).transpose()).collect()
 }
 
 #[derive(Clone, Copy, Default)]
@@ -300,7 +300,7 @@ async fn zrem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn zscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     check_member([&args[2]])?;
     match ctx.read_element(&args[1], Type::Zset, MEMBERS, &member_field(&args[2])).await? {
-        Some(score) => ctx.reply.double(decode_stored_score(&score)?),
+        Some((_, entry)) => ctx.reply.double(decode_stored_score(&entry.value)?),
         None => ctx.reply.null(),
     }
     Ok(())

@@ -175,30 +175,40 @@ impl Ctx {
         }
     }
 
-    /// One element; `None` when absent. Hold the latch, or use [`Ctx::read_element`].
+    /// The value of one element; `None` when absent. Hold the latch.
     pub async fn element(
         &mut self,
         collection: &Collection,
         sub: u8,
         field: &[u8],
     ) -> Result<Option<Bytes>, Failure> {
-        if collection.is_new {
-            return Ok(None);
-        }
-        let key = element_key(collection.key.space(), collection.id, sub, field);
-        match self.entry(collection.elements, &key).await? {
+        match self.element_entry(collection, sub, field).await? {
             Some(entry) => Ok(Some(self.whole_value(collection.elements, &entry).await?)),
             None => Ok(None),
         }
     }
 
-    /// Several elements, read from flash side by side.
-    pub async fn elements<'k>(
+    /// One element; `None` when absent. Hold the latch, or use [`Ctx::read_element`].
+    pub(crate) async fn element_entry(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        field: &[u8],
+    ) -> Result<Option<Entry>, Failure> {
+        if collection.is_new {
+            return Ok(None);
+        }
+        let key = element_key(collection.key.space(), collection.id, sub, field);
+        self.entry(collection.elements, &key).await
+    }
+
+    /// Several elements, read from flash side by side. Hold the latch.
+    pub(crate) async fn elements<'k>(
         &mut self,
         collection: &Collection,
         sub: u8,
         fields: impl IntoIterator<Item = &'k [u8]>,
-    ) -> Result<Vec<Option<Bytes>>, Failure> {
+    ) -> Result<Vec<Option<Entry>>, Failure> {
         let keys: Vec<(Place, RawKey)> = fields
             .into_iter()
             .map(|field| {
@@ -208,14 +218,7 @@ impl Ctx {
         if collection.is_new {
             return Ok(vec![None; keys.len()]);
         }
-        let mut values = Vec::with_capacity(keys.len());
-        for entry in self.entries(&keys).await? {
-            values.push(match entry {
-                Some(entry) => Some(self.whole_value(collection.elements, &entry).await?),
-                None => None,
-            });
-        }
-        Ok(values)
+        self.entries(&keys).await
     }
 
     /// Which of the elements are there; reads no values. Hold the latch.
@@ -285,19 +288,19 @@ impl Ctx {
     }
 
     /// One element of the collection at `key`, as of one moment and without the latch. `Err` is WRONGTYPE or a
-    /// damaged drive; `Ok(None)`: no such key or no such element. Counted as a look-up of the key.
+    /// damaged drive; `Ok(None)`: no such key or no such element. Counted as a look-up of the key. Its place is told with it.
     pub async fn read_element(
         &mut self,
         key: &[u8],
         kind: Type,
         sub: u8,
         field: &[u8],
-    ) -> Result<Option<Bytes>, Failure> {
+    ) -> Result<Option<(Place, Entry)>, Failure> {
         let mut found = self.collection_to_read(key, kind).await?;
         loop {
             let Some(collection) = found else { return Ok(None) };
-            if let Some(value) = self.element(&collection, sub, field).await? {
-                return Ok(Some(value));
+            if let Some(entry) = self.element_entry(&collection, sub, field).await? {
+                return Ok(Some((collection.elements, entry)));
             }
             // Absent from this collection. If the key holds another one by now, there may never have been a
             // moment without the element: look again.

@@ -143,14 +143,6 @@ impl Reply {
         }
     }
 
-    /// A bulk string, or null.
-    pub fn bulk_or_null(&mut self, value: Option<Bytes>) {
-        match value {
-            Some(value) => self.bulk_bytes(value),
-            None => self.null(),
-        }
-    }
-
     /// An integer as a bulk string.
     pub fn bulk_int(&mut self, value: i64) {
         let mut digits = [0u8; 20];

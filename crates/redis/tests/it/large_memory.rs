@@ -196,3 +196,55 @@ fn a_drive_that_fills_in_the_middle_of_a_large_value_says_so_and_the_connection_
     assert_eq!(client.line(&format!("EXISTS key{stored}")).to_string(), "0");
     assert!(is_value(&client.line("GET key0"), &value));
 }
+
+#[test]
+fn clients_that_do_not_read_large_elements_hold_a_share_each_and_hold_up_nobody() {
+    const OUTPUT_BYTES_MAX: u64 = 8 << 20;
+    const READERS: usize = 5;
+    let options = Options { output_bytes_max: OUTPUT_BYTES_MAX, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let (mut other, value) = (server.client(), noise(6));
+    assert_eq!(other.call(&[&b"HSET"[..], b"h", b"f", &value]).to_string(), "1");
+    assert_eq!(other.call(&[&b"RPUSH"[..], b"l", &value, &value]).to_string(), "2");
+    let flat = |reply: Reply| match reply {
+        Reply::Array(items) => items,
+        item => vec![item],
+    };
+    for (command, values, write) in [
+        ("HMGET h f none f f f f", 5, "HSET h g 1"),
+        ("HGETALL h", 1, "HDEL h g"),
+        ("HVALS h", 1, "HSETNX h f 1"),
+        ("HGET h f", 1, "HSET h g 2"),
+        ("HRANDFIELD h -4 WITHVALUES", 4, "HDEL h g"),
+        ("LRANGE l 0 -1", 2, "RPUSHX l"),
+        ("LINDEX l 1", 1, "RPUSHX l"),
+    ] {
+        other.line("HDEL h g");
+        let mut silent: Vec<Client> = (0..READERS).map(|_| server.client()).collect();
+        let mut words = crate::common::split(command);
+        for client in &mut silent {
+            client.send(&encode(&words));
+        }
+        let bound = OUTPUT_BYTES_MAX + READERS as u64 * 512 * 1024 + (4 << 20);
+        let held = most(&server.server().stats.output_waiting_bytes);
+        assert!(held > OUTPUT_BYTES_MAX / 2, "{command}: {held} B waited");
+        assert!(held <= bound, "{command}: {held} B of replies waited, {bound} were to");
+        // None of them has its reply whole, and whoever writes the same key is answered.
+        words = crate::common::split(write);
+        if write.starts_with("RPUSHX") {
+            words.push(b"short".to_vec());
+        }
+        assert!(matches!(other.call(&words), Reply::Int(_)), "{command}");
+        if write.starts_with("RPUSHX") {
+            other.line("RPOP l");
+        }
+        let readers: Vec<_> =
+            silent.into_iter().map(|mut client| thread::spawn(move || client.read())).collect();
+        for reader in readers {
+            let found = flat(reader.join().expect("a reply"));
+            let found = found.iter().filter(|item| is_value(item, &value)).count();
+            assert_eq!(found, values, "{command}");
+        }
+    }
+    assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 0);
+}
