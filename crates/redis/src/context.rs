@@ -30,7 +30,8 @@ pub struct Ctx {
     pub session: Session,
     /// Where replies go.
     pub reply: Reply,
-    /// Unix milliseconds, fixed for the command, or for the whole of an EXEC: a key does not expire in its midst.
+    /// Unix milliseconds, fixed for the command from when it has its latches, or for the whole of an EXEC: a key does not expire
+    /// in its midst.
     pub now_ms: u64,
     /// What the replies under way depend on.
     pub gate: Gate,

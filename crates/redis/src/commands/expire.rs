@@ -92,12 +92,12 @@ async fn expire_at(
 ) -> CommandResult {
     let conditions = Conditions::parse(&args)?;
     let value = args.int(2)?;
+    let _held = ctx.latch([&args[1]]).await;
     let invalid = || errors::invalid_expire(name);
     let ms = if in_seconds { value.checked_mul(1000).ok_or_else(invalid)? } else { value };
     let base = if from_now { ctx.now_ms as i64 } else { 0 };
     let at = ms.checked_add(base).ok_or_else(invalid)?;
 
-    let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
     let entry = ctx.entry(key.place, key.raw()).await?;
     let Some(entry) = entry.filter(|entry| !is_expired(entry.expire_ms, ctx.now_ms)) else {

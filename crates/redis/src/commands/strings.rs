@@ -338,8 +338,9 @@ fn set_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
 }
 
 async fn set(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    let options = set_options(ctx, &args)?;
     let held = ctx.latch([&args[1]]).await;
+    // Times count from when it is its turn.
+    let options = set_options(ctx, &args)?;
     let key = ctx.key(&args[1]);
     let stored = if options.get { ctx.entry(key.place, key.raw()).await? } else { None };
     let old = if options.get { ctx.string_of_read(stored)? } else { None };
@@ -433,8 +434,8 @@ async fn psetex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn set_for(ctx: &mut Ctx, args: Args<'_>, in_seconds: bool, name: &str) -> CommandResult {
-    let expiry = Expiry::At(expire_time(ctx, &args[2], in_seconds, false, name)?);
     let _held = ctx.latch([&args[1]]).await;
+    let expiry = Expiry::At(expire_time(ctx, &args[2], in_seconds, false, name)?);
     let key = ctx.key(&args[1]);
     store(ctx, &args, &key, 3, &SetOptions { expiry, ..PLAIN }).await?;
     ctx.reply.ok();

@@ -49,7 +49,7 @@ impl Ctx {
 
     /// Waits until nobody else is between reading and writing any of `keys`, and keeps it so until the result is
     /// dropped. Not to be called again while the first is held: give all keys at once.
-    pub async fn latch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Latched {
+    pub async fn latch<'k>(&mut self, keys: impl IntoIterator<Item = &'k [u8]>) -> Latched {
         if self.transaction.is_some() {
             return Latched(None);
         }
@@ -59,22 +59,31 @@ impl Ctx {
     }
 
     /// [`Ctx::latch`] by hash: for keys of other databases.
-    pub async fn latch_hashes(&self, hashes: &[KeyHash]) -> Latched {
+    pub async fn latch_hashes(&mut self, hashes: &[KeyHash]) -> Latched {
         if self.transaction.is_some() {
             return Latched(None);
         }
-        match self.server.node.latches().try_latch(hashes) {
-            Some(set) => Latched(Some(set)),
-            None => Latched(Some(self.server.node.latches().latch(hashes).await)),
+        if let Some(set) = self.server.node.latches().try_latch(hashes) {
+            return Latched(Some(set));
         }
+        let set = self.server.node.latches().latch(hashes).await;
+        self.has_waited();
+        Latched(Some(set))
+    }
+
+    /// Takes the time anew: of what expired meanwhile others were told that it is gone.
+    fn has_waited(&mut self) {
+        self.now_ms = pumice_reactor::wall_ms();
     }
 
     /// Waits until no command is between reading and writing anything: for commands over whole databases.
-    pub async fn latch_all(&self) -> Latched {
+    pub async fn latch_all(&mut self) -> Latched {
         if self.transaction.is_some() {
             return Latched(None);
         }
-        Latched(Some(self.server.node.latches().latch_all().await))
+        let set = self.server.node.latches().latch_all().await;
+        self.has_waited();
+        Latched(Some(set))
     }
 
     /// The latch of one key if it is free.

@@ -2,6 +2,7 @@
 
 use crate::common::client::encode;
 use crate::common::{Client, PATIENCE, Reply, Setup, TestServer, eventually, info_number};
+use pumice_redis::keyspace::latch_hash;
 
 const VALUE_BYTES: usize = 32 << 10;
 
@@ -202,4 +203,80 @@ fn the_removal_of_an_expired_key_is_no_change_to_who_watches_it_and_its_expiry_i
     client.line("MULTI");
     client.line("PING");
     assert_eq!(client.line("EXEC").to_string(), "nil[]");
+}
+
+/// Has a client send `command` while the latch of `key` is held, calls `meanwhile`, and answers the reply that came when the
+/// latch was free again.
+fn after_a_wait(server: &TestServer, key: &str, command: &str, meanwhile: impl FnOnce()) -> Reply {
+    let latches = server.server().node.latches();
+    let held = latches.try_latch(&[latch_hash(0, key.as_bytes())]).expect("nobody else writes");
+    let waits = latches.waits();
+    let mut client = server.client();
+    client.send(&encode(&crate::common::split(command)));
+    eventually("the command waits for the latch", || latches.waits() > waits);
+    meanwhile();
+    drop(held);
+    client.read()
+}
+
+#[test]
+fn a_command_that_waited_for_others_finds_expired_what_they_were_told_is_gone() {
+    let server = TestServer::start();
+    let mut other = server.client();
+    // A key that expired must stay for the command to find.
+    other.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    for (fill, command, answer) in [
+        ("SET k v PX", "PERSIST k", "0"),
+        ("SET k v PX", "GETEX k PERSIST", "nil"),
+        ("SET k v PX", "PEXPIRE k 100000", "0"),
+        ("SET k v PX", "SET k w XX KEEPTTL", "nil"),
+        ("SET k 5 PX", "INCR k", "1"),
+        ("SET k v PX", "RENAME k l", "(error) ERR no such key"),
+        ("SET k v PX", "COPY k l DB 1", "0"),
+    ] {
+        in_time(100, |ttl_ms| {
+            other.line(&format!("{fill} {ttl_ms}"));
+            let mut was_there = false;
+            let reply = after_a_wait(&server, "k", command, || {
+                was_there = other.line("EXISTS k") == Reply::Int(1);
+                eventually("its time is over", || other.line("EXISTS k") == Reply::Int(0));
+            });
+            assert!(!was_there || reply.to_string() == answer, "{command}: {reply}");
+            other.line("DEL k l");
+            was_there
+        });
+    }
+}
+
+#[test]
+fn a_time_to_live_counts_from_when_the_command_is_carried_out() {
+    let server = TestServer::start();
+    let mut other = server.client();
+    let mut now_ms = || match other.line("TIME") {
+        Reply::Array(parts) => {
+            let number =
+                |at: usize| parts[at].to_string().trim_matches('"').parse::<i64>().expect("a number");
+            number(0) * 1000 + number(1) / 1000
+        }
+        reply => panic!("{reply}"),
+    };
+    for command in [
+        "SET k v PX 100000",
+        "SET k v EX 100 GET",
+        "SETEX k 100 v",
+        "PSETEX k 100000 v",
+        "GETEX k PX 100000",
+        "EXPIRE k 100",
+        "PEXPIRE k 100000",
+    ] {
+        server.client().line("SET k v");
+        let mut freed_ms = 0;
+        after_a_wait(&server, "k", command, || {
+            let since_ms = now_ms();
+            eventually("some time goes by", || now_ms() >= since_ms + 20);
+            freed_ms = now_ms();
+        });
+        let Reply::Int(at_ms) = server.client().line("PEXPIRETIME k") else { panic!("a number") };
+        assert!(at_ms >= freed_ms + 100_000, "{command} counts {} ms too few", freed_ms + 100_000 - at_ms);
+    }
 }
