@@ -268,7 +268,9 @@ pub fn key_places(facts: &Facts, args: &Args<'_>) -> Result<Vec<usize>, Failure>
             }
             Find::KeyNum { at, first, step } => {
                 let count = args.int_or(spec.index + at, INVALID)?;
-                let last = (spec.index + first) as i64 + (count - 1).saturating_mul(step as i64);
+                // Any number that a client can write.
+                let behind_first = count.saturating_sub(1).saturating_mul(step as i64);
+                let last = behind_first.saturating_add((spec.index + first) as i64);
                 if count < 1 || last >= args.len() as i64 {
                     return Err(INVALID.into());
                 }

@@ -343,3 +343,30 @@ fn a_client_over_its_own_query_buffer_limit_is_closed_as_redis_does() {
         1
     );
 }
+
+#[test]
+fn numbers_of_keys_beyond_all_bounds_are_refused_also_in_transactions() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let numbers = ["-9223372036854775808", "9223372036854775807", "9223372036854775806", "-1", "0", "3"];
+    for number in numbers {
+        for command in [
+            "LMPOP # k LEFT",
+            "ZMPOP # k MIN",
+            "SINTERCARD # k",
+            "ZINTERCARD # k",
+            "ZUNION # k",
+            "ZDIFF # k",
+            "ZUNIONSTORE d # k",
+            "ZINTERSTORE d # k",
+        ] {
+            let command = command.replace('#', number);
+            let told = client.line(&format!("COMMAND GETKEYS {command}")).to_string();
+            assert_eq!(told, "(error) ERR Invalid arguments specified for command", "{command}");
+            client.line("MULTI");
+            assert_eq!(client.line(&command).to_string(), "QUEUED");
+            let Reply::Array(replies) = client.line("EXEC") else { panic!("EXEC of {command}") };
+            assert!(matches!(replies[..], [Reply::Error(_)]), "{command}: {replies:?}");
+        }
+    }
+}
