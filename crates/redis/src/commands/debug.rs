@@ -152,7 +152,6 @@ async fn populate(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
         change.put_string(&key, 0, &StringValue::Bytes(&value), stored.map(|meta| meta.expire_ms));
         if number % POPULATE_BATCH == POPULATE_BATCH - 1 || super::collection::is_piece(&change) {
             super::collection::commit_piece(ctx, &mut change).await?;
-            ctx.drain().await?;
         }
     }
     ctx.commit(change).await?;

@@ -162,3 +162,19 @@ fn who_takes_many_random_elements_slowly_holds_up_nobody() {
     }
     assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn who_takes_slowly_what_it_asked_for_before_a_command_over_all_keys_holds_up_nobody() {
+    const GETS: usize = 60;
+    let server = TestServer::with(of_little_output());
+    let mut client = server.client();
+    for n in 0..GETS {
+        client.call(&[b"SET", format!("k{n}").as_bytes(), &vec![b'v'; 250_000]]);
+    }
+    drop(client);
+    // Read from flash side by side, so all are there before the command that follows.
+    let server = server.restart(of_little_output());
+    let mut pipeline: Vec<u8> = (0..GETS).flat_map(|n| encode(&["GET", &format!("k{n}")])).collect();
+    pipeline.extend(encode(&["DEBUG", "POPULATE", "1000"]));
+    write_while_read_slowly(&server, &pipeline, GETS * 250_000, &["SET", "k0", "x"]);
+}
