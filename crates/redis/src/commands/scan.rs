@@ -23,6 +23,8 @@ pub static ROWS: &[Row] = &[
 const KEYS_BYTES_MAX: usize = 64 << 20;
 /// SCAN looks at no more keys than this in one call, whatever COUNT says.
 const SCAN_COUNT_MAX: u64 = 100_000;
+/// Most bytes of keys that it collects, whatever COUNT says, before it stops at the next one.
+const SCAN_BYTES_MAX: usize = 4 << 20;
 /// Random draws before RANDOMKEY takes the first live key instead.
 const RANDOM_DRAWS_MAX: usize = 50;
 
@@ -58,9 +60,9 @@ async fn scan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut walk = ctx.scan_keys(space, Bound::Included(from), upper, Direction::Forward, Want::Keys);
     let mut found = Vec::new();
     let mut next = None;
-    let mut looked_at = 0;
+    let (mut looked_at, mut bytes) = (0, 0);
     while let Some((key, entry)) = walk.next(ctx).await? {
-        if looked_at >= count.min(SCAN_COUNT_MAX) {
+        if looked_at >= count.min(SCAN_COUNT_MAX) || bytes >= SCAN_BYTES_MAX {
             next = Some(key);
             break;
         }
@@ -72,6 +74,7 @@ async fn scan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         }
         let fits = any_kind || (kind.is_some() && kind == Type::from_tag(entry.tag));
         if fits && is_named {
+            bytes += key.len();
             found.push(key);
         }
     }

@@ -310,3 +310,17 @@ fn a_page_of_values_too_long_for_a_record_ends_early_like_any_other() {
     let (next, entries) = page(client.line("PUMICE.RANGE - + COUNT 30000"));
     assert_eq!((next, entries.len()), (Reply::Null, 22), "their keys alone are one page");
 }
+
+#[test]
+fn a_page_of_long_keys_ends_early_whatever_is_asked_for() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let keys: BTreeSet<Vec<u8>> =
+        (0..150).map(|n| format!("{n:03}{}", "k".repeat(50_000)).into_bytes()).collect();
+    keys.iter().for_each(|key| assert_eq!(client.call(&[b"SET", &key[..], b"v"]).to_string(), "OK"));
+    let (next, first) = page(client.line("SCAN 0 COUNT 100000"));
+    let len: usize = first.into_iter().map(|key| bytes(key).len()).sum();
+    assert!(len <= (4 << 20) + 50_003, "{len} bytes of keys in one answer");
+    assert_ne!(bytes(next), b"0", "there are more");
+    assert!(walk_scan(&mut client, " COUNT 100000").into_iter().collect::<BTreeSet<_>>() == keys);
+}
