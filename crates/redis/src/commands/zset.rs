@@ -143,20 +143,24 @@ struct AddFlags {
 }
 
 impl AddFlags {
+    /// The one called `word`.
+    fn named(&mut self, word: &[u8]) -> Option<&mut bool> {
+        match word {
+            _ if word.eq_ignore_ascii_case(b"nx") => Some(&mut self.only_new),
+            _ if word.eq_ignore_ascii_case(b"xx") => Some(&mut self.only_known),
+            _ if word.eq_ignore_ascii_case(b"gt") => Some(&mut self.only_greater),
+            _ if word.eq_ignore_ascii_case(b"lt") => Some(&mut self.only_less),
+            _ if word.eq_ignore_ascii_case(b"ch") => Some(&mut self.count_changed),
+            _ if word.eq_ignore_ascii_case(b"incr") => Some(&mut self.increment),
+            _ => None,
+        }
+    }
+
     /// The flags, and where the scores begin.
     fn parse(args: &Args<'_>) -> Result<(Self, usize), Failure> {
         let mut flags = Self::default();
         let mut at = 2;
-        loop {
-            let flag = match args.get(at) {
-                Some(word) if word.eq_ignore_ascii_case(b"nx") => &mut flags.only_new,
-                Some(word) if word.eq_ignore_ascii_case(b"xx") => &mut flags.only_known,
-                Some(word) if word.eq_ignore_ascii_case(b"gt") => &mut flags.only_greater,
-                Some(word) if word.eq_ignore_ascii_case(b"lt") => &mut flags.only_less,
-                Some(word) if word.eq_ignore_ascii_case(b"ch") => &mut flags.count_changed,
-                Some(word) if word.eq_ignore_ascii_case(b"incr") => &mut flags.increment,
-                _ => break,
-            };
+        while let Some(flag) = args.get(at).and_then(|word| flags.named(word)) {
             *flag = true;
             at += 1;
         }
@@ -265,6 +269,10 @@ async fn zadd(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn zincrby(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    // To Redis it is a ZADD, and what is left behind a flag no pair.
+    if AddFlags::default().named(&args[2]).is_some() {
+        return Err(errors::SYNTAX.into());
+    }
     let increment = args.double(2)?;
     let flags = AddFlags { increment: true, ..AddFlags::default() };
     let result = add(ctx, &args[1], flags, &[(increment, &args[3])]).await?;

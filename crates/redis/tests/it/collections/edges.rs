@@ -424,6 +424,9 @@ fn sorted_sets_answer_as_redis_does() {
         ZINCRBY z 1.5 a
         ZINCRBY z -1.5 newone
         ZINCRBY z x a
+        ZINCRBY z NX 1
+        ZINCRBY z incr a
+        ZINCRBY text gt lt
         ZINCRBY z inf a
         ZINCRBY z -inf a
         ZINCRBY z inf k
