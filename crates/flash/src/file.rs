@@ -1,5 +1,5 @@
 //! A file or block device as flash. Block `n` lies at byte `n * block_bytes`; O_DIRECT keeps the host's page
-//! cache out, and durable programs are single writes with RWF_DSYNC.
+//! cache out, and durable programs are single writes with RWF_DSYNC. (Where a file system has no direct I/O: `page_cache.rs`.)
 //!
 //! An erase only resets the block's write pointer: recycled blocks commit twice as fast as fresh ones (measured
 //! on ext4: a first write allocates), so bytes stay until they are overwritten, [`FileDevice::prewrite`] writes
@@ -19,6 +19,7 @@ use pumice_reactor::{File, OpenOptions};
 use pumice_reactor::{IoBuf, WriteSync};
 
 use crate::error::Operation;
+use crate::page_cache::PageCache;
 use crate::{Access, BlockAddr, FlashError, Geometry};
 
 const DEFAULT_BLOCK_BYTES: u32 = 8 << 20;
@@ -33,6 +34,8 @@ pub struct FileDevice {
     raw_bytes: u64,
     geometry: Geometry,
     access: Access,
+    /// Of a file that is not direct.
+    page_cache: Option<Arc<PageCache>>,
     /// Next page of the blocks that were erased or programmed since opening.
     write_pointers: Mutex<HashMap<u32, u32>>,
     /// Programs that failed, by (block, first page), and the page behind each.
@@ -61,12 +64,14 @@ impl FileDevice {
         let raw_bytes =
             file.len().await.map_err(|error| FlashError::from_io(Operation::Open, None, error))?;
         let geometry = default_geometry(&file, raw_bytes);
+        let page_cache = (!file.is_direct()).then(|| Arc::new(PageCache::new()));
         Ok(Self {
             file,
             name: name.into(),
             raw_bytes,
             geometry,
             access,
+            page_cache,
             write_pointers: Mutex::default(),
             failed: Mutex::default(),
         })
@@ -91,6 +96,7 @@ impl FileDevice {
             raw_bytes: self.raw_bytes,
             geometry,
             access: self.access,
+            page_cache: self.page_cache.clone(),
             write_pointers: Mutex::default(),
             failed: Mutex::default(),
         })
@@ -165,7 +171,14 @@ impl FileDevice {
                 _ => pointers.insert(number, first_page + pages),
             };
         }
-        match self.file.write_at(data, self.at(block, offset_bytes), sync).await {
+        let at = self.at(block, offset_bytes);
+        let written = match &self.page_cache {
+            Some(cache) if sync == WriteSync::Durable => {
+                Box::pin(cache.write_durable(&self.file, data, at)).await
+            }
+            _ => self.file.write_at(data, at, sync).await,
+        };
+        match written {
             Ok(()) => Ok(()),
             Err(error) => {
                 // A file takes the same pages again, once whatever was wrong (a full file system) is mended. The pointer
@@ -223,7 +236,11 @@ impl FileDevice {
 
     pub(crate) async fn sync(&self) -> Result<(), FlashError> {
         self.writable(Operation::Sync)?;
-        self.file.sync_data().await.map_err(|error| FlashError::from_io(Operation::Sync, None, error))
+        let synced = match &self.page_cache {
+            Some(cache) => cache.sync(&self.file).await,
+            None => self.file.sync_data().await,
+        };
+        synced.map_err(|error| FlashError::from_io(Operation::Sync, None, error))
     }
 
     fn at(&self, block: BlockAddr, offset_bytes: u32) -> u64 {

@@ -16,6 +16,7 @@ pub mod emulated;
 mod error;
 pub mod file;
 mod geometry;
+mod page_cache;
 mod preset;
 mod spec;
 pub mod zoned;

@@ -117,6 +117,8 @@ pub(crate) struct SimFile {
     pending: Vec<Pending>,
     pub(crate) read_only: bool,
     pub(crate) block_device: bool,
+    /// The error of a write-back that nobody has been told of.
+    pub(crate) write_back_error: Option<i32>,
 }
 
 impl SimFile {
@@ -171,6 +173,21 @@ impl SimFile {
         });
     }
 
+    /// A change has completed, and will never be on the media.
+    pub(crate) fn lose(&mut self, change: &Change) {
+        self.visible.apply(change);
+    }
+
+    /// The bytes that a sync has to write back.
+    pub(crate) fn dirty(&self) -> Vec<(u64, u64)> {
+        self.pending.iter().map(|entry| entry.change.range()).collect()
+    }
+
+    /// What was to be written back of these bytes will never be on the media.
+    pub(crate) fn lose_dirty(&mut self, range: (u64, u64)) {
+        self.pending.retain(|entry| entry.change.range() != range);
+    }
+
     /// Drops from `pending` what `newer` overwrites on the media.
     fn supersede(&mut self, newer: &Change) {
         let (from, to) = newer.range();
@@ -218,6 +235,7 @@ impl SimFile {
             zones.close_all();
         }
         self.visible = self.durable.clone();
+        self.write_back_error = None;
     }
 
     /// The zones as they are seen, of a zoned device.

@@ -75,6 +75,8 @@ pub(crate) struct Pending {
     pub seq: u64,
     /// The socket of a connect under way.
     pub socket: Option<Socket>,
+    /// A write that the page cache does not get to the media.
+    pub lost: bool,
 }
 
 pub(crate) struct CoreState {
@@ -90,7 +92,7 @@ pub(crate) struct HostState {
     pub life: u32,
     pub cores: Vec<CoreState>,
     pub disk: Disk,
-    /// What O_DIRECT asks of offsets and lengths of files that are opened from now on.
+    /// What O_DIRECT asks of offsets and lengths of files that are opened from now on; 0: there is no such thing.
     pub direct_bytes: u32,
     pub clock: DiskClock,
     pub faults: Vec<FileFault>,
@@ -285,7 +287,7 @@ impl Engine {
         self.next_op += 1;
         self.tokens.insert((at, token), id);
         self.note(16, u64::from(at.host) << 16 | u64::from(at.core), token.0, id);
-        self.ops.insert(id, Pending { at, token, op, seq, socket: None });
+        self.ops.insert(id, Pending { at, token, op, seq, socket: None, lost: false });
         self.start(id);
         self.settle_net();
     }

@@ -80,6 +80,40 @@ impl Engine {
         let at = host.clock.finish_ns(now, latency, bytes, &model, &mut host.rng);
         self.note(32, id, detail.0, detail.1);
         self.push(at, Event::Finish(id));
+        self.begin_write_back(id);
+    }
+
+    /// What a durable write or a sync waits for begins to leave the page cache, if the file lies there.
+    fn begin_write_back(&mut self, id: u64) {
+        let Some(Pending { op, .. }) = self.ops.get(&id) else { return };
+        let (Op::Write { file, sync: WriteSync::Durable, .. } | Op::Sync { file }) = op else { return };
+        let target = self.target(file);
+        if target.unit > 1 {
+            return;
+        }
+        let ranges = match op {
+            Op::Write { data, offset, .. } => vec![(*offset, *offset + data.len() as u64)],
+            _ => self.file_mut(&target).map_or_else(|_| Vec::new(), |file| file.dirty()),
+        };
+        for (from, to) in ranges {
+            let Err(error) = self.strike(&target, FaultOp::WriteBack, from, to) else { continue };
+            match self.ops.get_mut(&id) {
+                Some(Pending { op: Op::Write { .. }, lost, .. }) => *lost = true,
+                _ => drop(self.file_mut(&target).map(|file| file.lose_dirty((from, to)))),
+            }
+            if let Ok(file) = self.file_mut(&target) {
+                file.write_back_error = error.raw_os_error();
+            }
+        }
+    }
+
+    /// Who has waited for a file to be durable is told of an error of the page cache, his own or another's: the kernel
+    /// tells it once.
+    fn end_write_back(&mut self, target: &Target) -> io::Result<()> {
+        match self.file_mut(target)?.write_back_error.take_if(|_| target.unit == 1) {
+            Some(number) => Err(errno(number)),
+            None => Ok(()),
+        }
     }
 
     /// Completes a file operation, or an immediate one of the network.
@@ -152,7 +186,9 @@ impl Engine {
     }
 
     fn open(&mut self, at: CoreAt, path: &Path, options: &OpenOptions) -> io::Result<(Handle, FileInfo)> {
-        let unit = if options.direct { self.hosts[at.host as usize].direct_bytes } else { 1 };
+        let direct_bytes = self.hosts[at.host as usize].direct_bytes;
+        let direct = options.direct && direct_bytes > 0;
+        let unit = if direct { direct_bytes } else { 1 };
         let target = Target { host: at.host, path: path.to_path_buf(), read_only: options.read_only, unit };
         self.strike(&target, FaultOp::Open, 0, u64::MAX)?;
         let locked = options.exclusive_lock
@@ -177,7 +213,7 @@ impl Engine {
         }
         let file = self.file_mut(&target)?;
         let (block_device, zoned) = (file.block_device, file.zones().map(|zones| zones.info()));
-        let memory_alignment = if options.direct { DIRECT_MEMORY_BYTES } else { 1 };
+        let memory_alignment = if direct { DIRECT_MEMORY_BYTES } else { 1 };
         let handle = self.make_handle(Open::File {
             host: at.host,
             path: target.path,
@@ -185,10 +221,7 @@ impl Engine {
             unit,
             locked: options.exclusive_lock,
         });
-        Ok((
-            handle,
-            FileInfo { direct: options.direct, alignment: unit, memory_alignment, block_device, zoned },
-        ))
+        Ok((handle, FileInfo { direct, alignment: unit, memory_alignment, block_device, zoned }))
     }
 
     fn read(&mut self, target: &Target, out: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -219,11 +252,11 @@ impl Engine {
             self.stop_host(host, false);
             return;
         }
-        let Some(Pending { at, token, op, seq, .. }) = self.take_op(id) else { return };
+        let Some(Pending { at, token, op, seq, lost, .. }) = self.take_op(id) else { return };
         let outcome = match op {
             Op::Write { file, data, offset, sync } => {
                 let target = self.target(&file);
-                let result = self.write(&target, &data, offset, sync);
+                let result = self.write(&target, &data, offset, sync, lost);
                 Outcome::Written(result, data)
             }
             Op::Sync { file } => {
@@ -232,7 +265,7 @@ impl Engine {
                 Outcome::Done(result.and_then(|()| {
                     self.file_mut(&target)?.complete_sync(seq);
                     self.hosts[target.host as usize].counters.syncs += 1;
-                    Ok(0)
+                    self.end_write_back(&target).map(|()| 0)
                 }))
             }
             Op::Punch { file, .. }
@@ -276,6 +309,7 @@ impl Engine {
         data: &bytes::Bytes,
         offset: u64,
         sync: WriteSync,
+        lost: bool,
     ) -> io::Result<usize> {
         if target.read_only {
             return Err(errno(libc::EBADF));
@@ -293,10 +327,18 @@ impl Engine {
         if file.block_device && offset + written as u64 > file.len() {
             return Err(errno(libc::ENOSPC));
         }
-        file.complete(seq, change, sync == WriteSync::Durable);
+        let is_durable = sync == WriteSync::Durable;
+        if lost {
+            file.lose(&change)
+        } else {
+            file.complete(seq, change, is_durable)
+        }
         let counters = &mut self.hosts[target.host as usize].counters;
         counters.writes += 1;
         counters.written_bytes += written as u64;
+        if is_durable {
+            self.end_write_back(target)?;
+        }
         Ok(written)
     }
 

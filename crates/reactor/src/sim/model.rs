@@ -91,6 +91,9 @@ pub enum FaultOp {
     Sync,
     /// Punching, allocating, changing the length; resetting, closing and finishing zones.
     Space,
+    /// Writing back from the page cache what a durable write or a sync of a file without direct I/O waits for. It is lost, and
+    /// whoever is through first with waiting for that file is told, once.
+    WriteBack,
 }
 
 /// An error that a host's file operations will meet.

@@ -349,7 +349,7 @@ impl World {
     }
 
     /// What O_DIRECT asks of offsets and lengths of files that the host opens from now on, in bytes: 512 at first. Drives move to
-    /// hosts that ask for more.
+    /// hosts that ask for more. 0: the host's file system knows no direct I/O, and its files lie in the page cache.
     pub fn set_direct_bytes(&self, host: HostId, bytes: u32) {
         self.with(|engine| engine.hosts[host as usize].direct_bytes = bytes);
     }

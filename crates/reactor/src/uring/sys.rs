@@ -141,9 +141,13 @@ fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
     if !direct {
         return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device, zoned });
     }
-    let known = stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align != 0;
+    let is_told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    if is_told && stat.stx_dio_offset_align == 0 {
+        // Opened all the same, and served from the page cache: ext4 does so with encrypted files and with journalled data.
+        return Ok(FileInfo { direct: false, alignment: 1, memory_alignment: 1, block_device, zoned });
+    }
     let (alignment, memory_alignment) =
-        if known { (stat.stx_dio_offset_align, stat.stx_dio_mem_align.max(1)) } else { (DEFAULT, DEFAULT) };
+        if is_told { (stat.stx_dio_offset_align, stat.stx_dio_mem_align.max(1)) } else { (DEFAULT, DEFAULT) };
     Ok(FileInfo { direct, alignment, memory_alignment, block_device, zoned })
 }
 

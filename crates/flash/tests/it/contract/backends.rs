@@ -46,8 +46,12 @@ pub fn on_all(check: impl AsyncFn(&'static str, Device) + Copy + 'static) {
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     world.add_block_device(host, Path::new("/dev/sim"), geometry(2).capacity_bytes());
     world.add_zoned_device(host, Path::new("/dev/zoned"), ZONES);
+    let hosts = world.clone();
     let done = world.block_on(host, async move {
         check("simulated file", file("/drive".into()).await).await;
+        hosts.set_direct_bytes(host, 0);
+        check("simulated file in the page cache", file("/cached".into()).await).await;
+        hosts.set_direct_bytes(host, 512);
         check("simulated block device", block_device(Path::new("/dev/sim")).await).await;
         check("simulated zoned device", zoned(Path::new("/dev/zoned")).await).await;
         check("simulated: memory", open("emu:tiny,blocks=8,pages=16").await).await;

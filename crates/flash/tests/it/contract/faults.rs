@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use pumice_flash::{Access, Device, DeviceSpec, Fault, FlashError, Operation};
-use pumice_reactor::sim::{FaultOp, FileFault, HostOptions, World};
-use pumice_reactor::{WriteSync, block_on};
+use pumice_reactor::sim::{CrashFate, FaultOp, FileFault, HostId, HostOptions, World};
+use pumice_reactor::{WriteSync, block_on, spawn, yield_now};
 
 use super::{PAGE, at, emulated, geometry, pages, read};
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
 
 #[test]
 fn failed_programs_and_erases_have_their_own_errors() {
@@ -97,9 +100,7 @@ fn file_answers(op: FaultOp, errno: i32) -> FlashError {
 
 #[test]
 fn a_file_sorts_the_system_s_errors_into_the_contract_s() {
-    const EIO: i32 = 5;
     const ENODEV: i32 = 19;
-    const ENOSPC: i32 = 28;
     const ENODATA: i32 = 61;
     const EILSEQ: i32 = 84;
     const ETIMEDOUT: i32 = 110;
@@ -123,7 +124,6 @@ fn a_file_sorts_the_system_s_errors_into_the_contract_s() {
 /// A commit that a full file system refuses is tried again; the next one may set out meanwhile.
 #[test]
 fn a_file_takes_what_comes_behind_a_program_that_failed_and_then_that_program() {
-    const ENOSPC: i32 = 28;
     let world = World::new(1);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let inner = world.clone();
@@ -161,4 +161,137 @@ fn a_read_only_opener_changes_nothing() {
             assert_eq!(device.erase_count(at(0, 0)), Some(0));
         }
     });
+}
+
+const BLOCK_BYTES: u64 = 16 * PAGE as u64;
+
+/// A host whose file system has no direct I/O: a crash takes what no durable write or sync has covered.
+fn page_cache(seed: u64) -> (World, HostId) {
+    let world = World::new(seed);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    world.set_direct_bytes(host, 0);
+    world.set_crash_fate(host, Some(CrashFate::Lost));
+    (world, host)
+}
+
+async fn in_page_cache() -> Device {
+    let device = Device::create(&DeviceSpec::Path("/drive".into()), 8 * BLOCK_BYTES).await.expect("file");
+    device.with_geometry(geometry(1)).expect("shape")
+}
+
+fn lose(world: &World, host: HostId, block: u64) {
+    let range = Some(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
+    let op = FaultOp::WriteBack;
+    world.add_fault(
+        host,
+        FileFault { path: None, op, range, skip: 0, times: 1, errno: if block == 1 { ENOSPC } else { EIO } },
+    );
+}
+
+/// The system tells one of those who wait at that time, not the one whose pages it was.
+#[test]
+fn what_the_page_cache_lost_is_never_called_durable() {
+    for seed in 1..20 {
+        for lost in 0..3 {
+            let (world, host) = page_cache(seed);
+            let inner = world.clone();
+            let answers = world.block_on(host, async move {
+                let device = in_page_cache().await;
+                lose(&inner, host, lost);
+                let mut tasks = Vec::new();
+                for block in 0..3 {
+                    let device = device.clone();
+                    tasks.push(spawn(async move {
+                        let data = pages(u64::from(block), 4);
+                        device.program(at(0, block), 0, data, WriteSync::Durable).await
+                    }));
+                }
+                let mut answers = Vec::new();
+                for task in tasks {
+                    answers.push(task.await.expect("done"));
+                }
+                let later = device.program(at(0, 5), 0, pages(5, 1), WriteSync::Durable).await;
+                (answers, [later, device.sync().await])
+            });
+            let (answers, later) = answers.unwrap_or_else(|halt| panic!("seed {seed}: {halt}"));
+            world.crash(host);
+            for (block, answer) in answers.iter().enumerate() {
+                let data = pages(block as u64, 4);
+                let found =
+                    world.peek_file(host, Path::new("/drive"), block as u64 * BLOCK_BYTES, data.len());
+                assert!(
+                    answer.is_err() || found == data,
+                    "seed {seed}: block {block} of {answers:?} is gone"
+                );
+            }
+            let told = |answer: &&Result<(), FlashError>| matches!(answer, Err(FlashError::Io { .. }));
+            assert!(answers.iter().any(|answer| told(&answer)), "seed {seed}: {answers:?}");
+            // Who knows what else was lost: nothing is durable any more.
+            assert!(later.iter().all(|answer| told(&answer)), "seed {seed}: {later:?}");
+            // Opened anew, it goes on.
+            world.restart(host);
+            let done = world.block_on(host, async move {
+                let device = in_page_cache().await;
+                device.program(at(0, 0), 0, pages(9, 1), WriteSync::Durable).await.expect("program");
+                device.sync().await.expect("sync");
+            });
+            done.unwrap_or_else(|halt| panic!("seed {seed}: {halt}"));
+        }
+    }
+}
+
+#[test]
+fn a_sync_after_one_that_failed_does_not_cover_what_was_lost_then() {
+    let (world, host) = page_cache(1);
+    let inner = world.clone();
+    let done = world.block_on(host, async move {
+        let device = in_page_cache().await;
+        device.program(at(0, 0), 0, pages(1, 1), WriteSync::Cached).await.expect("program");
+        lose(&inner, host, 0);
+        for _ in 0..2 {
+            let failed = device.sync().await;
+            assert!(matches!(failed, Err(FlashError::Io { .. })), "{failed:?}");
+        }
+    });
+    done.expect("the world goes on");
+}
+
+#[test]
+fn what_a_sync_is_told_counts_though_nobody_waits_for_it_any_more() {
+    let (world, host) = page_cache(1);
+    let inner = world.clone();
+    let done = world.block_on(host, async move {
+        let device = in_page_cache().await;
+        device.program(at(0, 0), 0, pages(1, 1), WriteSync::Cached).await.expect("program");
+        lose(&inner, host, 0);
+        let syncing = device.clone();
+        let task = spawn(async move { syncing.sync().await });
+        yield_now().await;
+        yield_now().await;
+        task.abort();
+        let failed = device.sync().await;
+        assert!(matches!(failed, Err(FlashError::Io { .. })), "{failed:?}");
+    });
+    done.expect("the world goes on");
+}
+
+#[test]
+fn a_write_that_finds_no_room_in_the_page_cache_is_tried_again() {
+    let (world, host) = page_cache(1);
+    let inner = world.clone();
+    let done = world.block_on(host, async move {
+        let device = in_page_cache().await;
+        device.program(at(0, 0), 0, pages(1, 1), WriteSync::Cached).await.expect("program");
+        inner.set_capacity(host, Some(PAGE as u64));
+        let full = device.program(at(0, 1), 0, pages(2, 2), WriteSync::Durable).await;
+        assert!(matches!(full, Err(FlashError::NoSpace { .. })), "{full:?}");
+        inner.set_capacity(host, None);
+        device.program(at(0, 1), 0, pages(2, 2), WriteSync::Durable).await.expect("once there is room");
+        device.sync().await.expect("sync");
+    });
+    done.expect("the world goes on");
+    world.crash(host);
+    for (block, data) in [(0, pages(1, 1)), (1, pages(2, 2))] {
+        assert_eq!(world.peek_file(host, Path::new("/drive"), block * BLOCK_BYTES, data.len()), data);
+    }
 }
