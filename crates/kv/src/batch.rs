@@ -4,6 +4,8 @@
 //! writing it is a single copy into the forming frame. [`Batch::clear`] keeps the buffer for the next use.
 
 use bytes::Bytes;
+use pumice_segment::{AppendClass, RecordIn};
+use smallvec::SmallVec;
 
 use crate::again::List;
 use crate::large::LargeRef;
@@ -64,6 +66,26 @@ impl Batch {
         self.buf.len() + self.ops.iter().filter_map(|op| op.tail.as_ref()).map(Bytes::len).sum::<usize>()
     }
 
+    /// The records' payloads, each in two parts.
+    pub(crate) fn payloads(&self) -> SmallVec<[[&[u8]; 2]; 2]> {
+        let part = |op: &Op| (op.start as usize)..(op.end as usize);
+        self.ops.iter().map(|op| [&self.buf[part(op)], op.tail.as_deref().unwrap_or(&[])]).collect()
+    }
+
+    /// The records, whose [`Batch::payloads`] these are.
+    pub(crate) fn records<'p>(&self, payloads: &'p [[&'p [u8]; 2]]) -> SmallVec<[RecordIn<'p>; 2]> {
+        let records = self.ops.iter().zip(payloads);
+        records.map(|(op, parts)| RecordIn { kind: op.kind, parts }).collect()
+    }
+
+    /// The slices that it changes, each once, by rising number.
+    pub(crate) fn slices(&self) -> SmallVec<[u16; 4]> {
+        let mut ids: SmallVec<[u16; 4]> = self.ops.iter().map(|op| op.slice.0).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
     /// Whether it makes space: such batches may use the reserve of a full drive. What it puts beside what it removes is a note of
     /// that, such as how many elements a collection has left.
     pub fn only_frees(&self) -> bool {
@@ -77,6 +99,11 @@ impl Batch {
             }
         }
         put <= removed * NOTE_BYTES_MAX
+    }
+
+    /// How it is appended for a user.
+    pub(crate) fn class(&self) -> AppendClass {
+        if self.only_frees() { AppendClass::Delete } else { AppendClass::User }
     }
 
     /// Empties it, keeping its memory.

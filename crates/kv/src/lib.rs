@@ -73,6 +73,7 @@ mod snapshot;
 mod stats;
 mod store;
 pub mod table;
+mod together;
 mod types;
 mod unreadable;
 mod value;
@@ -94,6 +95,7 @@ pub use scan::{Scan, SliceSet, Want};
 pub use snapshot::Snapshot;
 pub use stats::{CounterValues, StoreStats};
 pub use store::Store;
+pub use together::{InLine, write_together};
 pub use types::{
     Direction, Entry, EntryView, Hint, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX, ValueView,
 };

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_reactor::sync::{Notify, Semaphore};
-use pumice_segment::{Addr, AppendClass, AppendError, Heap, RecordIn, RecordPtr, SpaceReport, Turn};
+use pumice_segment::{Addr, AppendClass, AppendError, Appended, Heap, RecordPtr, SpaceReport, Turn};
 use smallvec::SmallVec;
 
 use crate::again::Origin;
@@ -352,26 +352,8 @@ impl Inner {
         if batch.is_empty() {
             return Ok(self.heap.durable().current());
         }
-        self.check_metadata(batch, class)?;
-        if class != AppendClass::System && self.memtables_full() {
-            // Nor would a flush end on a drive that takes no writes.
-            if let Some(reason) = self.heap.read_only() {
-                return Err(WriteError::ReadOnly(reason.to_string()));
-            }
-            self.flush_wanted.notify_one();
-            if class == AppendClass::Delete {
-                self.heap.reconsider();
-            }
-            // A flush that finds no segment will not end: say so rather than let the writer wait for it.
-            return Err(if self.heap.is_futile() {
-                WriteError::Full(Box::new(self.heap.space()))
-            } else {
-                WriteError::Busy
-            });
-        }
-        let mut ids: SmallVec<[u16; 4]> = batch.ops.iter().map(|op| op.slice.0).collect();
-        ids.sort_unstable();
-        ids.dedup();
+        self.check(batch, class)?;
+        let ids = batch.slices();
         let mut guards: SmallVec<[MutexGuard<'_, Slice>; 4]> =
             ids.iter().map(|&id| self.slice(SliceId(id))).collect();
         let place = |slice: SliceId| ids.binary_search(&slice.0).expect("the batch's slices are locked");
@@ -380,10 +362,37 @@ impl Inner {
         }
         let seq = self.write_locked(batch, class, place, &mut guards)?;
         drop(guards);
+        self.written();
+        Ok(seq)
+    }
+
+    /// Refuses what there is no room for in the metadata log or in memory.
+    pub fn check(&self, batch: &Batch, class: AppendClass) -> Result<(), WriteError> {
+        self.check_metadata(batch, class)?;
+        if class == AppendClass::System || !self.memtables_full() {
+            return Ok(());
+        }
+        // Nor would a flush end on a drive that takes no writes.
+        if let Some(reason) = self.heap.read_only() {
+            return Err(WriteError::ReadOnly(reason.to_string()));
+        }
+        self.flush_wanted.notify_one();
+        if class == AppendClass::Delete {
+            self.heap.reconsider();
+        }
+        // A flush that finds no segment will not end: say so rather than let the writer wait for it.
+        Err(if self.heap.is_futile() {
+            WriteError::Full(Box::new(self.heap.space()))
+        } else {
+            WriteError::Busy
+        })
+    }
+
+    /// Called when a user's batch was written, with no slice locked.
+    pub fn written(&self) {
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.wake_flush();
         self.take_back_lent();
-        Ok(seq)
     }
 
     /// Writes a batch whose slices' locks are held; `place` finds a slice's guard.
@@ -394,17 +403,19 @@ impl Inner {
         place: impl Fn(SliceId) -> usize,
         guards: &mut [MutexGuard<'_, Slice>],
     ) -> Result<Seq, WriteError> {
-        let parts: SmallVec<[[&[u8]; 2]; 2]> = batch
-            .ops
-            .iter()
-            .map(|op| {
-                let head = &batch.buf[op.start as usize..op.end as usize];
-                [head, op.tail.as_deref().unwrap_or(&[])]
-            })
-            .collect();
-        let records: SmallVec<[RecordIn<'_>; 2]> =
-            batch.ops.iter().zip(&parts).map(|(op, parts)| RecordIn { kind: op.kind, parts }).collect();
-        let appended = self.heap.append(&records, class).map_err(write_error)?;
+        let payloads = batch.payloads();
+        let appended = self.heap.append(&batch.records(&payloads), class).map_err(write_error)?;
+        Ok(self.show(batch, &appended, place, guards))
+    }
+
+    /// Makes a batch visible that was appended. Answers the number of its last record.
+    pub fn show(
+        &self,
+        batch: &Batch,
+        appended: &Appended,
+        place: impl Fn(SliceId) -> usize,
+        guards: &mut [MutexGuard<'_, Slice>],
+    ) -> Seq {
         let newest_snapshot = self.snapshots.newest();
         let (mut grown, mut log) = (0, 0);
         for (i, (op, ptr)) in batch.ops.iter().zip(&appended.ptrs).enumerate() {
@@ -417,7 +428,7 @@ impl Inner {
         self.log_bytes.fetch_add(log, Ordering::Relaxed);
         self.counters.writes.add(batch.ops.len() as u64);
         self.counters.user_bytes.add(batch.bytes() as u64);
-        Ok(appended.first_seq + batch.ops.len() as u64 - 1)
+        appended.first_seq + batch.ops.len() as u64 - 1
     }
 
     /// Makes one record visible. Answers by how many bytes the memtable grew.
@@ -625,27 +636,16 @@ const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 impl Inner {
     async fn write_when_there_is_room(&self, batch: &Batch, turn: &mut Turn) -> Result<Seq, WriteError> {
         let mut batch = Cow::Borrowed(batch);
-        let bytes = batch.bytes() as u64;
-        let (class, mut place) = if batch.only_frees() {
-            (AppendClass::Delete, None)
-        } else {
-            (AppendClass::User, Some(self.heap.queue(bytes, turn)))
-        };
+        let mut line = self.line_up(&batch, turn);
         loop {
-            self.until_flushed().await;
-            self.until_merged(&batch).await;
-            self.end_long_reads();
-            match &mut place {
-                Some(place) => place.called().await,
-                None => self.heap.room().await,
-            }
+            self.called(&batch, &mut line).await;
             if let Some(renewed) = self.renewed(&batch).await? {
                 batch = Cow::Owned(renewed);
             }
-            match self.write(&batch, class) {
+            match self.write(&batch, batch.class()) {
                 Err(WriteError::Busy) => {}
                 done => {
-                    turn.spend(bytes);
+                    turn.spend(batch.bytes() as u64);
                     return done;
                 }
             }
@@ -660,7 +660,7 @@ impl Inner {
     }
 
     /// Waits while memtables are full.
-    async fn until_flushed(&self) {
+    pub async fn until_flushed(&self) {
         // A flush that finds no segment will not end: the writer tries again and is told that the drive is full.
         let may_end = || !self.is_closing() && !self.heap.is_futile() && self.heap.read_only().is_none();
         while self.memtables_full() && may_end() {
@@ -672,7 +672,7 @@ impl Inner {
     }
 
     /// A user waits: what long reads hold back is given to writers if that is what they wait for.
-    fn end_long_reads(&self) {
+    pub fn end_long_reads(&self) {
         let revoked = self.heap.revoke_pins(READS_MAY_HOLD);
         if revoked > 0 {
             tracing::warn!(readers = revoked, "the space that long reads kept from writers is used again");

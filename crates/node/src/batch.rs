@@ -1,7 +1,7 @@
 //! A batch over the drives of one server: one kv batch per drive touched.
 //!
-//! Isolation comes from the key latches that the caller holds. On a crash each drive's part is all or nothing;
-//! parts on different drives may part ways, which `docs/decisions/` explains.
+//! What is written becomes visible as a whole, on all drives, or nothing of it does. On a crash each drive's part is all or
+//! nothing; parts on different drives may part ways, which `docs/decisions/` explains.
 
 use bytes::Bytes;
 use pumice_kv::{Batch, LargeRef};
@@ -12,6 +12,7 @@ use crate::place::Place;
 /// Changes to apply together. Made with [`NodeBatch::new`], applied with [`crate::Node::write_ready`].
 #[derive(Default)]
 pub struct NodeBatch {
+    /// By rising drive, whatever came first: those that were used before stay, empty.
     parts: SmallVec<[(u16, Batch); 1]>,
 }
 
@@ -23,13 +24,10 @@ impl NodeBatch {
 
     /// The part of `drive`, made when missing.
     pub fn part(&mut self, drive: u16) -> &mut Batch {
-        let at = match self.parts.iter().position(|(d, _)| *d == drive) {
-            Some(at) => at,
-            None => {
-                self.parts.push((drive, Batch::new()));
-                self.parts.len() - 1
-            }
-        };
+        let at = self.parts.iter().position(|(d, _)| *d >= drive).unwrap_or(self.parts.len());
+        if self.parts.get(at).is_none_or(|(d, _)| *d != drive) {
+            self.parts.insert(at, (drive, Batch::new()));
+        }
         &mut self.parts[at].1
     }
 
@@ -79,7 +77,8 @@ impl NodeBatch {
         self.parts.iter().map(|(_, batch)| batch.bytes()).sum()
     }
 
-    pub(crate) fn parts(&self) -> &[(u16, Batch)] {
-        &self.parts
+    /// The drives that it changes and how, by rising drive.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (u16, &Batch)> {
+        self.parts.iter().filter(|(_, batch)| !batch.is_empty()).map(|(drive, batch)| (*drive, batch))
     }
 }

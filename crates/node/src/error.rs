@@ -33,14 +33,12 @@ pub enum OpenError {
     },
 }
 
-/// Why a batch was refused. Over several drives, the parts before the refused one are in.
+/// Why a batch was refused. Nothing of it was written, on any drive.
 #[derive(Debug, Error)]
 #[error("drive {drive}: {source}")]
 pub struct WriteError {
     /// The index of the drive that refused.
     pub drive: u16,
-    /// Parts of the batch that were applied before.
-    pub applied: usize,
     /// Its reason.
     pub source: pumice_kv::WriteError,
 }

@@ -19,6 +19,7 @@ mod scan;
 mod set;
 mod stats;
 mod watch;
+mod write;
 
 pub use batch::NodeBatch;
 pub use condition::{DriveCondition, DriveState};

@@ -1,8 +1,8 @@
 //! The node: the drives of one server behind one handle.
 //!
 //! 1. [`Node::open`] opens every drive, sorts them by their membership (`set.rs`) and splits the memory budget.
-//! 2. [`Node::place`] says where a user key lives. Reads go to that drive's engine; a [`NodeBatch`] is written
-//!    drive by drive, each part atomic, and comes back as the [`Gate`] that its reply waits for.
+//! 2. [`Node::place`] says where a user key lives. Reads go to that drive's engine; a [`NodeBatch`] is written to all of its
+//!    drives at once or to none (`write.rs`), and comes back as the [`Gate`] that its reply waits for.
 //! 3. The core that calls [`Node::start_background`] (the cold one) runs flush, compaction and cleaning.
 
 use std::cell::Cell;
@@ -19,7 +19,7 @@ use pumice_kv::{
 
 use crate::batch::NodeBatch;
 use crate::condition::{DriveCondition, Met};
-use crate::error::{CloseError, OpenError, WaitError, WriteError};
+use crate::error::{CloseError, OpenError, WaitError};
 use crate::gate::Gate;
 use crate::latch::{KeyHash, LatchSet, Latches, Latching};
 use crate::options::NodeOptions;
@@ -310,52 +310,7 @@ impl Node {
         self.store(place.drive).read_large(value, range)
     }
 
-    // Writing.
-
-    /// Applies `batch`: visible on return, durable when the gate opens. Never waits.
-    ///
-    /// Over several drives the parts are applied one by one; on an error [`WriteError::applied`] of them are in.
-    /// The caller holds the latches of the keys, so that nobody sees the space between. `turn`: the caller's, on whichever drive it
-    /// was called last.
-    pub fn write_in(&self, batch: &NodeBatch, turn: &mut Turn) -> Result<Gate, WriteError> {
-        let mut gate = Gate::open();
-        for (applied, (drive, part)) in batch.parts().iter().enumerate() {
-            if part.is_empty() {
-                continue;
-            }
-            match self.store(*drive).write_in(part, turn) {
-                Ok(seq) => gate.add(*drive, seq),
-                Err(source) => {
-                    self.note_refused(*drive, &source);
-                    return Err(WriteError { drive: *drive, applied, source });
-                }
-            }
-        }
-        Ok(gate)
-    }
-
-    /// [`Node::write_ready_in`] of who has nothing to write behind it.
-    pub async fn write_ready(&self, batch: &NodeBatch) -> Result<Gate, WriteError> {
-        self.write_ready_in(batch, &mut Turn::default()).await
-    }
-
-    /// [`Node::write_in`] that waits while a drive is behind, or others wait for room there.
-    pub async fn write_ready_in(&self, batch: &NodeBatch, turn: &mut Turn) -> Result<Gate, WriteError> {
-        let mut gate = Gate::open();
-        for (applied, (drive, part)) in batch.parts().iter().enumerate() {
-            if part.is_empty() {
-                continue;
-            }
-            match self.store(*drive).write_ready_in(part, turn).await {
-                Ok(seq) => gate.add(*drive, seq),
-                Err(source) => {
-                    self.note_refused(*drive, &source);
-                    return Err(WriteError { drive: *drive, applied, source });
-                }
-            }
-        }
-        Ok(gate)
-    }
+    // Writing: see `write.rs`.
 
     /// Whether writers wait for room on a drive.
     pub fn users_wait(&self, drive: u16) -> bool {

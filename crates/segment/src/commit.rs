@@ -16,8 +16,8 @@
 //! (batches over slices would need a protocol).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -633,12 +633,24 @@ fn stripe_bytes(inner: &Inner) -> usize {
     STRIPE_BYTES.min(inner.segment_bytes as usize / 32).max(4 * inner.page_bytes())
 }
 
-/// See [`crate::Heap::append`].
-pub(crate) fn append(
-    inner: &Arc<Inner>,
+/// Room for records, which nobody takes meanwhile: the commit stream is locked until they are appended. See
+/// [`crate::Heap::admit`].
+pub struct Admitted<'h> {
+    inner: &'h Arc<Inner>,
+    commit: MutexGuard<'h, Commit>,
+    shapes: SmallVec<[Shape; 8]>,
+    class: AppendClass,
+    total: usize,
+    payload: u64,
+}
+
+/// See [`crate::Heap::admit`].
+#[inline]
+pub(crate) fn admit<'h>(
+    inner: &'h Arc<Inner>,
     records: &[RecordIn<'_>],
     class: AppendClass,
-) -> Result<Appended, AppendError> {
+) -> Result<Admitted<'h>, AppendError> {
     inner.check_writable()?;
     inner.check_reserve(class)?;
     let max_bytes = u64::from(inner.append_max_bytes());
@@ -655,35 +667,41 @@ pub(crate) fn append(
         payload += len as u64;
         shapes.push(Shape { len: len as u32, crc: record::payload_crc(None, input.parts) });
     }
-    let mut ptrs = SmallVec::new();
-    let (first_seq, last_seq, start_pump, wake_pump);
+    let mut commit = inner.commit();
+    // Under the lock once more: who closes writes out what is in here when nothing more comes.
+    inner.check_writable()?;
+    if commit.undurable_bytes > 0
+        && commit.undurable_bytes + total > inner.options.undurable_max_bytes
+        && class != AppendClass::System
     {
-        let mut commit = inner.commit();
-        // Under the lock once more: who closes writes out what is in here when nothing more comes.
-        inner.check_writable()?;
-        first_seq = commit.next_seq;
-        if commit.undurable_bytes > 0
-            && commit.undurable_bytes + total > inner.options.undurable_max_bytes
-            && class != AppendClass::System
-        {
-            inner.counters.busy.fetch_add(1, Ordering::Relaxed);
-            return Err(AppendError::Busy);
-        }
-        if class == AppendClass::User && !inner.pace.lets_pass() {
-            inner.counters.busy.fetch_add(1, Ordering::Relaxed);
-            return Err(AppendError::Busy);
-        }
-        let reserved = commit.reserve_segments(inner, total, largest, records.len(), class);
-        if class == AppendClass::User {
-            let lacks =
-                if matches!(reserved, Err(AppendError::Busy)) { Lacks::Segment } else { Lacks::Nothing };
-            inner.room.tried(lacks);
-        }
-        reserved?;
+        inner.counters.busy.fetch_add(1, Ordering::Relaxed);
+        return Err(AppendError::Busy);
+    }
+    if class == AppendClass::User && !inner.pace.lets_pass() {
+        inner.counters.busy.fetch_add(1, Ordering::Relaxed);
+        return Err(AppendError::Busy);
+    }
+    let reserved = commit.reserve_segments(inner, total, largest, records.len(), class);
+    if class == AppendClass::User {
+        let lacks = if matches!(reserved, Err(AppendError::Busy)) { Lacks::Segment } else { Lacks::Nothing };
+        inner.room.tried(lacks);
+    }
+    reserved?;
+    Ok(Admitted { inner, commit, shapes, class, total, payload })
+}
+
+impl Admitted<'_> {
+    /// Appends the records that were admitted.
+    #[inline]
+    pub fn append(self, records: &[RecordIn<'_>]) -> Appended {
+        let Self { inner, mut commit, shapes, class, total, payload } = self;
+        assert_eq!(records.len(), shapes.len(), "others were admitted");
+        let mut ptrs = SmallVec::new();
         if class == AppendClass::User {
             // Not before it is certain: who is refused and tries again must not use up what others could.
             inner.pace.spend(total);
         }
+        let first_seq = commit.next_seq;
         let mut batch_begun = false;
         let queued = commit.sealed.len();
         for (input, shape) in records.iter().zip(&shapes) {
@@ -698,25 +716,27 @@ pub(crate) fn append(
         if commit.is_half(inner) {
             commit.seal(inner, false);
         }
-        last_seq = commit.next_seq - 1;
-        start_pump = !records.is_empty() && commit.starts_pump(inner);
+        let last_seq = commit.next_seq - 1;
+        let start_pump = !records.is_empty() && commit.starts_pump(inner);
         // What forms now is due long before the next sync.
         let is_first = std::mem::take(&mut commit.awaits_sync);
-        wake_pump = !start_pump && (is_first || commit.sealed.len() > queued || commit.is_gathered(inner));
+        let wake_pump =
+            !start_pump && (is_first || commit.sealed.len() > queued || commit.is_gathered(inner));
+        drop(commit);
+        inner.counters.records.fetch_add(records.len() as u64, Ordering::Relaxed);
+        inner.counters.appends.fetch_add(1, Ordering::Relaxed);
+        inner.counters.payload_bytes.fetch_add(payload, Ordering::Relaxed);
+        if inner.options.durability != Durability::Always {
+            inner.durable.open_to(last_seq);
+        }
+        if wake_pump {
+            inner.pump_wake.notify_one();
+        }
+        if start_pump {
+            drop(spawn(pump(inner.clone())));
+        }
+        Appended { first_seq, ptrs }
     }
-    inner.counters.records.fetch_add(records.len() as u64, Ordering::Relaxed);
-    inner.counters.appends.fetch_add(1, Ordering::Relaxed);
-    inner.counters.payload_bytes.fetch_add(payload, Ordering::Relaxed);
-    if inner.options.durability != Durability::Always {
-        inner.durable.open_to(last_seq);
-    }
-    if wake_pump {
-        inner.pump_wake.notify_one();
-    }
-    if start_pump {
-        drop(spawn(pump(inner.clone())));
-    }
-    Ok(Appended { first_seq, ptrs })
 }
 
 /// What [`Inner::open_segments`] answers when there is none.

@@ -17,12 +17,12 @@ use crate::replay::Replay;
 pub use crate::table::{Growth, Released};
 pub use crate::writer::Hold;
 use crate::writer::MovedFrames;
+use crate::{Admitted, commit, read, writer};
 use crate::{
     AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
     HeapStats, Object, Patrol, PatrolStats, Place, ReadError, RecordPtr, SegmentId, SpaceReport, Stream,
     Sweep, Turn,
 };
-use crate::{commit, read, writer};
 
 /// A record to append: its payload is the concatenation of `parts`.
 #[derive(Clone, Copy, Debug)]
@@ -296,7 +296,17 @@ impl Heap {
     /// # Errors
     /// See [`AppendError`]; nothing was appended then.
     pub fn append(&self, records: &[RecordIn<'_>], class: AppendClass) -> Result<Appended, AppendError> {
-        let result = commit::append(&self.inner, records, class);
+        Ok(self.admit(records, class)?.append(records))
+    }
+
+    /// The first half of [`Heap::append`], which alone may be refused: for records on several heaps, all of them or none. Nobody
+    /// else appends until what this answers is dropped; whoever holds some has them in one order of heaps, the same for everybody.
+    ///
+    /// # Errors
+    /// As [`Heap::append`].
+    #[inline]
+    pub fn admit(&self, records: &[RecordIn<'_>], class: AppendClass) -> Result<Admitted<'_>, AppendError> {
+        let result = commit::admit(&self.inner, records, class);
         if matches!(result, Err(AppendError::Busy)) {
             self.inner.kick_meta();
         }

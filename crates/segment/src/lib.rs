@@ -51,6 +51,7 @@ mod wear;
 mod writer;
 
 pub use addr::{Addr, Group, RecordPtr, SegmentId, Stream, TABLE_GROUPS};
+pub use commit::Admitted;
 pub use error::{AppendError, CommitFailed, Damage, HeapError, ReadError};
 pub use framebuf::Object;
 pub use heap::*;

@@ -110,8 +110,7 @@ impl Drop for Building {
         }
         let server = self.server.clone();
         pumice_reactor::spawn(async move {
-            // Over several drives, the batch with the head may have failed on another one: without its note, the
-            // collection is finished.
+            // The batch with the note may have been refused.
             let note = server.node.get(note_place(site.elements), &site.key()).await;
             if !matches!(note, Ok(Some(_))) {
                 return;

@@ -1,4 +1,5 @@
-//! A drive that is full takes what makes space, also where that notes something beside.
+//! A drive that is full takes what makes space, also where that notes something beside; and what it refuses is not done on
+//! another drive either.
 
 use crate::common::{Client, Setup, TestServer, eventually};
 
@@ -8,10 +9,15 @@ fn is_full(reply: &str) -> bool {
 
 /// Sets keys until the drive is full, and does not take one more for a while.
 fn fill(client: &mut Client) {
+    fill_with(client, |_| true);
+}
+
+/// [`fill`] with some of the keys.
+fn fill_with(client: &mut Client, is_one: impl Fn(&str) -> bool) {
     let value = vec![b'v'; 4096];
     let mut refused = 0;
-    for n in 0..100_000 {
-        let reply = client.call(&[b"SET", format!("k{n}").as_bytes(), &value]).to_string();
+    for key in (0..200_000).map(|n| format!("k{n}")).filter(|key| is_one(key)) {
+        let reply = client.call(&[b"SET", key.as_bytes(), &value]).to_string();
         refused = if is_full(&reply) { refused + 1 } else { 0 };
         if refused == 50 {
             return;
@@ -60,4 +66,96 @@ fn large_values_that_were_sent_in_vain_take_no_space() {
     }
     assert_eq!(client.line("SET lock others").to_string(), "OK");
     assert_eq!(client.call(&[&b"SET"[..], b"none", &value]).to_string(), "OK");
+}
+
+const TWO_DRIVES: fn() -> Setup = || Setup {
+    drives: 2,
+    drive_bytes: 64 << 20,
+    memory_bytes: 128 << 20,
+    durability: "none",
+    ..Setup::default()
+};
+
+/// A key on a drive whose name begins so.
+fn key_on(server: &TestServer, drive: u16, name: &str) -> String {
+    let mut keys = (0..).map(|n| format!("{name}{n}"));
+    keys.find(|key| server.server().node.place(key.as_bytes()).drive == drive)
+        .expect("half of them are there")
+}
+
+/// Fills the second drive.
+fn fill_second(server: &TestServer, client: &mut Client) {
+    fill_with(client, |key| server.server().node.place(key.as_bytes()).drive == 1);
+}
+
+#[track_caller]
+fn assert_refused(client: &mut Client, line: &str) {
+    let reply = client.line(line).to_string();
+    assert!(is_full(&reply), "{line}: {reply}");
+}
+
+#[test]
+fn what_would_move_to_a_full_drive_stays_where_it_is() {
+    let server = TestServer::with(TWO_DRIVES());
+    let mut client = server.client();
+    // As long as the values that the drive was filled with: none of them fits any more.
+    let long = "m".repeat(4096);
+    let [list, set, hash, string] = ["list", "set", "hash", "string"].map(|name| key_on(&server, 0, name));
+    let to = key_on(&server, 1, "to");
+    for line in [
+        format!("RPUSH {list} {long} {long} {long}"),
+        format!("SADD {set} {long}"),
+        format!("HSET {hash} f {long}"),
+        format!("SET {string} {long}"),
+    ] {
+        client.line(&line);
+    }
+    fill_second(&server, &mut client);
+    let mut watcher = server.client();
+    watcher.line(&format!("WATCH {list}"));
+    let moves = [
+        format!("RPOPLPUSH {list} {to}"),
+        format!("LMOVE {list} {to} LEFT RIGHT"),
+        format!("SMOVE {set} {to} {long}"),
+        format!("RENAME {hash} {to}"),
+        format!("RENAME {string} {to}"),
+    ];
+    for line in &moves {
+        // What this connection changed before, and on which drives in which order, is of no account.
+        assert_eq!(client.line(&format!("SET {} v", key_on(&server, 0, "other"))).to_string(), "OK");
+        assert_refused(&mut client, line);
+        client.line("MULTI");
+        client.line(line);
+        assert_refused(&mut client, "EXEC");
+    }
+    watcher.line("MULTI");
+    watcher.line(&format!("LLEN {list}"));
+    assert_eq!(watcher.line("EXEC").to_string(), "[3]", "nothing was changed, and nobody is told so");
+    let stays =
+        [format!("LLEN {list}"), format!("SCARD {set}"), format!("HLEN {hash}"), format!("EXISTS {string}")];
+    assert_eq!(stays.map(|line| client.line(&line).to_string()), ["3", "1", "1", "1"]);
+    assert_eq!(client.line(&format!("EXISTS {to}")).to_string(), "0");
+}
+
+#[test]
+fn a_transaction_that_a_full_drive_refuses_empties_nothing() {
+    let server = TestServer::with(TWO_DRIVES());
+    let mut client = server.client();
+    let [before, after] = ["before", "after"].map(|name| key_on(&server, 0, name));
+    client.line(&format!("SET {before} v"));
+    fill_second(&server, &mut client);
+    let keys = client.line("DBSIZE");
+    client.line("MULTI");
+    client.line("FLUSHDB");
+    client.line(&format!("SET {} {}", key_on(&server, 1, "new"), "v".repeat(4096)));
+    assert_refused(&mut client, "EXEC");
+    assert_eq!(client.line(&format!("SET {after} v")).to_string(), "OK");
+    drop(client);
+    let server = server.restart(TWO_DRIVES());
+    let mut client = server.client();
+    for key in [before, after] {
+        assert_eq!(client.line(&format!("GET {key}")).to_string(), "\"v\"", "{key}");
+    }
+    let now = client.line("DBSIZE").to_string().parse::<i64>().expect("a number");
+    assert_eq!(Ok(now - 1), keys.to_string().parse::<i64>());
 }

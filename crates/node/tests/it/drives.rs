@@ -1,0 +1,184 @@
+//! Batches over two drives: all of one is written, or nothing.
+
+use std::future::{Future, poll_fn};
+use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+
+use pumice_flash::{Device, DeviceSpec};
+use pumice_kv::{Durability, Peek, SliceId, Store, StoreFormat, Turn};
+use pumice_node::{Node, NodeBatch, NodeOptions, Place};
+use pumice_reactor::sync::Event;
+use pumice_reactor::{Config, CoreId, LocalBoxFuture};
+
+const ON: [Place; 2] = [Place { drive: 0, slice: SliceId(3) }, Place { drive: 1, slice: SliceId(3) }];
+
+async fn two_drives(dir: &Path, drive_bytes: u64) -> Node {
+    let mut devices = Vec::new();
+    for name in ["0", "1"] {
+        let device = Device::create(&DeviceSpec::Path(dir.join(name)), drive_bytes).await.expect("a device");
+        let format = StoreFormat { drive_id: [name.as_bytes()[0]; 16], ..StoreFormat::default() };
+        Store::format(&device, &format).await.expect("formatted");
+        devices.push((name.to_string(), device));
+    }
+    let options =
+        NodeOptions { memory_bytes: 128 << 20, durability: Durability::None, ..NodeOptions::default() };
+    Node::open(devices, &options, &|_, _| {}).await.expect("opened")
+}
+
+/// Writes to a drive until its memory takes no more: nothing in it goes to key tables before [`Node::start_background`].
+async fn make_busy(node: &Node, place: Place) {
+    let mut batch = NodeBatch::new();
+    for n in 0..10_000u32 {
+        batch.clear();
+        for m in 0..100u32 {
+            batch.put(place, &[n.to_be_bytes(), m.to_be_bytes()].concat(), 0, 0, &[0; 100]);
+        }
+        if let Err(refused) = node.write_in(&batch, &mut Turn::default()) {
+            assert!(matches!(refused.source, pumice_kv::WriteError::Busy), "{refused}");
+            node.sync().await.expect("on flash");
+            if node.write_in(&batch, &mut Turn::default()).is_err() {
+                return;
+            }
+        }
+    }
+    panic!("all was taken");
+}
+
+/// The first byte of a key's value.
+async fn value(node: &Node, place: Place, key: &[u8]) -> Option<u8> {
+    node.get(place, key).await.expect("read").map(|entry| entry.value[0])
+}
+
+/// `from` on one drive becomes `to` on the other.
+fn moving(from: usize, to: usize) -> NodeBatch {
+    let mut batch = NodeBatch::new();
+    // As by earlier commands: which drive was written to first is of no account.
+    batch.delete(ON[from], b"from");
+    batch.put(ON[to], b"to", 0, 0, b"1");
+    batch
+}
+
+#[test]
+fn what_a_drive_does_not_take_is_not_written_to_another() {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        pumice_reactor::block_on(async move {
+            let node = two_drives(dir.path(), 256 << 20).await;
+            let mut batch = NodeBatch::new();
+            batch.put(ON[from], b"from", 0, 0, b"1");
+            node.write_ready(&batch).await.expect("written");
+            make_busy(&node, ON[to]).await;
+            let batch = moving(from, to);
+            let refused = node.write_in(&batch, &mut Turn::default()).expect_err("it is busy");
+            assert_eq!(usize::from(refused.drive), to);
+            {
+                let mut writing = pin!(node.write_ready(&batch));
+                for _ in 0..3 {
+                    let polled = poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await;
+                    assert!(polled.is_pending(), "it waits");
+                    pumice_reactor::yield_now().await;
+                }
+                // Here the client is gone.
+            }
+            assert_eq!(value(&node, ON[from], b"from").await, Some(b'1'));
+            assert_eq!(value(&node, ON[to], b"to").await, None);
+            node.start_background();
+            let gate = node.write_ready(&batch).await.expect("written when there is room");
+            assert_eq!(gate.needs().iter().map(|(drive, _)| *drive).collect::<Vec<_>>(), [0, 1]);
+            assert_eq!(value(&node, ON[from], b"from").await, None);
+            assert_eq!(value(&node, ON[to], b"to").await, Some(b'1'));
+            node.close().await.expect("closed");
+        });
+    }
+}
+
+#[test]
+fn who_waits_for_room_on_several_drives_gets_on() {
+    const WRITERS: u8 = 12;
+    const ROUNDS: u8 = 40;
+    let dir = tempfile::tempdir().expect("a directory");
+    pumice_reactor::block_on(async move {
+        let node = two_drives(dir.path(), 64 << 20).await;
+        make_busy(&node, ON[0]).await;
+        make_busy(&node, ON[1]).await;
+        node.start_background();
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| pumice_reactor::spawn(write_rounds(node.clone(), writer, ROUNDS)))
+            .collect();
+        for writer in writers {
+            writer.await.expect("it runs to its end");
+        }
+        for writer in 0..WRITERS {
+            let drives = if writer % 3 == 2 { &ON[..1] } else { &ON[..] };
+            for place in drives {
+                assert_eq!(value(&node, *place, &[0xff, writer]).await, Some(ROUNDS - 1), "of {writer}");
+            }
+        }
+        node.close().await.expect("closed");
+    });
+}
+
+/// Overwrites a key on both drives, or on one as every third writer, again and again.
+async fn write_rounds(node: Node, writer: u8, rounds: u8) {
+    let mut turn = Turn::default();
+    for round in 0..rounds {
+        let mut batch = NodeBatch::new();
+        let drives = if writer % 3 == 2 { &ON[..1] } else { &ON[..] };
+        for place in drives {
+            batch.put(*place, &[0xff, writer], 0, 0, &vec![round; 200 << 10]);
+        }
+        node.write_ready_in(&batch, &mut turn).await.expect("written");
+    }
+}
+
+#[test]
+fn who_reads_finds_a_batch_on_all_drives_or_on_none() {
+    const LOOKS: u32 = 300_000;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().to_path_buf();
+    let opened = Arc::new(Event::new());
+    let (shared, is_read) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
+    let start = move |core| -> LocalBoxFuture<'static, ()> {
+        let (path, opened, shared, is_read) = (path.clone(), opened.clone(), shared.clone(), is_read.clone());
+        Box::pin(async move {
+            if core == CoreId(0) {
+                let node = two_drives(&path, 256 << 20).await;
+                let mut n = 0u32;
+                while !is_read.load(Ordering::Acquire) {
+                    let mut batch = NodeBatch::new();
+                    ON.iter().for_each(|place| batch.put(*place, b"n", 0, 0, &n.to_le_bytes()));
+                    node.write_ready(&batch).await.expect("written");
+                    if shared.set(node.clone()).is_ok() {
+                        opened.set();
+                    }
+                    n += 1;
+                }
+                node.close().await.expect("closed");
+            } else {
+                opened.wait().await;
+                let node: &Node = shared.get().expect("opened");
+                for _ in 0..LOOKS {
+                    // Whichever drive is looked at later has no older batch.
+                    let found = [0, 1, 0].map(|drive| number(node, ON[drive]));
+                    if !found.is_sorted() {
+                        is_read.store(true, Ordering::Release);
+                        panic!("{found:?}");
+                    }
+                }
+                is_read.store(true, Ordering::Release);
+            }
+        })
+    };
+    let config = Config { cores: 2, ..Config::default() };
+    let running = pumice_reactor::start(&config, Arc::new(start)).expect("io_uring");
+    running.join().expect("no core panics");
+}
+
+/// What the newest batch that memory knows of put there.
+fn number(node: &Node, place: Place) -> u32 {
+    let Peek::Found(entry) = node.peek(place, b"n") else { panic!("it is in memory") };
+    u32::from_le_bytes(entry.value[..].try_into().expect("four bytes"))
+}
