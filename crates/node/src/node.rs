@@ -352,13 +352,18 @@ impl Node {
 
     /// Waits until everything written so far is on flash, also where writes are acknowledged before that.
     pub async fn sync(&self) -> Result<(), WaitError> {
-        for (drive, store) in (0u16..).zip(&self.inner.stores) {
-            store.heap().flush().await.map_err(|failed| {
-                let source = StoreError::Write { what: "the log".into(), reason: failed.to_string() };
-                WaitError { drive, source }
-            })?;
+        for drive in 0..self.drive_count() {
+            self.sync_drive(drive).await?;
         }
         Ok(())
+    }
+
+    /// [`Node::sync`] of one drive.
+    pub async fn sync_drive(&self, drive: u16) -> Result<(), WaitError> {
+        self.store(drive).heap().flush().await.map_err(|failed| {
+            let source = StoreError::Write { what: "the log".into(), reason: failed.to_string() };
+            WaitError { drive, source }
+        })
     }
 
     /// Makes `gate` depend on a version that was just read from `drive`, unless that is durable already.

@@ -10,7 +10,7 @@ use pumice_node::Node;
 use pumice_reactor::sync::Event;
 
 use crate::clients::Clients;
-use crate::keyspace::{Cursors, RECORD_PLACE, Spaces, forget_counts, record_key};
+use crate::keyspace::{Cursors, RECORD_PLACE, Spaces, forget_counts, pass_over, record_key};
 use crate::options::{Options, Settings};
 use crate::stats::Stats;
 
@@ -156,6 +156,7 @@ impl Server {
         if !batch.is_empty() {
             node.write_ready(&batch).await.map_err(|e| damaged(e.to_string()))?;
         }
+        pass_over(&node, &spaces).await;
         forget_counts(&node, &spaces).await;
         assert!(self.node.0.set(node).is_ok() && self.spaces.0.set(spaces).is_ok(), "attached twice");
         self.is_loaded.store(true, Ordering::Release);

@@ -44,7 +44,7 @@ pub use key::{
 };
 pub use overlay::Overlay;
 pub use scan::{ElementScan, KeyScan};
-pub use spaces::{DATABASES, RECORD_PLACE, Spaces, forget_counts, record_key};
+pub use spaces::{DATABASES, RECORD_PLACE, Spaces, forget_counts, pass_over, record_key};
 
 #[allow(unused_imports)] // for the documentation above
 use crate::context::Ctx;

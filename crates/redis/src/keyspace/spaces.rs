@@ -5,15 +5,22 @@
 //! durable before any prefix is retired, so a crash in between leaves an unreachable space, which the next
 //! opening retires: the record keeps the previous space of each database for that. What was counted of a space goes
 //! with it.
+//!
+//! On drives other than the record's the new space may hold keys before the record is durable. If a crash takes the record back, no
+//! database is in that space, and its number would be given out again: opening looks for such keys, passes their spaces over
+//! and retires them ([`pass_over`]). Rejected: to let nobody write before the record is durable, which everybody would wait for.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pumice_kv::{Seq, SliceId};
+use bytes::Bytes;
+use pumice_kv::{Direction, Seq, SliceId, SliceSet, Want};
 use pumice_node::{Node, NodeBatch, Place};
 
 use super::change::StringValue;
 use super::head::is_expired;
-use super::key::{RawKey, SYSTEM_SPACE, Space, head_prefix, space_prefix};
+use super::key::{RawKey, SYSTEM_SPACE, Space, head_prefix, space_of, space_prefix};
 use crate::context::Ctx;
 use crate::errors::CommandResult;
 
@@ -24,6 +31,8 @@ const VERSION: u8 = 1;
 const RECORD_BYTES: usize = 8 + DATABASES * 8;
 /// Counts taken back by one batch.
 const COUNTS_AT_ONCE: usize = 1024;
+/// Spaces retired by one batch, on all slices of a drive.
+const SPACES_AT_ONCE: usize = 64;
 
 /// Where the record lives.
 pub const RECORD_PLACE: Place = Place { drive: 0, slice: SliceId(0) };
@@ -131,6 +140,73 @@ impl Spaces {
     }
 }
 
+/// Where keys cannot be looked at so many spaces are passed over: databases are not emptied more often before a record is durable.
+const UNSEEN_SPACES_MAX: u32 = 1 << 16;
+
+/// Keeps spaces from being given out that hold something though the record knows nothing of them: it was lost in a crash that keys
+/// on another drive outlived. Their keys are retired, once a record that passes them over is on flash: below a retired prefix
+/// nobody may write again. Should that fail, they are passed over all the same, and the next opening finds them again.
+pub async fn pass_over(node: &Node, spaces: &Spaces) {
+    let next = Space(spaces.next.load(Ordering::Acquire));
+    let (mut unknown, mut last) = (BTreeSet::new(), None);
+    for drive in 0..node.drive_count() {
+        let counted = node.tallies(drive).into_iter().map(|(name, _)| Space(name).of_keys()).max();
+        last = last.max(counted.filter(|space| *space >= next));
+        let mut from = next;
+        while from < SYSTEM_SPACE.expiring() {
+            match first_space(node, drive, from).await {
+                Ok(Some(space)) => {
+                    unknown.insert((drive, space));
+                    last = last.max(Some(space));
+                    from = Space(space.0 + 1);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(drive, %error, "keys that a crash left in spaces of no database may stay");
+                    last = last.max(Some(Space(from.0 + UNSEEN_SPACES_MAX)));
+                    break;
+                }
+            }
+        }
+    }
+    let Some(last) = last else { return };
+    spaces.next.store(last.0 + 1, Ordering::Release);
+    if let Err(error) = retire_unknown(node, spaces, unknown.into_iter().collect()).await {
+        tracing::warn!(error, "keys that a crash left in spaces of no database take space for now");
+    }
+}
+
+async fn retire_unknown(node: &Node, spaces: &Spaces, unknown: Vec<(u16, Space)>) -> Result<(), String> {
+    let mut record = NodeBatch::new();
+    record.put(RECORD_PLACE, &record_key(), 0, 0, &spaces.moved(&[], &[]).0);
+    node.write_ready(&record).await.map_err(|error| error.to_string())?;
+    node.sync_drive(RECORD_PLACE.drive).await.map_err(|error| error.to_string())?;
+    let mut outcome = Ok(());
+    for some in unknown.chunk_by(|a, b| a.0 == b.0).flat_map(|on_one| on_one.chunks(SPACES_AT_ONCE)) {
+        let mut batch = NodeBatch::new();
+        for &(drive, space) in some {
+            let places = node.places().filter(|place| place.drive == drive);
+            places.for_each(|place| batch.retire(place, &space_prefix(space)));
+        }
+        // What one drive refuses others may take.
+        if let Err(error) = node.write_ready(&batch).await {
+            outcome = Err(error.to_string());
+        }
+    }
+    outcome
+}
+
+/// The first space of databases from `from` on of which there are keys on a drive.
+async fn first_space(node: &Node, drive: u16, from: Space) -> Result<Option<Space>, pumice_kv::StoreError> {
+    let store = node.store(drive);
+    let lower = Bound::Included(Bytes::copy_from_slice(&space_prefix(from)));
+    // Where the names of counts of what expires begin.
+    let upper = Bound::Excluded(Bytes::copy_from_slice(&space_prefix(SYSTEM_SPACE.expiring())));
+    let snapshot = store.snapshot();
+    let mut scan = store.scan(&snapshot, SliceSet::All, lower, upper, Direction::Forward, Want::Keys);
+    Ok(scan.next().await?.map(|(key, _)| space_of(&key)))
+}
+
 /// Takes back what is counted of spaces that no database is in: a crash came before that was done, or the drives are of a time when
 /// nobody did. Should it fail, the next opening does it.
 pub async fn forget_counts(node: &Node, spaces: &Spaces) {
@@ -210,16 +286,17 @@ impl Ctx {
         if node.drive_count() == 1 {
             return;
         }
-        let gate = self.gate.clone();
         pumice_reactor::spawn(async move {
-            if node.wait(&gate).await.is_err() {
+            // On flash, however early writes are acknowledged: after a crash that the record did not outlive the databases
+            // are in the old spaces again, and are written to.
+            if node.sync_drive(RECORD_PLACE.drive).await.is_err() {
                 return;
             }
-            let mut batch = NodeBatch::new();
-            for place in node.places().filter(|place| place.drive != RECORD_PLACE.drive) {
-                old.iter().for_each(|space| batch.retire(place, &space_prefix(*space)));
-            }
             for drive in (0..node.drive_count()).filter(|drive| *drive != RECORD_PLACE.drive) {
+                let mut batch = NodeBatch::new();
+                for place in node.places().filter(|place| place.drive == drive) {
+                    old.iter().for_each(|space| batch.retire(place, &space_prefix(*space)));
+                }
                 let place = Place { drive, slice: SliceId(0) };
                 for name in old.iter().flat_map(|space| [*space, space.expiring()]) {
                     match node.tally_on(drive, name.0) {
@@ -227,9 +304,9 @@ impl Ctx {
                         counted => batch.tally(place, name.0, -counted),
                     }
                 }
+                // Should it fail, the next opening retires them.
+                let _ = node.write_ready(&batch).await;
             }
-            // Should it fail, the next opening retires them.
-            let _ = node.write_ready(&batch).await;
         });
     }
 }

@@ -395,6 +395,7 @@ fn nothing_is_told_of_a_database_while_it_may_not_be_emptied() {
         assert!(emptied.join().unwrap().unwrap_err().to_string().contains("UNCERTAIN"));
     });
     server.kill();
+    drop(ballast);
     std::fs::remove_file(small.path().join("ballast")).unwrap();
     let server = Server::start(data.path(), &args);
     let mut client = server.client();
