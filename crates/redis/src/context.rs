@@ -42,6 +42,8 @@ pub struct Ctx {
     pub(crate) turn: Turn,
     /// There was no room just now for what the running command writes.
     pub(crate) was_refused: bool,
+    /// A look-up was not answered from memory: others may have written meanwhile.
+    pub(crate) has_waited: bool,
     rng: Rng,
     /// The connection's way out; none in tests of handlers alone.
     pub(crate) output: Option<Rc<Output>>,
@@ -103,6 +105,7 @@ impl Ctx {
             spare_change: None,
             turn: Turn::default(),
             was_refused: false,
+            has_waited: false,
             rng,
             output: None,
             is_streaming: false,

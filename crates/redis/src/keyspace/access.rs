@@ -67,12 +67,12 @@ impl Ctx {
             return Latched(Some(set));
         }
         let set = self.server.node.latches().latch(hashes).await;
-        self.has_waited();
+        self.take_time_anew();
         Latched(Some(set))
     }
 
-    /// Takes the time anew: of what expired meanwhile others were told that it is gone.
-    fn has_waited(&mut self) {
+    /// After a wait: of what expired meanwhile others were told that it is gone.
+    fn take_time_anew(&mut self) {
         self.now_ms = pumice_reactor::wall_ms();
     }
 
@@ -82,7 +82,7 @@ impl Ctx {
             return Latched(None);
         }
         let set = self.server.node.latches().latch_all().await;
-        self.has_waited();
+        self.take_time_anew();
         Latched(Some(set))
     }
 
@@ -305,15 +305,22 @@ impl Ctx {
         sub: u8,
         field: &[u8],
     ) -> Result<Option<(Place, Entry)>, Failure> {
+        self.has_waited = false;
         let mut found = self.collection_to_read(key, kind).await?;
         loop {
             let Some(collection) = found else { return Ok(None) };
-            if let Some(entry) = self.element_entry(&collection, sub, field).await? {
-                return Ok(Some((collection.elements, entry)));
+            let entry = self.element_entry(&collection, sub, field).await?;
+            let element = entry.map(|entry| (collection.elements, entry));
+            if element.is_some() && !self.has_waited {
+                return Ok(element);
             }
-            // Absent from this collection. If the key holds another one by now, there may never have been a
-            // moment without the element: look again.
-            found = self.collection(key, kind).await?.filter(|now| now.id != collection.id);
+            // If the key holds another collection by now, there may never have been a moment when it held this element, which
+            // was put there under the collection's new key; nor, if it is absent, one without it. Look again.
+            self.has_waited = false;
+            found = self.collection(key, kind).await?;
+            if found.as_ref().is_some_and(|now| now.id == collection.id) {
+                return Ok(element);
+            }
         }
     }
 
@@ -487,7 +494,10 @@ impl Ctx {
         let entry = match node.peek(place, key) {
             Peek::Found(entry) => Some(entry),
             Peek::Absent => None,
-            Peek::NeedsFlash(hint) => node.get_at(place, key, hint).await.map_err(|e| store_failure(&e))?,
+            Peek::NeedsFlash(hint) => {
+                self.has_waited = true;
+                node.get_at(place, key, hint).await.map_err(|e| store_failure(&e))?
+            }
         };
         self.depend_on(place, key, entry.as_ref().map(|entry| entry.seq));
         Ok(entry)

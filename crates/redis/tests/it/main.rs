@@ -16,6 +16,7 @@ mod hostile;
 mod interrupted_lists;
 mod introspection;
 mod large_memory;
+mod moved_meanwhile;
 mod parser;
 mod scans;
 mod slow_readers;

@@ -193,7 +193,8 @@ async fn serve(
     node.close().await.expect("closed");
 }
 
-async fn open(setup: &Setup, dir: &Path) -> Node {
+/// Opens the drives in `dir`, or makes them.
+pub async fn open(setup: &Setup, dir: &Path) -> Node {
     let mut devices = Vec::new();
     for index in 0..setup.drives {
         let path = dir.join(format!("drive{index}"));
