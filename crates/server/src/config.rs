@@ -225,7 +225,7 @@ impl Settings {
             memory_bytes,
             memory_there,
             durability: args.durability.or(file.durability).unwrap_or(DurabilityArg::Always),
-            password: args.password.or(file.password).filter(|p| !p.is_empty()),
+            password: password(args.password).or(password(file.password)),
             protected_mode: !args.no_protected_mode && file.protected_mode.unwrap_or(true),
             debug: args.enable_debug_command.or(file.enable_debug_command).unwrap_or(DebugArg::No),
             patrol_days,
@@ -234,6 +234,11 @@ impl Settings {
             log,
         })
     }
+}
+
+/// A password that was given: an empty one is none, as `PUMICE_PASSWORD=` in an environment file is.
+pub fn password(given: Option<String>) -> Option<String> {
+    given.filter(|password| !password.is_empty())
 }
 
 fn machine_cores() -> u16 {

@@ -14,7 +14,7 @@ use crate::cli::InfoArgs;
 use crate::exit::{Outcome, Stop};
 use crate::format::hex;
 use crate::progress::Progress;
-use crate::{control, drives, raw, space, wire};
+use crate::{config, control, drives, raw, space, wire};
 
 /// Runs the command.
 pub fn run(args: InfoArgs) -> Outcome {
@@ -54,7 +54,8 @@ fn is_address(target: &str) -> bool {
 
 fn server(addr: &Addr, args: &InfoArgs) -> Outcome {
     const TLS_ADVICE: &str = "ask the server through its control socket, `pumice info --data DIR`";
-    let info = wire::info(addr, args.password.as_deref(), TLS_ADVICE)?;
+    let password = config::password(args.password.clone());
+    let info = wire::info(addr, password.as_deref(), TLS_ADVICE)?;
     if args.json {
         let object: serde_json::Map<String, Value> =
             info.into_iter().filter(|(k, _)| !k.starts_with('#')).map(|(k, v)| (k, v.into())).collect();

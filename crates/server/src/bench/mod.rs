@@ -10,6 +10,7 @@ use pumice_reactor::Addr;
 use serde_json::json;
 
 use crate::cli::BenchArgs;
+use crate::config;
 use crate::exit::{Outcome, Stop};
 use keys::Values;
 use report::Row;
@@ -68,7 +69,7 @@ fn through_network(
     for workload in chosen {
         let mut plan = network::Plan {
             addr: addr.clone(),
-            password: args.password.clone(),
+            password: config::password(args.password.clone()),
             connections: args.connections,
             pipeline: args.pipeline,
             cores: args.cores,

@@ -1,6 +1,6 @@
 //! Settings from the config file and the command line together.
 
-use crate::common::{Server, check_exit, run, stdout};
+use crate::common::{Server, check_exit, pumice, run, stdout};
 
 const TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/tests/it/tls");
 
@@ -46,4 +46,30 @@ fn a_size_in_the_file_is_text_or_bytes_and_its_error_names_the_file() {
     refused("1000", "memory must be");
     check_exit(&run(&["serve", "--config", at, "--memory", "63MiB"]), 2, "pumice: --memory must be at least");
     assert!(stdout(&run(&["serve", "--help"])).contains("protected-mode = false"));
+}
+
+/// As an environment file has it whose password somebody left open.
+#[test]
+fn an_empty_password_is_none_and_takes_no_other_one_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("pumice.toml");
+    std::fs::write(&config, "password = 'secret'\nprotected-mode = false\n").unwrap();
+    let with_an_empty_one = || {
+        let mut command = pumice();
+        command.env("PUMICE_PASSWORD", "");
+        command
+    };
+    let args = ["--cores", "1", "--config", config.to_str().unwrap()];
+    let server = Server::try_start_of(with_an_empty_one(), dir.path(), &args).unwrap();
+    let addr = format!("127.0.0.1:{}", server.port);
+    check_exit(&with_an_empty_one().args(["info", &addr]).output().unwrap(), 2, "NOAUTH");
+    check_exit(&run(&["info", &addr, "--password", "secret"]), 0, "");
+    server.stop();
+    // Where none is asked for, none is given.
+    let server = Server::try_start_of(with_an_empty_one(), dir.path(), &["--cores", "1"]).unwrap();
+    let addr = format!("127.0.0.1:{}", server.port);
+    for command in [&["info", &addr][..], &["bench", "load", "--redis", &addr, "--keys", "10"]] {
+        check_exit(&with_an_empty_one().args(command).output().unwrap(), 0, "");
+    }
+    server.stop();
 }
