@@ -5,6 +5,8 @@
 #[allow(dead_code, unreachable_pub)] // an example: its `main` is not used here
 mod clocks;
 
+use std::io::Write;
+
 use clocks::{Steps, on_real_clock, on_virtual_clock};
 use pumice_reactor::{block_on, now, sleep};
 
@@ -41,7 +43,10 @@ fn real_time_takes_what_virtual_time_says() {
             "real time to virtual time, the best where {QUIET_TRIES} tries had a quiet machine: {best:?} of {expected:?}"
         );
     }
-    println!("skipped: this machine's own timers were late in {} of {TRIES_MAX} tries", TRIES_MAX - quiet);
+    // Past what the test harness keeps of a test that passes: `./test` counts these lines.
+    let late = TRIES_MAX - quiet;
+    let said = format!("skipped: this machine's own timers were late in {late} of {TRIES_MAX} tries\n");
+    let _ = std::io::stderr().write_all(said.as_bytes());
 }
 
 /// Whether plain waits for the same times in as many pieces, with nothing emulated, take no longer than the emulation may.

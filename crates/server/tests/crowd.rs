@@ -25,6 +25,12 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
     let wanted = (limit.saturating_sub(200)).min(10_000) as usize;
+    if wanted < 10_000 {
+        common::skipped(&format!(
+            "{} of ten thousand connections: no more files may be open",
+            10_000 - wanted
+        ));
+    }
     let before = resident_bytes(&server);
     let mut sockets = Vec::with_capacity(wanted);
     for _ in 0..wanted {

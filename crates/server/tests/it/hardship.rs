@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use crate::common::{self, PATIENCE, Server, check_exit, eventually, pumice, run, stdout};
+use crate::common::{self, PATIENCE, Server, check_exit, eventually, pumice, run, skipped, stdout};
 use redis::Commands;
 
 /// An address of this machine that is not the loopback's, where there is one. Nothing is sent.
@@ -32,7 +32,7 @@ fn first_line(ip: IpAddr, port: u16) -> String {
 #[test]
 fn strangers_are_turned_away_until_there_is_a_password_or_somebody_lets_them_in() {
     let Some(ip) = outer_address() else {
-        println!("skipped: this machine has the loopback interface only");
+        skipped("this machine has the loopback interface only");
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ impl SmallMount {
         let dir = tempfile::tempdir().unwrap();
         let mounted = mount(&["-t", "tmpfs", "-o", &format!("size={size}"), "pumice-test"], dir.path());
         if !mounted {
-            println!("skipped: mounting a small file system is not allowed here");
+            skipped("mounting a small file system is not allowed here");
             return None;
         }
         Some(Self(dir))

@@ -1,5 +1,6 @@
 //! A real redis-server as oracle, where the machine has one.
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -25,7 +26,11 @@ impl Oracle {
             .stderr(Stdio::null())
             .spawn();
         let Ok(child) = child else {
-            eprintln!("skipped: there is no redis-server on this machine to compare with");
+            // Past what the test harness keeps of a test that passes: `./test` counts these lines.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: there is no redis-server on this machine to compare with"
+            );
             return None;
         };
         let oracle = Self { child, dir };
