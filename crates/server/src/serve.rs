@@ -430,8 +430,11 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
 async fn bind_redis(shared: &Arc<Shared>, server: &Arc<Server>) -> Result<Vec<String>, Stop> {
     let mut addrs = Vec::new();
     let mut lines = Vec::new();
+    // All before the first is bound: of addresses that overlap (0.0.0.0 and [::], say) one of our own would be in the way.
     for listen in &shared.settings.redis {
         refuse_taken(listen).await?;
+    }
+    for listen in &shared.settings.redis {
         let bound = face::bind(server, &listen.addr).await.map_err(Stop::because)?;
         let local = bound.local_addr().clone();
         let is_tls = shared.settings.tls.is_some() && matches!(local, Addr::Tcp(_));

@@ -4,7 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::common::{Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run, stderr};
+use crate::common::{
+    Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run, skipped, stderr,
+};
 use redis::{Commands, RedisResult};
 use rustix::process::Signal;
 
@@ -169,6 +171,39 @@ fn a_taken_port_is_refused_and_not_shared() {
     let addr = format!("127.0.0.1:{}", server.port);
     let refused = Server::try_start(two.path(), &["--redis", &addr]).err().unwrap();
     assert!(refused.contains("exit status: 2") && refused.contains("another server"), "{refused}");
+}
+
+/// Redis's own default is every address of both families (`bind * -::*`).
+#[test]
+fn addresses_that_overlap_are_served_side_by_side() {
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    if !has_ipv6 {
+        skipped("this machine has no IPv6");
+    }
+    for (first, second) in [("127.0.0.1", "0.0.0.0"), ("0.0.0.0", "[::]"), ("[::]", "0.0.0.0")] {
+        if !has_ipv6 && (first, second) != ("127.0.0.1", "0.0.0.0") {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        // A port that is free at every address may be another test's before the server has it.
+        let mut refused = String::new();
+        let started = (0..5).find_map(|_| {
+            let free = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+            let port = free.local_addr().unwrap().port();
+            drop(free);
+            let addrs = [first, second].map(|ip| format!("{ip}:{port}"));
+            let server = Server::try_start(dir.path(), &["--redis", &addrs[0], "--redis", &addrs[1]]);
+            server.map(|server| (server, addrs)).map_err(|said| refused = said).ok()
+        });
+        let (server, addrs) = started.unwrap_or_else(|| panic!("{refused}"));
+        for addr in &addrs {
+            assert!(server.faces.iter().any(|face| face.ends_with(addr)), "{:?}", server.faces);
+            let addr = addr.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
+            let client = redis::Client::open(format!("redis://{addr}/")).unwrap();
+            assert_eq!(client.get_connection().unwrap().set::<_, _, String>("k", "v").unwrap(), "OK");
+        }
+        server.stop();
+    }
 }
 
 #[test]
