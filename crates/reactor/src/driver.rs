@@ -155,6 +155,9 @@ pub enum WriteSync {
     Durable,
 }
 
+/// How long an accepted TCP connection may be silent before its peer is asked for a sign of life (SO_KEEPALIVE).
+pub const KEEPALIVE_SECONDS: u16 = 300;
+
 /// How to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {

@@ -31,7 +31,7 @@ pub mod zones;
 
 pub use addr::{Addr, PeerAddr};
 pub use buf::{IoBuf, RecvBuf};
-pub use driver::{ListenOptions, OpenOptions, ShutdownHow, Signal, WriteSync};
+pub use driver::{KEEPALIVE_SECONDS, ListenOptions, OpenOptions, ShutdownHow, Signal, WriteSync};
 pub use file::File;
 pub use net::{Came, Listener, ListenerShare, RecvHalf, SendHalf, Sending, Stream};
 pub use run::{Config, Init, Running, Without, block_on, block_on_with, start};

@@ -1,7 +1,9 @@
 //! System calls that io_uring is not needed for: opening, binding, asking, clocks, signals.
 
 use crate::addr::{Addr, PeerAddr};
-use crate::driver::{FileInfo, Handle, Kick, ListenOptions, OpenOptions, ShutdownHow, Signal};
+use crate::driver::{
+    FileInfo, Handle, KEEPALIVE_SECONDS, Kick, ListenOptions, OpenOptions, ShutdownHow, Signal,
+};
 use crate::time::Nanos;
 use std::ffi::CString;
 use std::io;
@@ -307,8 +309,14 @@ pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, 
         if options.reuse_port {
             set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
-        // Accepted connections inherit it.
+        // Accepted connections inherit these.
         set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        let silent = i32::from(KEEPALIVE_SECONDS);
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, silent)?;
+        // As Redis asks (anet.c): three times within as long again.
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, silent / 3)?;
+        set_option(&fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)?;
     }
     // SAFETY: the address is as long as it says.
     let bind = || check(unsafe { libc::bind(fd.as_raw_fd(), raw.as_ptr(), raw.len()) });

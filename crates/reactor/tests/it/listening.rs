@@ -1,5 +1,10 @@
-//! What a listening socket meets: one that is there already, and whose owner takes no connections.
+//! What a listening socket meets: one that is there already, and whose owner takes no connections; and what its connections
+//! have from it.
+#![allow(unsafe_code)]
 
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc;
@@ -76,4 +81,54 @@ fn a_socket_that_a_process_left_behind_is_not_in_use() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists() && !somebody_listens(&path).unwrap());
     block_on(async { Listener::bind(&Addr::Unix(path), ListenOptions::default()).await.unwrap() });
+}
+
+/// An option of the socket of this process that is connected to `peer`.
+fn option_of_connection(peer: SocketAddr, level: i32, name: i32) -> i32 {
+    let connected = |fd: RawFd| {
+        // SAFETY: no memory is passed.
+        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if copy < 0 {
+            return None; // another test has just closed its own
+        }
+        // SAFETY: the copy is open, and owned by nobody else.
+        let stream = unsafe { TcpStream::from_raw_fd(copy) };
+        stream.peer_addr().is_ok_and(|found| found == peer).then_some(stream)
+    };
+    let entries = std::fs::read_dir("/proc/self/fd").expect("the process's own descriptors").flatten();
+    let sockets = entries.filter(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    });
+    let mut fds = sockets.map(|entry| entry.file_name().to_string_lossy().parse().expect("a number"));
+    let stream = fds.find_map(connected).expect("it was accepted");
+    let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the kernel writes four bytes at most.
+    let result =
+        unsafe { libc::getsockopt(stream.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+    assert_eq!(result, 0, "getsockopt: {}", std::io::Error::last_os_error());
+    value
+}
+
+/// A peer that lost power, or its network, says nothing: without these it would be a client for ever.
+#[test]
+fn a_connection_is_asked_whether_it_lives_and_sends_at_once() {
+    block_on(async {
+        for addr in ["127.0.0.1:0", "[::1]:0"] {
+            let addr: Addr = addr.parse().unwrap();
+            let Ok(listener) = Listener::bind(&addr, ListenOptions::default()).await else {
+                assert_ne!(addr.to_string(), "127.0.0.1:0", "no machine is without it");
+                let _ = writeln!(std::io::stderr(), "skipped: this machine has no IPv6");
+                continue;
+            };
+            let Addr::Tcp(at) = listener.local_addr() else { unreachable!("a TCP address") };
+            let client = TcpStream::connect(at).unwrap();
+            let _accepted = listener.accept().await.unwrap();
+            let of = |level, name| option_of_connection(client.local_addr().unwrap(), level, name);
+            assert_eq!(of(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+            assert_eq!(of(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 300);
+            assert_eq!(of(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 100);
+            assert_eq!(of(libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 3);
+            assert_eq!(of(libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
+        }
+    });
 }

@@ -34,6 +34,7 @@ const SETTABLE: &[&str] = &[
     "requirepass",
     "slowlog-log-slower-than",
     "slowlog-max-len",
+    "tcp-keepalive",
     "timeout",
 ];
 
@@ -108,6 +109,7 @@ fn live(server: &Server) -> Vec<(&'static str, Vec<u8>)> {
         ("replicaof", String::new()),
         ("slowlog-log-slower-than", settings.slowlog_slower_than_us.load(Ordering::Relaxed).to_string()),
         ("slowlog-max-len", number(&settings.slowlog_entries_max)),
+        ("tcp-keepalive", pumice_reactor::KEEPALIVE_SECONDS.to_string()),
         ("timeout", number(&settings.timeout_seconds)),
     ];
     let limits = COMPACT_LIMITS.iter();
@@ -270,6 +272,12 @@ fn check(server: &Server, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> 
             let why = "every write is kept without such a file; how soon it is safe is chosen at start (--durability)";
             if word == "yes" { Ok(word) } else { Err(refuse(name, why)) }
         }
+        "tcp-keepalive" => {
+            let seconds = Value::INT.check(name, value)?;
+            let all = pumice_reactor::KEEPALIVE_SECONDS.to_string();
+            let why = format!("it is {all} seconds for every connection");
+            if seconds == all { Ok(seconds) } else { Err(refuse(name, &why)) }
+        }
         "maxmemory" => {
             let bytes = Value::Memory(0).check(name, value)?;
             let budget = server.options.memory_bytes;
@@ -327,7 +335,7 @@ fn apply(server: &Server, name: &str, value: &[u8]) {
                 *kept = set.unwrap_or(*kept);
             }
         }
-        "appendonly" | "maxmemory" => {}
+        "appendonly" | "maxmemory" | "tcp-keepalive" => {}
         "maxmemory-policy" => {
             if let Some(policy) = policy(value) {
                 *lock(&settings.policy) = policy;

@@ -61,7 +61,6 @@ pub(super) const KEPT: &[(&str, &str, Value)] = &[
     ("replica-read-only", "yes", Value::YesNo),
     ("save", "", Value::Save),
     ("stop-writes-on-bgsave-error", "yes", Value::YesNo),
-    ("tcp-keepalive", "300", Value::INT),
 ];
 
 /// Former names of parameters, each with the name that it has now. One value, two names.

@@ -111,6 +111,7 @@ fn parameters_are_refused_as_redis_refuses_them() {
             "maxmemory 0",
             "memory is chosen at start (--memory, 268435456 bytes now); data may exceed it, and nothing is evicted",
         ),
+        ("tcp-keepalive 60", "it is 300 seconds for every connection"),
         ("enable-debug-command yes", "can't set immutable config"),
         ("protected-mode 1", "argument must be 'yes' or 'no'"),
         ("maxmemory -1", "argument must be a memory value"),
@@ -122,7 +123,7 @@ fn parameters_are_refused_as_redis_refuses_them() {
         let name = line.split(' ').next().unwrap_or_default();
         check(&format!("> CONFIG SET {line}\n{}", refused(name, why)));
     }
-    check("> CONFIG SET appendonly YES protected-mode YES maxmemory 256mb\nOK");
+    check("> CONFIG SET appendonly YES protected-mode YES maxmemory 256mb tcp-keepalive 300\nOK");
     let twice = refused("maxmemory", "duplicate parameter");
     check(&format!("> CONFIG SET maxmemory 10000001 maxmemory 10000002\n{twice}"));
     check("> CONFIG GET maxmemory appendonly\n[\"maxmemory\", \"268435456\", \"appendonly\", \"yes\"]");
