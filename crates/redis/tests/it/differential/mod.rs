@@ -135,22 +135,23 @@ fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
         let look_ups = (look_ups(&mut server.client()), look_ups(&mut oracle.client()));
         assert_eq!(look_ups.0, look_ups.1, "keyspace_hits, keyspace_misses (PUMICE_SEED={seed})");
     }
-    // Once what is expired is gone on both sides, the databases hold as many keys, of which as many expire.
+    // Once what is expired is gone on both sides, the databases hold the same: as many keys, of which as many expire, and the
+    // same in them.
     let (mut ours, mut theirs) = (server.client(), oracle.client());
-    let mut counts = (String::new(), String::new());
+    let mut held = (contents(&mut ours), contents(&mut theirs));
     for _ in 0..common::PATIENCE.as_millis() / 10 {
-        counts = (keyspace(&mut ours), keyspace(&mut theirs));
-        if counts.0 == counts.1 {
+        if held.0 == held.1 {
             break;
         }
         wait_out();
+        held = (contents(&mut ours), contents(&mut theirs));
     }
-    assert_eq!(counts.0, counts.1, "INFO keyspace after seed {seed} (PUMICE_SEED={seed})");
-    // And they hold the same, unless chance decided.
-    if !log.iter().any(|(_, command)| command[0].eq_ignore_ascii_case(b"spop")) && !with_expiry {
-        let digest = "DEBUG DIGEST";
-        assert_eq!(ours.line(digest), theirs.line(digest), "contents after seed {seed} (PUMICE_SEED={seed})");
-    }
+    assert_eq!(held.0, held.1, "INFO keyspace and digest after seed {seed} (PUMICE_SEED={seed})");
+}
+
+/// What [`keyspace`] tells, and a digest of everything that is there.
+fn contents(client: &mut common::Client) -> [String; 2] {
+    [keyspace(client), client.line("DEBUG DIGEST").to_string()]
 }
 
 /// `db0:keys=…,expires=…` of each database, without the average that Redis estimates.
