@@ -1,4 +1,4 @@
-//! TLS with a real client: the handshake, commands over it, and a plain client at the same port.
+//! TLS with a real client: the handshake, commands over it, a plain client at the same port, and certificates of clients.
 
 #![allow(clippy::disallowed_methods, reason = "clients are threads of their own")]
 
@@ -12,7 +12,7 @@ use crate::common::client::encode;
 use crate::common::{PATIENCE, Setup, TestServer};
 use pumice_redis::options::{Options, TlsOptions};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 fn fixture(name: &str) -> PathBuf {
@@ -44,20 +44,61 @@ fn a_tls_client_is_served_and_a_plain_one_is_refused_without_harm_to_it() {
     assert_eq!(server.client().line("PING").to_string(), "PONG");
 }
 
-fn speak(addr: SocketAddr) {
+/// The other side of `--redis-tls-ca`.
+#[test]
+fn a_client_without_a_certificate_is_refused_where_one_is_asked_for() {
+    let tls = TlsOptions {
+        certificate: fixture("server.pem"),
+        key: fixture("server.key"),
+        client_authorities: Some(fixture("clients.pem")),
+    };
+    let options = Options { tls: Some(tls), ..Options::default() };
+    let server = TestServer::with(Setup { options, tcp: Some("127.0.0.1:0".into()), ..Setup::default() });
+    let addr: SocketAddr = server.tcp().parse().expect("an address");
+    // The server says what it thinks of a certificate after the client's part of the handshake, and says nothing else unasked.
+    for (certificate, says) in [(None, "CertificateRequired"), (Some("stranger.pem"), "UnknownCA")] {
+        let refused = thread::spawn(move || connect(addr, certificate).read(&mut [0]));
+        let error = refused.join().expect("answered").expect_err("nothing was sent to it").to_string();
+        assert!(error.contains(says), "{certificate:?}: {error}");
+    }
+    thread::spawn(move || ping(addr, "client.pem")).join().expect("served");
+}
+
+fn ping(addr: SocketAddr, certificate: &'static str) {
+    let mut stream = connect(addr, Some(certificate));
+    stream.get_mut().write_all(&encode(&["PING"])).expect("sent");
+    assert_eq!(line(&mut stream), "+PONG\r\n");
+}
+
+/// A connection of a client that has `certificate`, with its key in the same file.
+fn connect(
+    addr: SocketAddr,
+    certificate: Option<&str>,
+) -> BufReader<StreamOwned<ClientConnection, TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(fixture("ca.pem")).expect("a certificate")).expect("added");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match certificate.map(fixture) {
+        None => config.with_no_client_auth(),
+        Some(path) => {
+            let chain = vec![CertificateDer::from_pem_file(&path).expect("a certificate")];
+            let key = PrivateKeyDer::from_pem_file(&path).expect("a key");
+            config.with_client_auth_cert(chain, key).expect("they belong together")
+        }
+    };
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
     let socket = TcpStream::connect(addr).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let mut stream = BufReader::new(StreamOwned::new(connection, socket));
+    BufReader::new(StreamOwned::new(connection, socket))
+}
+
+fn speak(addr: SocketAddr) {
+    let mut stream = connect(addr, None);
     let value = vec![b'v'; 1_000_000];
     stream.get_mut().write_all(&encode(&[&b"SET"[..], b"k", &value])).expect("sent");
     assert_eq!(line(&mut stream), "+OK\r\n");
