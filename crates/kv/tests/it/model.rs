@@ -147,7 +147,7 @@ impl World {
 }
 
 fn run(seed: u64, steps: u64) {
-    println!("replay with: KV_SEED={seed} cargo test -p pumice-kv --test it model::a_seed_of_your_choice");
+    println!("replay: PUMICE_SEED={seed} cargo test -p pumice-kv --test it model::");
     pumice_reactor::block_on(async {
         let mut world = World::new(seed).await;
         for _ in 0..steps {
@@ -157,16 +157,11 @@ fn run(seed: u64, steps: u64) {
     });
 }
 
+/// `PUMICE_SEED` runs one seed for longer.
 #[test]
 fn the_store_and_the_model_agree() {
-    for seed in 1..=4 {
-        run(seed, 4000);
-    }
-}
-
-#[test]
-fn a_seed_of_your_choice() {
-    if let Ok(seed) = std::env::var("KV_SEED") {
-        run(seed.parse().expect("KV_SEED is a number"), 8000);
+    match std::env::var("PUMICE_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => run(seed, 8000),
+        None => (1..=4).for_each(|seed| run(seed, 4000)),
     }
 }

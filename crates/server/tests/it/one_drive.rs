@@ -158,20 +158,32 @@ fn a_drive_is_overwritten_many_times_within_its_limits() {
     let raw = place.info()["space"]["raw"].as_u64().expect("bytes");
     let server = place.start();
     let mut client = server.client();
-    let big = vec![b'x'; 64 << 10];
-    let mut written = 0;
+    let big = |n: u64| n.to_le_bytes().repeat((64 << 10) / 8);
+    let mut newest = [0; 200];
     let mut n = 0;
-    while written < 2 * raw {
+    while n * (64 << 10) < 2 * raw {
         let mut pipe = redis::pipe();
         for _ in 0..8 {
-            pipe.set(format!("big:{}", n * 13 % 200), &big).ignore();
             n += 1;
+            let slot = n * 13 % 200;
+            newest[slot as usize] = n;
+            pipe.set(format!("big:{slot}"), big(n)).ignore();
         }
         pipe.query::<()>(&mut client).expect("written");
-        written += 8 * big.len() as u64;
     }
+    let holds_the_newest = |server: &Server| {
+        let mut client = server.client();
+        for (slot, n) in newest.iter().enumerate() {
+            let found: Vec<u8> = client.get(format!("big:{slot}")).expect("answered");
+            assert!(found == big(*n), "big:{slot} does not hold write {n}: it begins {:?}", found.get(..8));
+        }
+    };
+    holds_the_newest(&server);
     server.stop();
     place.check();
+    let server = place.start();
+    holds_the_newest(&server);
+    server.stop();
 }
 
 #[test]
