@@ -268,9 +268,9 @@ async fn asked_to_stop(shared: &Shared, server: Option<&Server>) {
 }
 
 /// `work`, or `None` when asked to stop before it is done.
-async fn unless_stopped<F: Future>(shared: &Shared, work: F) -> Option<F::Output> {
+async fn unless_stopped<F: Future>(shared: &Shared, server: &Server, work: F) -> Option<F::Output> {
     let mut work = pin!(work);
-    let mut stop = pin!(asked_to_stop(shared, None));
+    let mut stop = pin!(asked_to_stop(shared, Some(server)));
     poll_fn(|cx| {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(done));
@@ -332,7 +332,8 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
         loading.0.loading.1.store(total, std::sync::atomic::Ordering::Relaxed);
         loading.1.set_progress(done, total);
     };
-    let Some(opened) = unless_stopped(shared, Node::open(devices, &options, &progress)).await else {
+    let opened = unless_stopped(shared, &server, Node::open(devices, &options, &progress)).await;
+    let Some(opened) = opened else {
         return Ok(()); // asked to stop while opening: nothing was written that must be closed
     };
     let node = opened.map_err(|error| drives::explain_unreadable(shared.specs.iter(), &error.to_string()))?;

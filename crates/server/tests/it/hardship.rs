@@ -103,6 +103,19 @@ impl Loading {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         BufReader::new(stream)
     }
+
+    /// Waits for the end of a server that was told to end, and has not served before.
+    fn end(mut self) -> std::process::ExitStatus {
+        let mut ended = None;
+        eventually("the server ends", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        let mut said = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!said.contains("ready"), "it ended after it had opened its drives: {said}");
+        ended.unwrap()
+    }
 }
 
 impl Drop for Loading {
@@ -150,7 +163,9 @@ fn during_a_long_recovery_clients_hear_loading_and_health_says_so() {
     let health = run(&["info", "--data", dir.path().to_str().unwrap(), "--health"]);
     check_exit(&health, 1, "the server takes no commands");
     assert!(stdout(&health).contains("loading"), "{}", stdout(&health));
-    drop(loading);
+    // Who asks it to stop does not wait for minutes.
+    client.get_mut().write_all(b"SHUTDOWN\r\n").unwrap();
+    assert!(loading.end().success());
     // One whose recovery takes a while: in the end it serves what was there, to who came before that, too.
     let loading = Loading::start(dir.path(), &format!("{fast},timing=on,read_us=4000"));
     let mut client = loading.connect();
