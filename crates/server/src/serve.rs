@@ -31,6 +31,7 @@ use crate::config::{Listen, Settings};
 use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
 use crate::process::{DEATH_RETRY, DEATH_WAIT};
+use crate::progress::Progress;
 use crate::{allocator, control, drives, http, logging, notify, process};
 
 /// Files beside connections: drives, the log, the HTTP face's.
@@ -326,13 +327,16 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
             .then(|| Duration::from_secs_f64(settings.patrol_days * 86_400.0)),
         set_id: drives::new_id()?,
     };
+    let bar = Progress::new("recovering", true);
     let loading = (server.clone(), shared.health.clone());
-    let progress = move |done, total| {
+    let progress = |done, total| {
+        bar.set(done, total);
         loading.0.loading.0.store(done, std::sync::atomic::Ordering::Relaxed);
         loading.0.loading.1.store(total, std::sync::atomic::Ordering::Relaxed);
         loading.1.set_progress(done, total);
     };
     let opened = unless_stopped(shared, &server, Node::open(devices, &options, &progress)).await;
+    bar.finish();
     let Some(opened) = opened else {
         return Ok(()); // asked to stop while opening: nothing was written that must be closed
     };

@@ -181,6 +181,44 @@ fn during_a_long_recovery_clients_hear_loading_and_health_says_so() {
     }
 }
 
+/// `script` gives the server a terminal: a bar is for who watches one.
+#[test]
+fn a_recovery_shows_on_a_terminal_how_far_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let fast = format!("emu:small,path={}", dir.path().join("media").display());
+    let server = Server::start(dir.path(), &["--device", &fast]);
+    let mut client = server.client();
+    for n in 0..500 {
+        let _: () = client.set(format!("k{n}"), vec![b'v'; 4000]).unwrap();
+    }
+    server.kill();
+    let (socket, shown) = (dir.path().join("redis"), dir.path().join("shown"));
+    let serve = format!(
+        "timeout --foreground -s KILL 300 {} serve --memory 128MiB --cores 1 --device {fast},timing=on,read_us=20000 --data {} \
+         --redis unix:{}",
+        pumice().get_program().display(),
+        dir.path().display(),
+        socket.display()
+    );
+    let started = std::process::Command::new("script")
+        .args(["-qefc", &serve])
+        .arg(&shown)
+        .env_remove("PUMICE_PASSWORD")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .spawn();
+    let Ok(mut terminal) = started else {
+        skipped("`script`, which makes a terminal, cannot be had here");
+        return;
+    };
+    eventually("the bar", || {
+        std::fs::read(&shown).is_ok_and(|said| said.windows(10).any(|w| w == b"recovering"))
+    });
+    let mut client = BufReader::new(UnixStream::connect(&socket).unwrap());
+    client.get_mut().write_all(b"SHUTDOWN\r\n").unwrap();
+    assert!(terminal.wait().unwrap().success());
+}
+
 /// A small file system for the time of a test.
 struct SmallMount(tempfile::TempDir);
 
