@@ -51,7 +51,8 @@ pub fn fitting_segment_bytes(raw_bytes: u64) -> u32 {
 /// Choices for as long as a store is open.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Memory of the store: memtables, caches, buffers, the heap's tail. From 64 MiB up; less is taken for 64 MiB.
+    /// Memory of the store: memtables, caches, buffers, the heap's tail. [`MEMORY_BYTES_MIN`] at least: less is taken
+    /// for that.
     pub memory_bytes: u64,
     /// When a write counts as durable.
     pub durability: Durability,

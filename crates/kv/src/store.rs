@@ -1,4 +1,4 @@
-//! The store of one drive: reads and writes. Opening is in `open`, background work in `flush`, `compact` and
+//! The store of one drive: reads and writes. Opening is in `open`, background work in `flush`, `merge` and
 //! `clean`.
 //!
 //! A write appends its records to the heap's commit stream and inserts them into the memtables of its slices,

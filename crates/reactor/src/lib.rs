@@ -8,7 +8,7 @@
 //! The seam is [`driver`]: operations with owned buffers go down, completions come back in batches. Rejected:
 //! a trait with an associated type for each operation (its bounds leak into every layer above).
 //!
-//! All of Pumice's `unsafe` is in this crate.
+//! All of Pumice's `unsafe` but one foreign call (`server/src/allocator.rs`) is in this crate.
 
 #![allow(unsafe_code)]
 

@@ -25,7 +25,7 @@ struct Numbers {
 
 fn drive_numbers(stats: &StoreStats) -> Numbers {
     let (c, h) = (&stats.counters, &stats.heap);
-    let us = |ns: u64| ns as f64 / 1e9;
+    let seconds = |ns: u64| ns as f64 / 1e9;
     Numbers {
         counters: vec![
             ("gets", "Reads that memory alone could not answer", c.gets),
@@ -85,18 +85,18 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
                 "Key tables of which part does not read, which merging leaves alone",
                 stats.tables_set_aside as f64,
             ),
-            ("commit_seconds_p50", "Median commit latency", us(h.commit_latency.quantile_ns(0.5))),
+            ("commit_seconds_p50", "Median commit latency", seconds(h.commit_latency.quantile_ns(0.5))),
             (
                 "commit_seconds_p99",
                 "99th percentile of commit latency",
-                us(h.commit_latency.quantile_ns(0.99)),
+                seconds(h.commit_latency.quantile_ns(0.99)),
             ),
             (
                 "commit_seconds_p999",
                 "99.9th percentile of commit latency",
-                us(h.commit_latency.quantile_ns(0.999)),
+                seconds(h.commit_latency.quantile_ns(0.999)),
             ),
-            ("commit_seconds_max", "Longest commit", us(h.commit_latency.max_ns())),
+            ("commit_seconds_max", "Longest commit", seconds(h.commit_latency.max_ns())),
             ("undurable_bytes", "Bytes on their way to flash", h.undurable_bytes as f64),
             ("key_tables", "Key tables", stats.tables as f64),
             ("key_tables_size_bytes", "Size of all key tables", stats.table_bytes as f64),
