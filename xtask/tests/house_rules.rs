@@ -6,8 +6,6 @@ use xtask::{files, is_rust, root, shown};
 
 /// Layers from the bottom up. A crate may use those before it.
 const LAYERS: &[&str] = &["base", "reactor", "flash", "segment", "kv", "node", "redis", "sim", "server"];
-/// `sim` stands beside the faces and may use every layer below the server; the server composes the binary.
-const BESIDE: &[(&str, &str)] = &[];
 /// Lines a source file may have: past this there are two things in one room.
 const FILE_LINES_MAX: usize = 800;
 /// How the head of a test that is not in its crate's `tests/it` begins the reason.
@@ -45,8 +43,7 @@ fn dependency_arrows_point_down() {
             continue; // test rigs inside crates
         };
         for used in pumice_dependencies(&fs::read_to_string(&manifest).unwrap()) {
-            let allowed = LAYERS.iter().position(|l| *l == used).is_some_and(|l| l < level)
-                || BESIDE.contains(&(crate_name.as_str(), used.as_str()));
+            let allowed = LAYERS.iter().position(|l| *l == used).is_some_and(|l| l < level);
             if !allowed {
                 wrong
                     .push(format!("{crate_name} uses {used}: a layer uses only those below it ({LAYERS:?})"));

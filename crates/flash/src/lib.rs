@@ -96,14 +96,6 @@ impl Device {
         }
     }
 
-    /// A device over an open file: what simulated worlds hand in.
-    ///
-    /// # Errors
-    /// [`FlashError::Io`] when the file's length cannot be had.
-    pub async fn over_file(file: File, access: Access) -> Result<Self, FlashError> {
-        Self::over(file, "file".into(), access).await
-    }
-
     async fn over(file: File, name: String, access: Access) -> Result<Self, FlashError> {
         match file.zoned() {
             Some(info) => Ok(Self::Zoned(Arc::new(ZonedDevice::over(file, name, info, access).await?))),

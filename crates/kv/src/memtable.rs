@@ -477,11 +477,6 @@ impl Memtable {
         });
         newest
     }
-
-    /// Any row, by a number drawn by the caller.
-    pub fn random_row(&self, draw: u64) -> Option<u32> {
-        (!self.rows.is_empty()).then(|| (draw % self.rows.len() as u64) as u32)
-    }
 }
 
 impl Version {

@@ -127,8 +127,6 @@ pub struct StoreStats {
     pub tables_set_aside: u64,
     /// Runs of the slice that has most.
     pub runs_max: u64,
-    /// Keys in memtables.
-    pub memtable_entries: u64,
     /// Memory of memtables, in bytes.
     pub memtable_bytes: u64,
     /// Memory of filters and block indexes, in bytes.
@@ -176,7 +174,6 @@ impl Store {
             let slice = inner.slice(SliceId(id));
             for memtable in std::iter::once(&slice.active).chain(&slice.sealed) {
                 let memtable = lock(memtable);
-                stats.memtable_entries += memtable.len() as u64;
                 stats.memtable_bytes += memtable.bytes() as u64;
             }
             stats.row_bytes += slice.rows.weight();

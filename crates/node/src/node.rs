@@ -41,7 +41,6 @@ struct Inner {
     placement: Placement,
     latches: Latches,
     watches: Watches,
-    set: [u8; 16],
     recovered: Vec<Recovered>,
     /// What users met on each drive.
     met: Vec<Met>,
@@ -156,7 +155,6 @@ impl Node {
                 placement: Placement { drives: count, slices },
                 latches: Latches::default(),
                 watches: Watches::default(),
-                set: set.set,
                 recovered,
             }),
         };
@@ -193,19 +191,9 @@ impl Node {
         &self.inner.stores[usize::from(drive)]
     }
 
-    /// How the drives were named when they were opened, in set order.
-    pub fn drive_names(&self) -> &[String] {
-        &self.inner.names
-    }
-
     /// How each drive was found when it was opened, in the order they were given.
     pub fn recovered(&self) -> &[Recovered] {
         &self.inner.recovered
-    }
-
-    /// The id of this set of drives.
-    pub fn set_id(&self) -> [u8; 16] {
-        self.inner.set
     }
 
     /// Where `user_key` lives: by its Redis Cluster slot, so that keys with one `{tag}` live together.
@@ -488,7 +476,6 @@ impl Node {
     pub fn stats(&self) -> NodeStats {
         NodeStats {
             drives: self.inner.stores.iter().map(Store::stats).collect(),
-            names: self.inner.names.clone(),
             latch_waits: self.inner.latches.waits(),
             watched: self.inner.watches.len(),
         }

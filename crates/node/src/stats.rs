@@ -7,8 +7,6 @@ use pumice_kv::StoreStats;
 pub struct NodeStats {
     /// One entry per drive.
     pub drives: Vec<StoreStats>,
-    /// The drives' names, as they were opened.
-    pub names: Vec<String>,
     /// How often a command queued for a key latch.
     pub latch_waits: u64,
     /// Watched (key, client) pairs.

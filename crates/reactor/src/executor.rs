@@ -154,11 +154,6 @@ impl Core {
         &self.server
     }
 
-    /// Tasks that have not ended.
-    pub fn live_tasks(&self) -> usize {
-        self.tasks.borrow().live()
-    }
-
     pub(crate) fn tasks(&self) -> RefMut<'_, Tasks> {
         self.tasks.borrow_mut()
     }

@@ -3,7 +3,6 @@
 use crate::buf::Pool;
 use crate::driver::{Driver, Kick};
 use crate::executor::{Core, has_core};
-use crate::metrics::CoreMetrics;
 use crate::remote::Server;
 use crate::uring::{EventFd, Uring};
 use crate::{CoreId, LocalBoxFuture};
@@ -76,7 +75,6 @@ pub type Init = Arc<dyn Fn(CoreId) -> LocalBoxFuture<'static, ()> + Send + Sync>
 
 /// Cores that run.
 pub struct Running {
-    server: Arc<Server>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -91,11 +89,6 @@ impl Running {
             }
         }
         first
-    }
-
-    /// The counters of every core, by core.
-    pub fn metrics(&self) -> Vec<CoreMetrics> {
-        (0..self.threads.len()).map(|core| self.server.counters(CoreId(core as u16)).snapshot()).collect()
     }
 }
 
@@ -183,7 +176,7 @@ pub fn start(config: &Config, init: Init) -> io::Result<Running> {
     }
     stop.fetch_or(failed.is_some(), Ordering::SeqCst);
     drop(gates);
-    let running = Running { server, threads };
+    let running = Running { threads };
     match failed {
         None => Ok(running),
         Some(error) => {

@@ -72,7 +72,6 @@ impl Body {
 pub(crate) struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    live: usize,
 }
 
 impl Tasks {
@@ -88,7 +87,6 @@ impl Tasks {
         slot.body = Some(Body { future, waker: Waker::from(Arc::clone(&header)) });
         slot.header = Some(header);
         slot.aborted = false;
-        self.live += 1;
         id
     }
 
@@ -126,7 +124,6 @@ impl Tasks {
         slot.header = None;
         let body = slot.body.take();
         self.free.push(id.index);
-        self.live -= 1;
         body
     }
 
@@ -147,10 +144,6 @@ impl Tasks {
         *end = index;
         let id = TaskId { index: index as u32, generation: self.slots[index].generation };
         self.remove(id)
-    }
-
-    pub(crate) fn live(&self) -> usize {
-        self.live
     }
 }
 

@@ -392,7 +392,7 @@ impl Inner {
     /// Writes the next segments ahead of need where fresh ones commit slower: while the commit stream is slow enough
     /// to profit. Streams that fill a segment faster write large frames, which fresh space hardly slows.
     pub(crate) fn kick_prewrite(self: &Arc<Self>) {
-        if self.options.prewrite_segments == 0 || !self.device.wants_prewrite() {
+        if !self.device.wants_prewrite() {
             return;
         }
         let now_ns = pumice_reactor::now().0;
@@ -404,7 +404,7 @@ impl Inner {
         if !is_slow(self) {
             return;
         }
-        let Some(first) = self.table().begin_prewrite(self.options.prewrite_segments) else { return };
+        let Some(first) = self.table().begin_prewrite() else { return };
         let inner = self.clone();
         drop(spawn(async move {
             let mut next = Some(first);
@@ -416,7 +416,7 @@ impl Inner {
                 table.end_prewrite(written);
                 // A stream that has become fast takes them as soon as they are written, and this would never end.
                 let go_on = written && is_slow(&inner) && inner.blocked().is_none();
-                next = if go_on { table.begin_prewrite(inner.options.prewrite_segments) } else { None };
+                next = if go_on { table.begin_prewrite() } else { None };
             }
         }));
     }

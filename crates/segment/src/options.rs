@@ -96,8 +96,6 @@ pub struct HeapOptions {
     pub undurable_max_bytes: usize,
     /// Largest commit write, in bytes.
     pub commit_max_bytes: u32,
-    /// Segments written ahead of need on sparse files; 0 turns it off.
-    pub prewrite_segments: u32,
     /// Segments that commits are written to at once, at most; `None`: one a channel, and at most 44 and a sixteenth of the
     /// drive's segments.
     pub commit_lanes: Option<u16>,
@@ -111,7 +109,6 @@ impl Default for HeapOptions {
             tail_bytes: 16 << 20,
             undurable_max_bytes: 8 << 20,
             commit_max_bytes: 1 << 20,
-            prewrite_segments: 2,
             commit_lanes: None,
         }
     }

@@ -6,12 +6,11 @@ pub struct LatencyHistogram {
     counts: [u64; 512],
     total: u64,
     max_ns: u64,
-    sum_ns: u64,
 }
 
 impl Default for LatencyHistogram {
     fn default() -> Self {
-        Self { counts: [0; 512], total: 0, max_ns: 0, sum_ns: 0 }
+        Self { counts: [0; 512], total: 0, max_ns: 0 }
     }
 }
 
@@ -21,7 +20,6 @@ impl LatencyHistogram {
         self.counts[bucket(ns)] += 1;
         self.total += 1;
         self.max_ns = self.max_ns.max(ns);
-        self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
     /// How many were counted.
@@ -32,11 +30,6 @@ impl LatencyHistogram {
     /// The largest, in ns.
     pub fn max_ns(&self) -> u64 {
         self.max_ns
-    }
-
-    /// The mean, in ns; 0 when none was counted.
-    pub fn mean_ns(&self) -> u64 {
-        self.sum_ns.checked_div(self.total).unwrap_or(0)
     }
 
     /// The latency that `quantile` (0 to 1) of all stay below, in ns.

@@ -420,15 +420,16 @@ impl Table {
         self.pool.remove(index)
     }
 
-    /// The pool's next segment to be written ahead of need, unless `ahead` of them are ready.
-    pub(crate) fn begin_prewrite(&mut self, ahead: u32) -> Option<SegmentId> {
+    /// The pool's next segment to be written ahead of need, unless enough of them are ready.
+    pub(crate) fn begin_prewrite(&mut self) -> Option<SegmentId> {
+        const AHEAD: usize = 2;
         if !self.prefer_written || self.prewriting.is_some() {
             return None;
         }
         let openable = self.pool.iter().take(self.pool.len() - self.pool_coming);
         let fresh = |id: &&u32| self.entries[**id as usize].flags & FLAG_WRITTEN == 0;
         let ready = openable.clone().filter(|id| !fresh(id)).count();
-        if ready >= ahead as usize {
+        if ready >= AHEAD {
             return None;
         }
         self.prewriting = openable.clone().find(fresh).copied();

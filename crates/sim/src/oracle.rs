@@ -161,11 +161,6 @@ impl Oracle {
         self.tallies.get(&space).and_then(|versions| at(versions, self.writes)).unwrap_or(0)
     }
 
-    /// Every counter's name.
-    pub fn tally_names(&self) -> Vec<u32> {
-        self.tallies.keys().copied().collect()
-    }
-
     /// The keys that are there now, in order, within bounds.
     pub fn range(&self, slice: u16, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Vec<(Key, Value)> {
         let bound = |bound: Bound<Vec<u8>>, open: Bound<Key>| match bound {

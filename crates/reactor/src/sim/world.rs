@@ -399,11 +399,6 @@ impl World {
         self.file(host, path, |file| file.zones().map_or((0, 0), Zones::in_use))
     }
 
-    /// The length of a file in bytes, if there is one.
-    pub fn file_len(&self, host: HostId, path: &Path) -> Option<u64> {
-        self.with(|engine| engine.hosts[host as usize].disk.files.get(path).map(SimFile::len))
-    }
-
     /// Reads a file past its host.
     pub fn peek_file(&self, host: HostId, path: &Path, offset: u64, bytes: usize) -> Vec<u8> {
         let mut out = vec![0; bytes];

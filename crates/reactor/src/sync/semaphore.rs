@@ -49,11 +49,6 @@ impl Semaphore {
         OwnedPermit { semaphore: Arc::clone(self), permits: n }
     }
 
-    /// [`try_acquire`](Self::try_acquire), with a permit that keeps the semaphore alive.
-    pub fn try_acquire_owned(self: &Arc<Self>, n: u64) -> Option<OwnedPermit> {
-        self.try_take(n).then(|| OwnedPermit { semaphore: Arc::clone(self), permits: n })
-    }
-
     /// Adds `n` permits: gives back, or raises the bound.
     pub fn release(&self, n: u64) {
         let mut state = self.state();

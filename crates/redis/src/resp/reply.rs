@@ -247,12 +247,6 @@ impl Reply {
         self.fill(hole, if self.is_resp3() { b'~' } else { b'*' }, n);
     }
 
-    /// Writes a map header of `n` pairs at `hole`.
-    pub fn fill_map(&mut self, hole: Mark, n: usize) {
-        let (kind, n) = if self.is_resp3() { (b'%', n) } else { (b'*', 2 * n) };
-        self.fill(hole, kind, n);
-    }
-
     /// The place reached.
     pub fn mark(&self) -> Mark {
         Mark { parts: self.parts.len(), offset: self.buf.len() }

@@ -32,8 +32,6 @@ pub struct RawStats {
     pub unverified: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
-    /// Checkpoints that could not be written.
-    pub checkpoint_failures: u64,
 }
 
 #[derive(Default)]
@@ -178,7 +176,6 @@ impl Inner {
                 Ok(None) => self.newest().generation = header.generation,
                 Err(error) => {
                     self.newest().generation = header.generation;
-                    self.counters.count(|counts| counts.checkpoint_failures += 1);
                     return Err(error);
                 }
             }
