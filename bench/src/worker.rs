@@ -4,7 +4,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "fjall")]
 use crate::engine::fjall::Fjall;
+#[cfg(feature = "rocksdb")]
 use crate::engine::rocksdb::Rocksdb;
 use crate::engine::{Blocking, Shared, drive_blocking, largest_file, scan_blocking};
 use crate::keys::{KEY_BYTES, Values};
@@ -64,18 +66,26 @@ fn run(spec: &WorkerSpec, out: &mut WorkerResult) -> Result<()> {
     std::fs::create_dir_all(&spec.dir)?;
     match spec.engine {
         EngineKind::Pumice => crate::engine::pumice::run(spec, out),
-        EngineKind::Rocksdb => run_blocking(spec, out, &|| Ok(Box::new(Rocksdb::open(spec, false)?))),
-        EngineKind::RocksdbBlob => run_blocking(spec, out, &|| Ok(Box::new(Rocksdb::open(spec, true)?))),
-        EngineKind::Fjall => run_blocking(spec, out, &|| Ok(Box::new(Fjall::open(spec)?))),
+        _ => run_blocking(spec, out),
     }
 }
 
-type Opener<'a> = &'a dyn Fn() -> Result<Box<dyn Blocking>>;
+fn open(spec: &WorkerSpec) -> Result<Box<dyn Blocking>> {
+    match spec.engine {
+        #[cfg(feature = "rocksdb")]
+        EngineKind::Rocksdb => Ok(Box::new(Rocksdb::open(spec, false)?)),
+        #[cfg(feature = "rocksdb")]
+        EngineKind::RocksdbBlob => Ok(Box::new(Rocksdb::open(spec, true)?)),
+        #[cfg(feature = "fjall")]
+        EngineKind::Fjall => Ok(Box::new(Fjall::open(spec)?)),
+        other => Err(format!("this was built without {other}").into()),
+    }
+}
 
-fn run_blocking(spec: &WorkerSpec, out: &mut WorkerResult, open: Opener<'_>) -> Result<()> {
+fn run_blocking(spec: &WorkerSpec, out: &mut WorkerResult) -> Result<()> {
     let values = Arc::new(Values::new(spec.value_bytes));
     let (began, before) = (Instant::now(), Usage::now(&spec.dir));
-    let mut store = Some(open()?);
+    let mut store = Some(open(spec)?);
     out.opened_seconds = began.elapsed().as_secs_f64();
     out.opened_read_bytes = Usage::now(&spec.dir).since(&before).read_bytes;
     for phase in &spec.phases {
@@ -86,7 +96,7 @@ fn run_blocking(spec: &WorkerSpec, out: &mut WorkerResult, open: Opener<'_>) -> 
                 usage::drop_caches();
             }
             meter = Meter::start(spec, phase);
-            store = Some(open()?);
+            store = Some(open(spec)?);
             out.phases.push(meter.finish());
             continue;
         }

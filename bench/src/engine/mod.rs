@@ -1,8 +1,11 @@
 //! The stores behind one trait, and the loop that drives the synchronous ones with a thread for each operation in flight.
 
+#[cfg(feature = "fjall")]
 pub mod fjall;
 pub mod pumice;
+#[cfg(feature = "rocksdb")]
 pub mod rocksdb;
+#[cfg(feature = "rocksdb")]
 mod rocksdb_c;
 
 use std::collections::BTreeMap;
