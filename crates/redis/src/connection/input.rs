@@ -1,0 +1,108 @@
+//! What a connection holds of commands that are not whole yet: counted, bounded, and let go of where it is too much.
+
+use std::sync::atomic::Ordering;
+
+use super::{Connection, Flow};
+use crate::errors::{self, Failure};
+use crate::execute::refuse;
+use crate::resp::skim::Skimmed;
+
+/// Whether what waits may wait.
+pub(super) enum Room {
+    Enough,
+    /// Not in what all clients share: the command is refused, and its client goes on.
+    Less(Failure),
+    /// Not in what this client may send ahead: it is closed, as Redis does.
+    None,
+}
+
+impl Connection {
+    /// Notes how much input waits; answers by how much that grew, and what all clients' comes to, transactions among it.
+    pub(super) fn note_input(&mut self, bytes: usize) -> (usize, u64) {
+        let stats = &self.ctx.server.stats;
+        let (grown, shrunk) =
+            (bytes.saturating_sub(self.counted_bytes), self.counted_bytes.saturating_sub(bytes));
+        if grown > 0 || shrunk > 0 {
+            self.counted_bytes = bytes;
+            self.ctx.session.client.input_bytes.store(bytes as u64, Ordering::Relaxed);
+            stats.input_waiting_bytes.fetch_sub(shrunk as u64, Ordering::Relaxed);
+        }
+        let total = stats.input_waiting_bytes.fetch_add(grown as u64, Ordering::Relaxed) + grown as u64;
+        (grown, total + stats.transaction_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Notes how much input waits, and whether it may.
+    pub(super) fn count_input(&mut self, bytes: usize) -> Room {
+        let bytes = if bytes == 0 { 0 } else { bytes + self.parser.memory_bytes() };
+        let (grown, total) = self.note_input(bytes);
+        let own_max = self.ctx.server.settings.query_buffer_bytes_max.load(Ordering::Relaxed);
+        let max = self.ctx.server.options.input_bytes_max;
+        if grown > 0 && bytes as u64 > own_max {
+            return Room::None;
+        }
+        if grown == 0 || total <= max {
+            return Room::Enough;
+        }
+        Room::Less(self.too_long(bytes).unwrap_or_else(|| {
+            Failure::new(format!(
+                "OOM commands of {total} bytes wait in memory, all clients together, where {max} is the most (--memory)"
+            ))
+        }))
+    }
+
+    /// Why a command of `bytes` can never be taken, if it cannot.
+    pub(super) fn too_long(&self, bytes: usize) -> Option<Failure> {
+        let max = self.ctx.server.options.input_bytes_max;
+        (bytes as u64 > max).then(|| {
+            Failure::new(format!(
+                "ERR a command of {bytes} bytes or more exceeds maximum allowed size: {max} bytes (--memory)"
+            ))
+        })
+    }
+
+    /// Lets go of the command under way, and goes over the rest of it; then `failure` is its answer. `given`: where its
+    /// beginning is, if it is not kept yet. `false`: it cannot be told where the command ends.
+    pub(super) fn skim_from(&mut self, given: Option<&[u8]>, failure: Failure) -> bool {
+        let Some((mut skim, at)) = self.parser.skim() else { return false };
+        let seen = skim.take(&given.unwrap_or(&self.pending)[at..]);
+        if seen == Skimmed::Broken {
+            return false;
+        }
+        self.skim = Some(skim);
+        self.refused = Some(failure);
+        self.parser.reset();
+        self.large.clear();
+        (self.pending, self.need) = (Vec::new(), 0);
+        self.count_input(0);
+        true
+    }
+
+    /// Counts what is kept of the command under way. If it is too much, the command is let go, or the client is.
+    pub(super) fn check_input(&mut self) -> Option<Flow> {
+        match self.count_input(self.pending.len()) {
+            Room::Enough => return None,
+            Room::Less(failure) => {
+                if self.skim_from(None, failure) {
+                    return None;
+                }
+            }
+            Room::None => {}
+        }
+        let stats = &self.ctx.server.stats;
+        stats.input_limit_closes.fetch_add(1, Ordering::Relaxed);
+        let (client, bytes) = (self.ctx.session.client.id, self.counted_bytes);
+        tracing::warn!(client, bytes, "closed: too much input");
+        self.ctx
+            .reply
+            .error("ERR Protocol error: what this client, or all clients, sent ahead exceeds the limit");
+        Some(Flow::Stop)
+    }
+
+    /// Answers a command that was not kept, or whose value could not be.
+    pub(super) async fn answer_refused(&mut self) {
+        self.settle().await;
+        self.ctx.commands += 1;
+        let failure = self.refused.take().unwrap_or_else(|| errors::SYNTAX.into());
+        refuse(&mut self.ctx, &failure);
+    }
+}
