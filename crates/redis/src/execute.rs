@@ -342,7 +342,7 @@ fn fail(ctx: &mut Ctx, stats_at: usize, failure: &Failure) {
 fn note_slow(ctx: &mut Ctx, command: &Command, args: &Args<'_>, nanos: u64) {
     let slower_than_us = ctx.server.settings.slowlog_slower_than_us.load(Ordering::Relaxed);
     if slower_than_us >= 0
-        && nanos >= slower_than_us as u64 * 1000
+        && nanos / 1000 >= slower_than_us as u64
         && !command.facts.flags.contains(&"skip_slowlog")
     {
         let client = &ctx.session.client;

@@ -370,3 +370,103 @@ fn numbers_of_keys_beyond_all_bounds_are_refused_also_in_transactions() {
         }
     }
 }
+
+/// Commands with numbers, `N`.
+const NUMBERS: &str = "GETRANGE str N N|SETRANGE str N v|SETEX k N v|PSETEX k N v|SET k v EX N|SET k v PX N|SET k v EXAT N|\
+    SET k v PXAT N|GETEX str EX N|GETEX str PX N|GETEX str EXAT N|GETEX str PXAT N|INCRBY n N|DECRBY n N|INCRBYFLOAT n N|\
+    EXPIRE str N|PEXPIRE str N|EXPIREAT str N|PEXPIREAT list N|LRANGE list N N|LINDEX list N|LSET list N v|LTRIM list N N|\
+    LREM list N a|LPOP list N|RPOP list N|LPOS list a RANK N|LPOS list a COUNT N MAXLEN N|LMPOP N list LEFT|\
+    LMPOP 1 list LEFT COUNT N|SPOP set N|SRANDMEMBER set N|HRANDFIELD hash N WITHVALUES|ZRANDMEMBER zset N WITHSCORES|\
+    SINTERCARD N set|SINTERCARD 1 set LIMIT N|SSCAN set N COUNT N|HSCAN hash N COUNT N|ZSCAN zset N COUNT N|SCAN N COUNT N|\
+    HINCRBY hash f N|HINCRBYFLOAT hash f N|ZRANGE zset N N|ZRANGE zset N N REV WITHSCORES|ZRANGE zset 0 1 BYSCORE LIMIT N N|\
+    ZRANGEBYSCORE zset N N LIMIT N N|ZREVRANGEBYSCORE zset N N LIMIT N N|ZRANGEBYLEX zset - + LIMIT N N|ZREVRANGE zset N N|\
+    ZRANGESTORE d zset N N|ZRANGESTORE d zset 0 1 BYSCORE LIMIT N N|ZREMRANGEBYRANK zset N N|ZREMRANGEBYSCORE zset N N|\
+    ZCOUNT zset N N|ZPOPMIN zset N|ZPOPMAX zset N|ZMPOP N zset MIN|ZMPOP 1 zset MIN COUNT N|ZUNION N zset|ZINTER N zset zset|\
+    ZDIFF N zset|ZUNIONSTORE d N zset WEIGHTS N|ZINTERSTORE d N zset zset|ZDIFFSTORE d N zset|ZINTERCARD N zset|\
+    ZINTERCARD 1 zset LIMIT N|ZADD zset N m|ZADD zset INCR N a|ZINCRBY zset N a|SELECT N|COPY str other DB N|SLOWLOG GET N|\
+    CLIENT KILL ID N|CLIENT LIST ID N|MEMORY USAGE hash SAMPLES N|PUMICE.RANGE - + COUNT N|WAIT N N|HELLO N|\
+    DEBUG STRINGMATCH-LEN N x|CONFIG SET slowlog-max-len N|CONFIG SET slowlog-log-slower-than N|CONFIG SET timeout N|\
+    CONFIG SET client-query-buffer-limit N|CONFIG SET maxclients N|CONFIG SET hash-max-listpack-entries N|\
+    CONFIG SET hash-max-listpack-value N|CONFIG SET zset-max-listpack-entries N|CONFIG SET set-max-intset-entries N|\
+    CONFIG SET repl-backlog-size N|CONFIG SET hz N|CONFIG SET maxmemory N|CONFIG SET save \"N N\"|\
+    CONFIG SET client-output-buffer-limit \"normal N N N\"";
+
+const EXTREMES: &[&str] = &[
+    "-9223372036854775809",
+    "-9223372036854775808",
+    "-9223372036854775807",
+    "-4611686018427387904",
+    "-1",
+    "0",
+    "1",
+    "2147483647",
+    "4294967295",
+    "4611686018427387904",
+    "9223372036854775806",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551615",
+];
+
+#[test]
+fn numbers_from_either_end_of_their_range_are_taken_or_refused_and_break_nothing() {
+    let server = TestServer::with(Setup { durability: "none", ..Setup::default() });
+    let setup = "FLUSHALL|CONFIG SET timeout 0 maxclients 1000 client-output-buffer-limit \"normal 0 0 0\"|SET str text|SET n 5|\
+        RPUSH list a b a|SADD set 1 2 3|HSET hash f 1 g 2|ZADD zset 1 a 2 b";
+    let mut client = server.client();
+    for line in NUMBERS.split('|') {
+        let words = common::split(line);
+        let numbers = words.iter().filter(|word| word.split(|b| *b == b' ').any(|part| part == b"N")).count();
+        let seconds = if numbers > 1 { EXTREMES } else { &EXTREMES[..1] };
+        for first in EXTREMES {
+            for second in seconds {
+                let mut turn = 0;
+                let command: Vec<Vec<u8>> = words
+                    .iter()
+                    .map(|word| {
+                        let parts = word.split(|b| *b == b' ').map(|part| {
+                            if part != b"N" {
+                                return part.to_vec();
+                            }
+                            turn += 1;
+                            if turn % 2 == 1 { first.as_bytes().to_vec() } else { second.as_bytes().to_vec() }
+                        });
+                        parts.collect::<Vec<_>>().join(&b' ')
+                    })
+                    .collect();
+                let shown =
+                    command.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
+                setup.split('|').for_each(|line| drop(client.line(line)));
+                // As many draws as there are numbers are begun with.
+                let is_endless = words[0].ends_with(b"RANDMEMBER") || words[0] == b"HRANDFIELD";
+                if is_endless && first.starts_with('-') {
+                    let mut drawing = server.client();
+                    drawing.send(&encode(&command));
+                    drawing.read_bytes(1);
+                } else {
+                    client.send(&encode(&command));
+                    assert!(client.try_read().is_ok(), "{shown}: the server is gone");
+                }
+                if !words[0].eq_ignore_ascii_case(b"CONFIG") {
+                    let keys = [vec![b"COMMAND".to_vec(), b"GETKEYS".to_vec()], command.clone()].concat();
+                    client.send(&encode(&keys));
+                    assert!(client.try_read().is_ok(), "the keys of {shown}: the server is gone");
+                }
+                client.line("SELECT 0");
+                client.line("HELLO 2");
+            }
+        }
+    }
+    // The keys of what a transaction queued are looked for before it runs.
+    for line in NUMBERS.split('|').filter(|line| !line.starts_with("CONFIG") && !line.contains("RAND")) {
+        for extreme in EXTREMES {
+            client.line("MULTI");
+            client.line(&line.replace(" N", &format!(" {extreme}")));
+            client.send(&encode(&["EXEC"]));
+            assert!(client.try_read().is_ok(), "{line} with {extreme} in EXEC: the server is gone");
+            client.line("SELECT 0");
+            client.line("HELLO 2");
+        }
+    }
+    still_serves(&server);
+}

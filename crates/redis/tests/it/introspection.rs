@@ -154,6 +154,10 @@ fn the_slow_log_keeps_the_newest_slow_commands_cut_to_size() {
     client.line("CONFIG SET slowlog-log-slower-than 3600000000");
     client.line("DEBUG SLEEP 0.05");
     assert_eq!(client.line("SLOWLOG LEN"), Reply::Int(0));
+    // The longest time that there is.
+    assert_eq!(client.line("CONFIG SET slowlog-log-slower-than 9223372036854775807").to_string(), "OK");
+    assert_eq!(client.line("PING").to_string(), "PONG");
+    assert_eq!(client.line("SLOWLOG LEN"), Reply::Int(0));
     client.line("CONFIG SET slowlog-log-slower-than 20000");
     client.line("DEBUG SLEEP 0.05");
     let log = client.line("SLOWLOG GET -1").to_string();

@@ -132,6 +132,14 @@ impl Client {
         self.try_read().expect("a reply")
     }
 
+    /// Reads up to `most` bytes of replies, whatever they say; how many came.
+    pub fn read_bytes(&mut self, most: usize) -> usize {
+        let mut bytes = vec![0; most];
+        let came = self.reader.read(&mut bytes).expect("bytes of a reply");
+        assert!(came > 0, "the server closed the connection");
+        came
+    }
+
     /// Everything until the server closes.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
