@@ -185,10 +185,8 @@ impl Connection {
                     }
                 }
                 Parsed::Large { at, len } => {
-                    if from_pending {
-                        // Bytes beyond the header are never taken ahead: `need` ends with it.
-                        debug_assert_eq!(at, self.pending.len());
-                    } else {
+                    // Bytes beyond the header are never taken ahead: `wanted` ends with it.
+                    if !from_pending {
                         self.pending.extend_from_slice(&rest[..at]);
                         rest = &rest[at..];
                     }
@@ -204,10 +202,15 @@ impl Connection {
         }
     }
 
-    /// How much of `rest` to add to the command under way: what it is known to lack; of a line, all of it.
+    /// How much of `rest` to add to the command under way: what it is known to lack; of a line, all of it. Never more: what
+    /// follows may be a value's beginning, which is not kept here.
     fn wanted(&self, rest: &[u8]) -> usize {
         if self.need > 1 {
             return self.need.min(rest.len());
+        }
+        // Whatever byte follows a carriage return ends the line with it.
+        if self.pending.last() == Some(&b'\r') {
+            return 1.min(rest.len());
         }
         rest.iter().position(|b| matches!(b, b'\r' | b'\n')).map_or(rest.len(), |at| at + 1)
     }

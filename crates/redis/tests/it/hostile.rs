@@ -371,6 +371,47 @@ fn numbers_of_keys_beyond_all_bounds_are_refused_also_in_transactions() {
     }
 }
 
+/// A command in which `V` stands for a value of so many bytes, the longest that are not written to flash while they arrive, and one
+/// more.
+const STREAMED_BYTES: usize = (256 << 10) + 1;
+const STREAMED: &str = "SET K V|SETNX K V|GETSET K V|APPEND K V|SETEX K 99 V|PSETEX K 99999 V|SETRANGE K 0 V|MSET K V|MSETNX K V";
+
+/// Redis takes any byte after a carriage return for the line feed, wherever the network cuts.
+#[test]
+fn long_values_arrive_whole_wherever_their_command_is_cut_and_whatever_ends_its_lines() {
+    let server = TestServer::with(Setup { durability: "none", ..Setup::default() });
+    let waiting = || server.server().stats.input_waiting_bytes.load(Ordering::Relaxed);
+    let mut rng = Rng::from_seed(5);
+    let mut value = vec![0; STREAMED_BYTES];
+    let (mut client, mut other) = (server.client(), server.client());
+    for (number, line) in STREAMED.split('|').enumerate() {
+        rng.fill(&mut value);
+        let words: Vec<Vec<u8>> =
+            line.split(' ').map(|word| if word == "V" { value.clone() } else { word.into() }).collect();
+        let command = encode(&words);
+        let header = command.len() - value.len() - 2;
+        for cut in 1..header + 2 {
+            // With SET every byte that means something to the protocol, else one of them or any other.
+            let ends: &[u8] = if number == 0 { b"\nA\r$*0" } else { &[rng.below(256) as u8] };
+            for &end in ends {
+                let mut bytes = command.clone();
+                let lines = (1..header).filter(|&at| command[at - 1] == b'\r' && command[at] == b'\n');
+                lines.for_each(|at| bytes[at] = end);
+                client.send(&bytes[..cut]);
+                common::eventually("the first part has come", || waiting() > 0);
+                client.send(&bytes[cut..]);
+                let reply = client.read().to_string();
+                assert!(!reply.contains("error"), "{line} cut at {cut}, lines end with {end:#x}: {reply}");
+                let stored = other.line("GET K");
+                let is_whole = matches!(&stored, Reply::Bulk(bytes) if *bytes == value);
+                assert!(is_whole, "{line} cut at {cut}, lines end with {end:#x}");
+                assert_eq!(other.line("DEL K"), Reply::Int(1));
+            }
+        }
+    }
+    still_serves(&server);
+}
+
 /// Commands with numbers, `N`.
 const NUMBERS: &str = "GETRANGE str N N|SETRANGE str N v|SETEX k N v|PSETEX k N v|SET k v EX N|SET k v PX N|SET k v EXAT N|\
     SET k v PXAT N|GETEX str EX N|GETEX str PX N|GETEX str EXAT N|GETEX str PXAT N|INCRBY n N|DECRBY n N|INCRBYFLOAT n N|\
