@@ -24,8 +24,12 @@ pub struct Client {
     /// The core that serves it.
     pub core: u16,
     name: Mutex<String>,
-    /// Unix milliseconds of the last command.
+    /// Unix milliseconds of the last command, or of bytes that came or left since.
     pub last_ms: AtomicU64,
+    /// What it sent is being carried out.
+    is_processing: AtomicBool,
+    /// What it is answered waits for drives.
+    awaits_drives: AtomicBool,
     /// Index of the last command in the table; `usize::MAX`: none yet.
     pub last_command: AtomicUsize,
     /// 1 + the index of its subcommand; 0: none.
@@ -72,6 +76,8 @@ impl Client {
             core,
             name: Mutex::default(),
             last_ms: AtomicU64::new(now_ms),
+            is_processing: AtomicBool::new(false),
+            awaits_drives: AtomicBool::new(false),
             last_command: AtomicUsize::new(usize::MAX),
             last_subcommand: AtomicUsize::new(0),
             database: AtomicU64::new(0),
@@ -99,6 +105,33 @@ impl Client {
     /// Names the connection.
     pub fn set_name(&self, name: &str) {
         *lock(&self.name) = name.to_string();
+    }
+
+    /// Bytes have come or left; `now_ms` may be somewhat older.
+    pub fn has_moved(&self, now_ms: u64) {
+        self.last_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Notes whether what it sent is being carried out.
+    pub fn set_processing(&self, is: bool) {
+        self.is_processing.store(is, Ordering::Relaxed);
+    }
+
+    /// Notes whether what it is answered waits for drives.
+    pub fn set_awaiting_drives(&self, does: bool) {
+        self.awaits_drives.store(does, Ordering::Relaxed);
+    }
+
+    /// Whether it does.
+    pub fn awaits_drives(&self) -> bool {
+        self.awaits_drives.load(Ordering::Relaxed)
+    }
+
+    /// How long it has neither sent nor taken anything, in milliseconds, if that is up to it.
+    pub fn idle_ms(&self, now_ms: u64) -> Option<u64> {
+        let is_served = self.is_processing.load(Ordering::Relaxed) || self.awaits_drives();
+        (!is_served && !self.is_monitor())
+            .then(|| now_ms.saturating_sub(self.last_ms.load(Ordering::Relaxed)))
     }
 
     /// Asks the connection to end.

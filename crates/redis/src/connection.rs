@@ -208,7 +208,10 @@ async fn send(output: &Output, server: &Server, client: &Client, sender: &Sender
         let is_acknowledgement = !outgoing.gate.is_empty();
         if is_acknowledgement {
             if !server.node.is_open(&outgoing.gate) {
-                match output.pass(&outgoing.gate).await {
+                client.set_awaiting_drives(true);
+                let passed = output.pass(&outgoing.gate).await;
+                client.set_awaiting_drives(false);
+                match passed {
                     Ok(()) => {}
                     Err(Closed::Failed(error)) => {
                         // What these replies acknowledge will never be durable: the client must not see them.
@@ -228,17 +231,22 @@ async fn send(output: &Output, server: &Server, client: &Client, sender: &Sender
             output.merge(&mut outgoing, Gate::is_empty);
         }
         output.sending();
-        let is_quiet = is_acknowledgement && outgoing.bytes <= QUIET_BYTES_MAX && !client.is_monitor();
+        let bytes = outgoing.bytes;
+        let is_quiet = is_acknowledgement && bytes <= QUIET_BYTES_MAX && !client.is_monitor();
         if is_quiet {
-            output.count_sent(outgoing.bytes);
+            output.count_sent(bytes);
         }
         // What is queued meanwhile, but for a monitor, comes with a poll of this task, and so does the end.
         let is_awaited = || !is_quiet || output.goes_on();
         let (result, parts) = sender.send(outgoing.parts, is_awaited).await;
         if !is_quiet {
-            output.count_sent(outgoing.bytes);
+            output.count_sent(bytes);
         }
         output.sent(parts);
+        // Short replies leave at once, with their command's time; long ones while the client takes them.
+        if bytes > QUIET_BYTES_MAX {
+            client.has_moved(pumice_reactor::wall_ms());
+        }
         if result.is_err() {
             output.close();
             break;

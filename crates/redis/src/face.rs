@@ -149,8 +149,7 @@ fn close_idle(server: &Arc<Server>) {
     }
     let now_ms = pumice_reactor::wall_ms();
     for client in server.clients.all() {
-        let idle_ms = now_ms.saturating_sub(client.last_ms.load(Ordering::Relaxed));
-        if idle_ms >= timeout_seconds * 1000 && !client.is_monitor() {
+        if client.idle_ms(now_ms).is_some_and(|idle_ms| idle_ms / 1000 >= timeout_seconds) {
             client.kill();
         }
     }

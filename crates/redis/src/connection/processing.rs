@@ -51,13 +51,20 @@ impl Connection {
             let flow = match self.receive().await {
                 Ok(CameTo::Piece(piece)) if !piece.is_empty() => {
                     self.ctx.server.stats.input_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                    self.ctx.session.client.set_processing(true);
                     self.feed(&piece).await
                 }
-                Ok(CameTo::Memory(bytes)) if bytes > 0 => Flow::Go,
+                Ok(CameTo::Memory(bytes)) if bytes > 0 => {
+                    self.ctx.now_ms = pumice_reactor::wall_ms();
+                    Flow::Go
+                }
                 _ => return,
             };
             self.settle().await;
             self.ctx.flush_replies();
+            let client = &self.ctx.session.client;
+            client.set_processing(false);
+            client.has_moved(self.ctx.now_ms);
             if matches!(flow, Flow::Stop) || self.output().is_closed() {
                 return;
             }
@@ -82,6 +89,7 @@ impl Connection {
             _ => 0,
         };
         self.ctx.server.stats.input_bytes.fetch_add(filled as u64, Ordering::Relaxed);
+        self.ctx.session.client.set_processing(true);
         self.take_back_streamed(buf, filled).await;
         came
     }

@@ -6,6 +6,7 @@ mod answers;
 mod collections;
 mod command_docs;
 mod common;
+mod connections;
 mod crowded;
 mod differential;
 mod emptying;
