@@ -16,9 +16,10 @@ use pumice_reactor::Nanos;
 
 use crate::command::{Command, Table};
 use crate::errors::CommandResult;
+use crate::exec_memory::ExecMemory;
 use crate::keyspace::{Change, Overlay, Space};
 use crate::output::{Holds, Outgoing, Output};
-use crate::resp::reply::Reply;
+use crate::resp::reply::{Mark, Reply};
 use crate::server::Server;
 use crate::session::{ReplyMode, Session};
 
@@ -37,6 +38,8 @@ pub struct Ctx {
     pub gate: Gate,
     /// What the running EXEC has written so far.
     pub transaction: Option<Overlay>,
+    /// What it holds in memory.
+    pub(crate) exec_memory: Option<ExecMemory>,
     pub(crate) spare_change: Option<Change>,
     /// What it may write while others wait for room.
     pub(crate) turn: Turn,
@@ -51,6 +54,8 @@ pub struct Ctx {
     pub(crate) is_streaming: bool,
     /// What left last ended in the midst of a reply.
     is_cut: bool,
+    /// Where the running command's reply begins.
+    pub(crate) reply_from: Mark,
     /// Commands whose replies are among those under way.
     pub(crate) commands: u32,
     pub(crate) run: Run,
@@ -95,13 +100,16 @@ impl Ctx {
     pub fn new(server: Arc<Server>, session: Session) -> Self {
         let now_ms = pumice_reactor::wall_ms();
         let rng = server.rng();
+        let reply = Reply::new();
         Self {
             server,
             session,
-            reply: Reply::new(),
+            reply_from: reply.mark(),
+            reply,
             now_ms,
             gate: Gate::open(),
             transaction: None,
+            exec_memory: None,
             spare_change: None,
             turn: Turn::default(),
             was_refused: false,
@@ -230,6 +238,11 @@ impl Ctx {
         self.transaction.is_some()
     }
 
+    /// Whether the client wants no reply to what runs now.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.session.reply_mode != ReplyMode::On
+    }
+
     /// Hands the replies so far to the sending half.
     pub fn flush_replies(&mut self) {
         self.hand_over(false);
@@ -255,11 +268,19 @@ impl Ctx {
 
     /// For replies longer than memory should hold: call it between elements. It sends what there is, waits
     /// while the client is slow, and fails when the client is gone. Nothing written before can be taken back
-    /// afterwards: an `Err` of the handler closes the connection from here on.
+    /// afterwards: an `Err` of the handler closes the connection from here on. What the client does not want is
+    /// dropped instead; an EXEC's replies are kept until it is done, if memory allows.
     pub async fn drain(&mut self) -> CommandResult {
         const STREAM_BYTES: usize = 256 << 10;
-        if self.reply.len() < STREAM_BYTES || self.in_exec() || self.session.reply_mode != ReplyMode::On {
+        if self.reply.len() < STREAM_BYTES {
             return Ok(());
+        }
+        if self.is_silent() {
+            self.reply.rollback(self.reply_from);
+            return Ok(());
+        }
+        if self.in_exec() {
+            return self.weigh(0);
         }
         let Some(output) = self.output.clone() else { return Ok(()) };
         self.hand_over(true);

@@ -271,6 +271,7 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     }
     let started = pumice_reactor::now();
     let mark = ctx.reply.mark();
+    ctx.reply_from = mark;
     let fast = command.fast.filter(|_| !ctx.in_exec());
     if let Some(drive) = crowded_drive(ctx, command, &args) {
         // Not with its keys' latches: whoever writes the same keys would wait for its turn before having one.

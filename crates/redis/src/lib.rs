@@ -16,6 +16,7 @@ mod commands;
 pub mod connection;
 pub mod context;
 pub mod errors;
+mod exec_memory;
 mod execute;
 pub mod face;
 pub mod glob;

@@ -59,6 +59,8 @@ pub struct Stats {
     pub input_waiting_bytes: AtomicU64,
     /// Bytes of queued commands and watched keys, all clients together.
     pub transaction_bytes: AtomicU64,
+    /// Bytes of replies and writes that running EXECs have collected, all clients together.
+    pub exec_bytes: AtomicU64,
     /// Keys and clients that WATCH compared with those that it was given: what telling known from new ones costs.
     pub watched_compared: AtomicU64,
     /// How fast the counters rise.
@@ -86,6 +88,7 @@ impl Default for Stats {
             output_waiting_bytes: AtomicU64::new(0),
             input_waiting_bytes: AtomicU64::new(0),
             transaction_bytes: AtomicU64::new(0),
+            exec_bytes: AtomicU64::new(0),
             watched_compared: AtomicU64::new(0),
             rates: Mutex::default(),
             slowlog: Mutex::default(),

@@ -85,7 +85,7 @@ impl Builder {
     }
 
     async fn piece(&mut self, ctx: &mut Ctx) -> CommandResult {
-        if !is_piece(&self.change) {
+        if !is_piece(ctx, &self.change)? {
             return Ok(());
         }
         self.building.note(&mut self.change, &self.collection);

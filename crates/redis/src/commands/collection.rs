@@ -113,9 +113,10 @@ pub(super) fn damaged(collection: &Collection, found: u64) -> Failure {
     ))
 }
 
-/// Whether `change` has grown to a piece.
-pub(super) fn is_piece(change: &Change) -> bool {
-    change.bytes() >= PIECE_BYTES
+/// Whether `change` has grown to a piece. In EXEC, which is one piece, an error where it has grown too much.
+pub(super) fn is_piece(ctx: &mut Ctx, change: &Change) -> Result<bool, Failure> {
+    ctx.weigh(change.kept_bytes())?;
+    Ok(change.bytes() >= PIECE_BYTES)
 }
 
 /// Writes `change`, which must be consistent by itself, and starts the next one.

@@ -150,7 +150,7 @@ async fn populate(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
             value.resize(size as usize, 0);
         }
         change.put_string(&key, 0, &StringValue::Bytes(&value), stored.map(|meta| meta.expire_ms));
-        if number % POPULATE_BATCH == POPULATE_BATCH - 1 || super::collection::is_piece(&change) {
+        if number % POPULATE_BATCH == POPULATE_BATCH - 1 || super::collection::is_piece(ctx, &change)? {
             super::collection::commit_piece(ctx, &mut change).await?;
         }
     }

@@ -223,7 +223,12 @@ fn memory(ctx: &Ctx, lines: &mut Lines) {
             "lazyfreed_objects",
         ],
     );
-    let of_clients = [&stats.input_waiting_bytes, &stats.transaction_bytes, &stats.output_waiting_bytes];
+    let of_clients = [
+        &stats.input_waiting_bytes,
+        &stats.transaction_bytes,
+        &stats.exec_bytes,
+        &stats.output_waiting_bytes,
+    ];
     lines.add("mem_clients_normal", of_clients.into_iter().map(load).sum::<u64>());
     lines.add("mem_allocator", ctx.server.options.allocator);
 }

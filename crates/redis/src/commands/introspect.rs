@@ -30,6 +30,7 @@ async fn command(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                     Some(facts) => info(ctx, facts),
                     None => ctx.reply.null(),
                 }
+                ctx.drain().await?;
             }
         }
         b"docs" => {
@@ -41,6 +42,7 @@ async fn command(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             for facts in found {
                 ctx.reply.bulk(facts.name.as_bytes());
                 docs(ctx, facts);
+                ctx.drain().await?;
             }
         }
         b"list" => list(ctx, table, &args)?,

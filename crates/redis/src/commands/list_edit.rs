@@ -112,7 +112,7 @@ async fn ltrim(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         for at in outside {
             remove(&mut change, &list, at);
             // The head is in the first piece: from there on nobody looks at what is outside.
-            if is_piece(&change) {
+            if is_piece(ctx, &change)? {
                 change.put_collection(&mut list, true);
                 commit_piece(ctx, &mut change).await?;
             }

@@ -310,7 +310,7 @@ impl<'a> Shift<'a> {
 
     /// Writes what is collected if it is much, with the state of the gap.
     async fn piece(&mut self, ctx: &mut Ctx) -> CommandResult {
-        if !is_piece(&self.change) {
+        if !is_piece(ctx, &self.change)? {
             return Ok(());
         }
         self.store_gap();

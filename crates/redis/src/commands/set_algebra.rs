@@ -170,6 +170,7 @@ async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation) -> CommandR
         };
         ctx.reply.bulk_bytes(member);
         count += 1;
+        ctx.weigh(0)?;
     }
     // A long one: what is left is only counted, then all is read again and streamed.
     while members.next(ctx).await?.is_some() {

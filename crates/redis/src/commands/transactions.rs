@@ -12,6 +12,7 @@ use crate::args::Args;
 use crate::command::{Row, Table, key_places};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
+use crate::exec_memory::ExecMemory;
 use crate::handler;
 use crate::keyspace::{Overlay, is_expired, latch_hash};
 use crate::session::{Multi, TransactionMemory, WatchedKey};
@@ -173,12 +174,29 @@ async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
         return Ok(());
     }
     ctx.transaction = Some(Overlay::default());
+    ctx.exec_memory = Some(ExecMemory::new(ctx.server.clone()));
     let selected = ctx.session.database;
-    ctx.reply.array(multi.queue.len());
-    for (index, owned) in &multi.queue {
-        crate::execute::run_queued(ctx, &table.commands()[*index], owned.args()).await;
+    if !ctx.is_silent() {
+        ctx.reply.array(multi.queue.len());
     }
-    if let Err(failure) = ctx.commit_transaction().await {
+    let mut outcome = Ok(());
+    for (index, owned) in &multi.queue {
+        let mark = ctx.reply.mark();
+        crate::execute::run_queued(ctx, &table.commands()[*index], owned.args()).await;
+        if ctx.is_silent() {
+            ctx.reply.rollback(mark);
+        }
+        outcome = ctx.weigh(0);
+        if outcome.is_err() {
+            ctx.transaction = None;
+            break;
+        }
+    }
+    if outcome.is_ok() {
+        outcome = ctx.commit_transaction().await;
+    }
+    ctx.exec_memory = None;
+    if let Err(failure) = outcome {
         // Nothing was written: SELECT did not happen either.
         ctx.select(selected);
         return Err(failure);

@@ -282,8 +282,11 @@ async fn answer(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResult {
             };
             write_member(&mut ctx.reply, member, with_scores.then_some(score));
             found += 1;
-            if ctx.reply.len() - before > COLLECTED_BYTES_MAX && !ctx.in_exec() {
-                break;
+            if ctx.reply.len() - before > COLLECTED_BYTES_MAX {
+                if !ctx.in_exec() {
+                    break;
+                }
+                ctx.weigh(0)?;
             }
         }
         ctx.reply.rollback(mark);
@@ -406,7 +409,7 @@ async fn remove_range(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResul
         let mut members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Values);
         while let Some((member, score)) = members.next(ctx).await? {
             remove(&mut change, &mut zset, &member, score);
-            if is_piece(&change) && zset.count > 0 {
+            if is_piece(ctx, &change)? && zset.count > 0 {
                 change.put_collection(&mut zset, true);
                 commit_piece(ctx, &mut change).await?;
             }

@@ -396,7 +396,7 @@ impl Ctx {
         self.write_large_values(&mut change).await?;
         if let Some(overlay) = &mut self.transaction {
             overlay.apply(&mut change);
-            return Ok(());
+            return self.weigh(0);
         }
         for op in change.ops.drain(..) {
             if let Op::Put { place, key, tag, expire_ms, value: Value::Large(large) } = op {
@@ -415,6 +415,7 @@ impl Ctx {
     fn keep_for_next(&mut self, mut change: Change) {
         if change.batch.bytes() <= SPARE_BYTES_MAX && !change.touched.spilled() {
             change.batch.clear();
+            change.ops_bytes = 0;
             self.spare_change = Some(change);
         }
     }

@@ -69,6 +69,8 @@ pub struct Change {
     pub(super) batch: NodeBatch,
     /// Everything inside of a transaction; outside, only values that must be written in pieces first.
     pub(super) ops: Vec<Op>,
+    /// What the operations of a transaction take in memory.
+    pub(super) ops_bytes: usize,
     pub(super) in_transaction: bool,
     pub(super) touched: SmallVec<[(u32, SmallVec<[u8; 40]>); 1]>,
     pub(super) note_touched: bool,
@@ -88,6 +90,22 @@ impl Change {
             _ => 0,
         });
         self.batch.bytes() + long.sum::<usize>()
+    }
+
+    /// Bytes that a transaction's command keeps in memory until it is done.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.ops_bytes
+    }
+
+    fn keep(&mut self, op: Op) {
+        self.ops_bytes += size_of::<Op>()
+            + match &op {
+                Op::Put { key, value: Value::Bytes(bytes), .. } => key.len() + bytes.len(),
+                Op::Put { key, .. } | Op::Delete { key, .. } => key.len(),
+                Op::Retire { prefix, .. } => prefix.len(),
+                Op::Tally { .. } => 0,
+            };
+        self.ops.push(op);
     }
 
     /// Sets element `field` of `collection` to `value`. Give each field at most once per change.
@@ -189,18 +207,18 @@ impl Change {
             }
             StringValue::Bytes(bytes) => {
                 let value = Value::Bytes(Bytes::copy_from_slice(bytes));
-                self.ops.push(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
+                self.keep(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
             }
             StringValue::Large(large) => {
                 let value = Value::Large(Arc::clone(large));
-                self.ops.push(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
+                self.keep(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
             }
         }
     }
 
     pub(crate) fn delete(&mut self, place: Place, key: &[u8]) {
         if self.in_transaction {
-            self.ops.push(Op::Delete { place, key: RawKey::from_slice(key) });
+            self.keep(Op::Delete { place, key: RawKey::from_slice(key) });
         } else {
             self.batch.delete(place, key);
         }
@@ -208,7 +226,7 @@ impl Change {
 
     pub(crate) fn retire(&mut self, place: Place, prefix: &[u8]) {
         if self.in_transaction {
-            self.ops.push(Op::Retire { place, prefix: RawKey::from_slice(prefix) });
+            self.keep(Op::Retire { place, prefix: RawKey::from_slice(prefix) });
         } else {
             self.batch.retire(place, prefix);
         }
@@ -229,7 +247,7 @@ impl Change {
 
     pub(super) fn tally(&mut self, place: Place, space: Space, delta: i64) {
         if self.in_transaction {
-            self.ops.push(Op::Tally { place, space, delta });
+            self.keep(Op::Tally { place, space, delta });
         } else {
             self.batch.tally(place, space.0, delta);
         }

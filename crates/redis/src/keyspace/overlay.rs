@@ -25,6 +25,12 @@ pub(super) struct Pending {
     pub(super) entry: Option<Entry>,
 }
 
+/// What a pending state takes in memory.
+fn weight(key: &RawKey, pending: &Pending) -> usize {
+    let value = pending.entry.as_ref().map_or(0, |entry| entry.value.len());
+    size_of::<(RawKey, Pending)>() + key.len() + value
+}
+
 /// Where a transaction's scans found nothing; it sees one time alone.
 pub(super) struct OverlayGaps(pub(super) Gaps<RawKey>);
 
@@ -38,6 +44,8 @@ impl Default for OverlayGaps {
 #[derive(Default)]
 pub struct Overlay {
     keys: BTreeMap<RawKey, Pending>,
+    /// What they take in memory.
+    bytes: usize,
     /// Where its scans found nothing.
     pub(super) gaps: OverlayGaps,
     version: u64,
@@ -62,6 +70,7 @@ impl Overlay {
     /// Forgets everything in a space that the transaction itself made.
     pub(super) fn drop_space(&mut self, space: Space) {
         self.keys.retain(|key, _| space_of(key) != space);
+        self.bytes = self.keys.iter().map(|(key, pending)| weight(key, pending)).sum();
         self.retired.retain(|(_, prefix)| space_of(prefix) != space);
         self.tallies.retain(|(known, _), _| *known != space && *known != space.expiring());
     }
@@ -78,17 +87,19 @@ impl Overlay {
                     let entry = Some(Entry { tag, expire_ms, seq: 0, value, large });
                     self.version += 1;
                     self.gaps.0.fill(&key);
-                    self.keys.insert(key, Pending { place, entry });
+                    self.put(key, Pending { place, entry });
                 }
-                Op::Delete { place, key } => {
-                    self.keys.insert(key, Pending { place, entry: None });
-                }
+                Op::Delete { place, key } => self.put(key, Pending { place, entry: None }),
                 Op::Retire { place, prefix } => {
                     // Nobody reads under the prefix again: what the transaction wrote there need not exist.
                     let behind = self.keys.range(prefix.clone()..).map(|(key, _)| key);
                     let dropped: Vec<RawKey> =
                         behind.take_while(|key| key.starts_with(&prefix)).cloned().collect();
-                    dropped.iter().for_each(|key| drop(self.keys.remove(key)));
+                    for key in &dropped {
+                        if let Some(pending) = self.keys.remove(key) {
+                            self.bytes -= weight(key, &pending);
+                        }
+                    }
                     self.retired.push((place, prefix));
                 }
                 Op::Tally { place, space, delta } => {
@@ -97,6 +108,19 @@ impl Overlay {
             }
         }
         self.touched.extend(change.touched.drain(..));
+    }
+
+    fn put(&mut self, key: RawKey, pending: Pending) {
+        self.bytes += weight(&key, &pending);
+        if let Some(old) = self.keys.get(&key) {
+            self.bytes -= weight(&key, old);
+        }
+        self.keys.insert(key, pending);
+    }
+
+    /// What the writes take in memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The pending state of `key`; `None`: the transaction did not touch it.

@@ -76,6 +76,27 @@ fn clients_that_do_not_read_a_large_value_hold_a_share_each_and_no_pieces() {
     assert_eq!(server.server().stats.output_waiting_bytes.load(Ordering::Relaxed), 0);
 }
 
+/// Each name is a few bytes, and its answer a few thousand.
+#[test]
+fn what_many_names_of_commands_are_answered_leaves_as_it_is_made() {
+    const NAMES: usize = 20_000;
+    let options = Options { output_bytes_max: 8 << 20, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    for what in ["INFO", "DOCS"] {
+        let mut client = server.client();
+        let command: Vec<&str> = ["COMMAND", what].into_iter().chain((0..NAMES).map(|_| "config")).collect();
+        client.send(&encode(&command));
+        let held = most(&server.server().stats.output_waiting_bytes);
+        assert!(held > 256 << 10, "{held} B waited: the client took them all");
+        // What is handed over together may be the piece that exceeds it.
+        assert!(held <= 9 << 20, "{held} B of replies waited");
+        let Reply::Array(found) = client.read() else { panic!("COMMAND {what} answers an array") };
+        assert_eq!(found.len(), if what == "INFO" { NAMES } else { 2 * NAMES });
+        assert_eq!(found[0], found[found.len() - 2]);
+        assert_eq!(client.line("PING").to_string(), "PONG");
+    }
+}
+
 #[test]
 fn clients_that_stop_in_the_middle_of_a_large_value_hold_little_and_their_values_are_whole_at_the_end() {
     const INPUT_BYTES_MAX: u64 = 1 << 20;

@@ -147,3 +147,90 @@ fn what_a_watched_key_costs_does_not_grow_with_those_watched_before_it() {
     assert!(few >= FEW as u64, "the second WATCH finds each key: {few}");
     assert!(many <= 8 * few, "{few} comparisons for {FEW} keys, {many} for four times as many");
 }
+
+/// A server of which all replies may take 8 MiB, with collections of more.
+fn with_more_than_replies_may_take() -> (TestServer, Client) {
+    let options = Options { output_bytes_max: 8 << 20, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, durability: "none", ..Setup::default() });
+    let mut client = server.client();
+    // What is longer is on flash before EXEC is done.
+    let (long, member) = (vec![b'v'; 256 << 10], "m".repeat(60_000));
+    for n in 0..256 {
+        assert_eq!(client.call(&[b"RPUSH", &b"list"[..], &long]), Reply::Int(n + 1));
+    }
+    for n in 0..200 {
+        let member = format!("{n:03}{member}");
+        assert_eq!(client.call(&["SADD", "set", &member]), Reply::Int(1));
+        assert_eq!(client.call(&["ZADD", "zset", "1", &member]), Reply::Int(1));
+    }
+    assert_eq!(client.call(&[b"SET", &b"string"[..], &long]).to_string(), "OK");
+    (server, client)
+}
+
+/// Not one command of them alone: those behind it would run without it.
+#[test]
+fn an_exec_that_makes_more_than_memory_may_hold_is_refused_and_nothing_of_it_happens() {
+    let (server, mut client) = with_more_than_replies_may_take();
+    let exec = |client: &mut Client, lines: &[&str]| {
+        client.line("MULTI");
+        lines.iter().for_each(|line| assert_eq!(client.line(line).to_string(), "QUEUED", "{line}"));
+        client.line("EXEC")
+    };
+    let gets = ["GET string"; 40];
+    let too_much: [&[&str]; 9] = [
+        // Replies: streamed, collected behind a hole for their count, and many.
+        &["SET before 1", "LRANGE list 0 -1", "DEL list"],
+        &["SET before 1", "SMEMBERS set", "DEL set"],
+        &["SET before 1", "SUNION set", "DEL set"],
+        &["SET before 1", "ZRANGEBYSCORE zset -inf +inf", "DEL zset"],
+        &gets,
+        // Writes.
+        &["SET before 1", "COPY list other", "DEL list"],
+        &["SET before 1", "SUNIONSTORE other set", "DEL set"],
+        &["SET before 1", "ZUNIONSTORE other 1 zset", "DEL zset"],
+        // What it selected and emptied before.
+        &["SELECT 3", "SET before 1", "SELECT 0", "LRANGE list 0 -1", "FLUSHALL", "SELECT 3"],
+    ];
+    for lines in too_much {
+        let reply = exec(&mut client, lines).to_string();
+        assert!(reply.starts_with("(error) OOM EXEC "), "{lines:?}: {}", &reply[..reply.len().min(200)]);
+        assert!(reply.contains("8388608 (--memory)"), "{reply}");
+        // The connection goes on, where it was.
+        assert_eq!(client.line("LLEN list"), Reply::Int(256), "{lines:?}");
+        assert_eq!(client.line("SCARD set"), Reply::Int(200), "{lines:?}");
+        assert_eq!(client.line("ZCARD zset"), Reply::Int(200), "{lines:?}");
+        assert_eq!(client.line("EXISTS before other string"), Reply::Int(1), "{lines:?}");
+    }
+    // What fits runs.
+    let Reply::Array(replies) = exec(&mut client, &["LRANGE list 0 3", "COPY string other", "GET string"])
+    else {
+        panic!("it runs")
+    };
+    assert!(matches!(&replies[0], Reply::Array(found) if found.len() == 4));
+    assert_eq!(replies[1], Reply::Int(1));
+    assert_eq!(client.line("STRLEN other"), Reply::Int(256 << 10));
+    assert_eq!(server.server().stats.exec_bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(held(&server), 0);
+}
+
+/// What nobody hears is not kept, so that it is not too much.
+#[test]
+fn replies_that_a_client_does_not_want_take_no_memory() {
+    let (_server, mut client) = with_more_than_replies_may_take();
+    for exec in [true, false] {
+        client.send(b"CLIENT REPLY OFF\r\n");
+        client.send(if exec { b"MULTI\r\n" } else { b"PING\r\n" });
+        for line in ["LRANGE list 0 -1", "SMEMBERS set", "LRANGE string 0 1", "HGETALL list"] {
+            client.send(format!("{line}\r\n").as_bytes());
+        }
+        client.send(&encode(&["GET", "string"]).repeat(40));
+        client.send(&encode(&["INCR", "done"]));
+        client.send(if exec { b"EXEC\r\n" } else { b"PING\r\n" });
+        assert_eq!(client.line("CLIENT REPLY ON").to_string(), "OK");
+        assert_eq!(client.line("GET done").to_string(), if exec { "\"1\"" } else { "\"2\"" });
+        client.send(b"CLIENT REPLY SKIP\r\nLRANGE list 0 -1\r\nLRANGE string 0 -1\r\n");
+        assert!(client.read().to_string().contains("WRONGTYPE"));
+        client.send(b"CLIENT REPLY SKIP\r\nLRANGE string 0 -1\r\nLLEN list\r\n");
+        assert_eq!(client.read(), Reply::Int(256));
+    }
+}
