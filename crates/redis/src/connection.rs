@@ -196,6 +196,10 @@ async fn watch(client: &Arc<Client>, output: &Rc<Output>) {
         if client.takes_stall() {
             output.give_up().await;
         }
+        // They would be taken for the rest of a reply of which parts have left; its end wakes this.
+        if output.is_cut() {
+            continue;
+        }
         let lines: Vec<Bytes> = client.take_monitor_lines().into_iter().map(Bytes::from).collect();
         let bytes = lines.iter().map(Bytes::len).sum();
         output.push_unpaced(Outgoing { parts: lines, bytes, gate: Gate::open(), holds: Holds::Replies });

@@ -52,8 +52,6 @@ pub struct Ctx {
     pub(crate) output: Option<Rc<Output>>,
     /// Part of the running command's reply has left already.
     pub(crate) is_streaming: bool,
-    /// What left last ended in the midst of a reply.
-    is_cut: bool,
     /// Where the running command's reply begins.
     pub(crate) reply_from: Mark,
     /// Commands whose replies are among those under way.
@@ -117,7 +115,6 @@ impl Ctx {
             rng,
             output: None,
             is_streaming: false,
-            is_cut: false,
             commands: 0,
             run: Run::default(),
             named: Named::default(),
@@ -255,14 +252,14 @@ impl Ctx {
         let bytes = self.reply.len();
         if bytes > 0 {
             let parts = self.reply.take_into(output.spare_parts());
-            let holds = match (self.is_cut, self.commands) {
+            let holds = match (output.is_cut(), self.commands) {
                 (true, _) => Holds::Rest,
                 (false, 1) if !is_part => Holds::OneReply,
                 _ => Holds::Replies,
             };
-            self.is_cut = is_part;
             output.push(Outgoing { parts, bytes, gate: std::mem::take(&mut self.gate), holds });
         }
+        output.set_cut(is_part);
         self.commands = 0;
     }
 

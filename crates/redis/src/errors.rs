@@ -49,6 +49,8 @@ impl From<String> for Failure {
 
 /// The key holds another type.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+/// What MONITOR's client hears of commands that read or write keys.
+pub const MONITOR: &str = "ERR Replica can't interact with the keyspace";
 /// Options that do not parse.
 pub const SYNTAX: &str = "ERR syntax error";
 /// Not a 64-bit signed integer, or out of the range the command allows.

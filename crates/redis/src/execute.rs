@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use pumice_kv::Hint;
 
 use crate::args::{Args, OwnedArgs};
-use crate::command::{Command, Fast, Table};
+use crate::command::{Command, Facts, Fast, Table};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::options::DebugAccess;
@@ -213,6 +213,10 @@ fn admit(
     if !ctx.server.is_loaded() && !while_loading {
         return Err("LOADING Pumice is opening its drives".into());
     }
+    // What a monitor may not do either, as Redis has it: it is a replica there.
+    if ctx.session.is_monitor && is_about_keys(command.facts_of(args)) {
+        return Err(errors::MONITOR.into());
+    }
     if command.is_write && has_long_argument(args) {
         refuse_long_keys(command, args)?;
     }
@@ -225,6 +229,11 @@ fn admit(
         }
     }
     Ok(Some(command))
+}
+
+/// Whether Redis counts the command among those that read or write keys.
+fn is_about_keys(facts: &Facts) -> bool {
+    facts.flags.iter().any(|flag| matches!(*flag, "readonly" | "write" | "may_replicate"))
 }
 
 fn may_debug(ctx: &Ctx) -> bool {

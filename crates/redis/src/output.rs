@@ -113,6 +113,8 @@ pub struct Output {
     is_sending_next: Cell<bool>,
     /// The drives that it waits for have had no room below them for long.
     gives_up: Cell<bool>,
+    /// What was queued last ended in the midst of a reply.
+    is_cut: Cell<bool>,
     is_closed: Cell<bool>,
     is_finished: Cell<bool>,
     sender: RefCell<Option<Waker>>,
@@ -135,6 +137,7 @@ impl Output {
             is_sending: Cell::new(false),
             is_sending_next: Cell::new(false),
             gives_up: Cell::new(false),
+            is_cut: Cell::new(false),
             is_closed: Cell::new(false),
             is_finished: Cell::new(false),
             sender: RefCell::default(),
@@ -174,6 +177,18 @@ impl Output {
         if self.waiting_bytes.get() > self.pause_bytes && self.patience().is_some() {
             self.close_stuck();
         }
+    }
+
+    /// Notes whether what was queued last ended in the midst of a reply. Lines of MONITOR wait for its end.
+    pub fn set_cut(&self, is_cut: bool) {
+        if self.is_cut.replace(is_cut) && !is_cut && self.client.is_monitor() {
+            self.client.wake.notify_one();
+        }
+    }
+
+    /// Whether it did.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.get()
     }
 
     /// When the output is above a limit: how long the client may take nothing.
