@@ -435,17 +435,15 @@ impl Node {
         self.store(drive).tally(space)
     }
 
-    /// Up to `limit` encoded keys (with their places) whose time is over at `now_ms`, for the caller to delete.
-    pub async fn expired(&self, now_ms: u64, limit: usize) -> Result<Vec<(Place, Bytes)>, StoreError> {
-        let mut found = Vec::new();
-        for (drive, store) in (0u16..).zip(&self.inner.stores) {
-            if found.len() >= limit {
-                break;
-            }
-            let keys = store.expired(now_ms, limit - found.len()).await?;
-            found.extend(keys.into_iter().map(|(slice, key)| (Place { drive, slice }, key)));
-        }
-        Ok(found)
+    /// Up to `limit` encoded keys (with their places) of a drive whose time is over at `now_ms`, for the caller to delete.
+    pub async fn expired(
+        &self,
+        drive: u16,
+        now_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<(Place, Bytes)>, StoreError> {
+        let keys = self.store(drive).expired(now_ms, limit).await?;
+        Ok(keys.into_iter().map(|(slice, key)| (Place { drive, slice }, key)).collect())
     }
 
     /// A random encoded key under `prefix`, from a random place that has one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_node::Place;
-use pumice_reactor::{Addr, ListenOptions, Listener};
+use pumice_reactor::{Addr, ListenOptions, Listener, Nanos};
 
 use crate::keyspace::{HEAD_PREFIX_BYTES, HeadKey, is_expired, space_of, user_key};
 use crate::server::{Server, StartError};
@@ -70,29 +70,41 @@ impl Face {
 
 /// How often expired keys are looked for.
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
-/// Expired keys removed at a time; while there are that many, the next look follows at once.
+/// Expired keys of each drive removed at a time; while there are that many, the next look follows at once.
 const EXPIRED_KEYS_MAX: usize = 200;
+/// How long a drive is left alone on which that failed: others go on.
+const EXPIRY_RESTS: Duration = Duration::from_secs(1);
+/// How often connections are looked over.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Removes expired keys, closes idle connections and tells those that wait for stalled drives, until the server stops. Run it
 /// on one core.
 pub async fn keep_house(server: Arc<Server>) {
-    let mut turn = 0u32;
+    let mut resting_until = Vec::new();
+    let mut next_look = pumice_reactor::now() + LOOK_INTERVAL;
     let mut stalled_since = None;
     while !server.stopping.is_set() {
         let mut pause = EXPIRY_INTERVAL;
         if server.is_loaded() && server.settings.active_expiry.load(Ordering::Relaxed) {
-            match expire_some(&server).await {
-                Ok(removed) if removed >= EXPIRED_KEYS_MAX => pause = Duration::from_millis(1),
-                Ok(_) => {}
-                Err(why) => {
-                    tracing::warn!(why, "removing expired keys failed");
-                    pause = Duration::from_secs(1);
+            resting_until.resize(usize::from(server.node.drive_count()), Nanos::default());
+            for (drive, rests) in (0u16..).zip(&mut resting_until) {
+                if pumice_reactor::now() < *rests {
+                    continue;
+                }
+                match expire_some(&server, drive).await {
+                    Ok(removed) if removed >= EXPIRED_KEYS_MAX => pause = Duration::from_millis(1),
+                    Ok(_) => {}
+                    Err(why) => {
+                        tracing::warn!(drive, why, "removing expired keys failed");
+                        *rests = pumice_reactor::now() + EXPIRY_RESTS;
+                    }
                 }
             }
         }
         server.stats.sample(pumice_reactor::wall_ms());
-        turn += 1;
-        if turn.is_multiple_of(10) {
+        let now = pumice_reactor::now();
+        if now >= next_look {
+            next_look = now + LOOK_INTERVAL;
             close_idle(&server);
             if server.is_loaded() {
                 stall::tell(&server, &mut stalled_since);
@@ -102,16 +114,18 @@ pub async fn keep_house(server: Arc<Server>) {
     }
 }
 
-/// Removes some expired keys; says how many were found.
-async fn expire_some(server: &Arc<Server>) -> Result<usize, String> {
+/// Removes some expired keys of a drive; says how many were found, or why some could not be removed.
+async fn expire_some(server: &Arc<Server>, drive: u16) -> Result<usize, String> {
     let now_ms = pumice_reactor::wall_ms();
-    let found = server.node.expired(now_ms, EXPIRED_KEYS_MAX).await.map_err(|e| e.to_string())?;
-    let count = found.len();
+    let found = server.node.expired(drive, now_ms, EXPIRED_KEYS_MAX).await.map_err(|e| e.to_string())?;
     let mut ctx = crate::context::Ctx::for_service(server.clone());
-    for (place, raw) in found {
-        expire_one(&mut ctx, place, &raw).await.map_err(|e| e.lossy().into_owned())?;
+    let mut failed = None;
+    for (place, raw) in &found {
+        if let Err(why) = expire_one(&mut ctx, *place, raw).await {
+            failed.get_or_insert_with(|| why.lossy().into_owned());
+        }
     }
-    Ok(count)
+    failed.map_or(Ok(found.len()), Err)
 }
 
 async fn expire_one(

@@ -328,6 +328,58 @@ fn a_full_file_system_refuses_writes_with_the_reason_and_they_go_on_once_it_has_
     server.stop();
 }
 
+#[test]
+fn expired_keys_are_removed_from_all_drives_but_the_one_that_refuses() {
+    const KEYS: usize = 100;
+    let Some(mount) = SmallMount::new("96m") else { return };
+    let data = tempfile::tempdir().unwrap();
+    // The first one is the one that refuses.
+    let drives = [mount.path().join("drive0"), data.path().join("drive1")];
+    let drives = drives.each_ref().map(|drive| drive.to_str().unwrap());
+    for drive in drives {
+        check_exit(&run(&["format", drive, "--size", "1GiB", "--segment", "1MiB"]), 0, "");
+    }
+    let ballast = mount.path().join("ballast");
+    std::fs::write(&ballast, vec![1; 40 << 20]).unwrap();
+    let more = [
+        "--device",
+        drives[0],
+        "--device",
+        drives[1],
+        "--http",
+        "127.0.0.1:0",
+        "--enable-debug-command",
+        "local",
+    ];
+    let server = Server::start(data.path(), &more);
+    let mut client = server.client();
+    let expire = |client: &mut redis::Connection, how: &str| {
+        redis::cmd("DEBUG").arg("SET-ACTIVE-EXPIRE").arg(how).query::<()>(client).unwrap();
+    };
+    let expired = |client: &mut redis::Connection| -> usize {
+        let info: String = redis::cmd("INFO").arg("stats").query(client).unwrap();
+        info.lines().find_map(|line| line.strip_prefix("expired_keys:")).unwrap().parse().unwrap()
+    };
+    expire(&mut client, "0");
+    for n in 0..KEYS {
+        redis::cmd("SET")
+            .arg(format!("short:{n}"))
+            .arg("v")
+            .arg("PX")
+            .arg(1)
+            .query::<()>(&mut client)
+            .unwrap();
+    }
+    let filler = Filler::start(&server);
+    eventually("a full file system is noticed", || server.http("/health").1.contains("degraded"));
+    assert_eq!(expired(&mut client), 0);
+    expire(&mut client, "1");
+    eventually("keys of the other drive are removed", || expired(&mut client) > 0);
+    filler.end(|| std::fs::remove_file(&ballast).unwrap());
+    eventually("and of both once both take writes", || expired(&mut client) == KEYS);
+    server.stop();
+}
+
 /// What [`write_until_told`] writes: short, for a pair of commands that arrive as one piece.
 fn told_value(n: usize, pair: bool) -> Vec<u8> {
     let mut value = Filler::value(n);
