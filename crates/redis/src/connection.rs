@@ -73,13 +73,15 @@ pub async fn serve(server: Arc<Server>, stream: Stream, peer: PeerAddr, local_ad
         let _ = stream.send(vec![Bytes::from_static(PROTECTED.as_bytes())]).await;
     } else {
         let is_tcp = matches!(peer, PeerAddr::Tcp(_));
-        match crate::transport::open(&server, stream, is_tcp).await {
-            Ok((receiver, sender)) => {
+        let opening = pin!(crate::transport::open(&server, stream, is_tcp));
+        match server.unless_stopping(opening).await {
+            None => {}
+            Some(Ok((receiver, sender))) => {
                 let mut session = Session::new(client.clone(), !server.settings.has_password());
                 session.is_local = peer.is_local();
                 run(&server, &client, session, receiver, sender).await;
             }
-            Err(error) => tracing::debug!(client = client.id, %error, "the TLS handshake failed"),
+            Some(Err(error)) => tracing::debug!(client = client.id, %error, "the TLS handshake failed"),
         }
     }
     server.clients.remove(&client);
@@ -120,6 +122,7 @@ async fn run(
         let mut sending = pin!(send(&output, server, client, &sender));
         let mut watching = pin!(watched);
         let mut stopping = pin!(server.stopping.wait());
+        let mut stuck = pin!(output.stuck());
         let mut is_processing = true;
         let mut bell: Option<Arc<Bell>> = None;
         poll_fn(|context| {
@@ -128,6 +131,10 @@ async fn run(
                 output.finish();
             }
             let sent = sending.as_mut().poll(context).is_ready();
+            // Who has asked for all that it wanted is waited for by no command.
+            if !is_processing && !sent && stuck.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
             // A closed client gets nothing more, not even the rest of what is being sent.
             if sent || output.is_closed() {
                 return Poll::Ready(());
@@ -139,7 +146,7 @@ async fn run(
                 if watching.as_mut().poll(context).is_ready() {
                     return Poll::Ready(());
                 }
-                if is_processing && stopping.as_mut().poll(context).is_ready() {
+                if stopping.as_mut().poll(context).is_ready() {
                     stopped.set(true);
                     return Poll::Ready(());
                 }

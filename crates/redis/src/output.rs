@@ -334,14 +334,7 @@ impl Output {
         while self.is_full() {
             let before = self.progress.get();
             let patience = self.patience();
-            let moved = poll_fn(|context| {
-                if self.progress.get() != before || self.is_closed.get() {
-                    return Poll::Ready(());
-                }
-                *self.processor.borrow_mut() = Some(context.waker().clone());
-                Poll::Pending
-            });
-            if pumice_reactor::timeout(patience.unwrap_or(PAUSE_MAX), moved).await.is_ok() {
+            if self.moves_within(patience.unwrap_or(PAUSE_MAX)).await {
                 continue;
             }
             match patience {
@@ -354,6 +347,32 @@ impl Output {
                 Some(_) => {}
             }
         }
+    }
+
+    /// Ends when the client, no command of which is being carried out, has taken nothing for [`STUCK_MAX`], and is closed.
+    pub async fn stuck(&self) {
+        loop {
+            let moves = self.moves_within(STUCK_MAX).await;
+            if self.is_closed.get() {
+                return;
+            }
+            if !moves && !self.client.awaits_drives() {
+                return self.close_stuck();
+            }
+        }
+    }
+
+    /// Whether a send begins or ends within `limit`, or it is closed.
+    async fn moves_within(&self, limit: Duration) -> bool {
+        let before = self.progress.get();
+        let moved = poll_fn(|context| {
+            if self.progress.get() != before || self.is_closed.get() {
+                return Poll::Ready(());
+            }
+            *self.processor.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        });
+        pumice_reactor::timeout(limit, moved).await.is_ok()
     }
 
     /// Nothing more is sent, not even what is queued.

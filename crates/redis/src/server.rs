@@ -1,8 +1,11 @@
 //! The server as all its connections share it.
 
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::task::Poll;
 
 use pumice_base::rng::Rng;
 use pumice_base::sync::lock;
@@ -166,6 +169,18 @@ impl Server {
     /// Whether the drives are open.
     pub fn is_loaded(&self) -> bool {
         self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// What comes of `future`; `None` where the server stops before that.
+    pub(crate) async fn unless_stopping<F: Future + Unpin>(&self, mut future: F) -> Option<F::Output> {
+        let mut stopping = pin!(self.stopping.wait());
+        poll_fn(|context| {
+            if let Poll::Ready(output) = Pin::new(&mut future).poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            stopping.as_mut().poll(context).map(|()| None)
+        })
+        .await
     }
 
     /// A random stream of one's own.

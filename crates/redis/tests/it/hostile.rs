@@ -511,3 +511,39 @@ fn numbers_from_either_end_of_their_range_are_taken_or_refused_and_break_nothing
     }
     still_serves(&server);
 }
+
+/// Sends what is answered by far more than sockets hold, reads nothing, and says that nothing more will come.
+fn asks_and_reads_nothing(server: &TestServer, last_words: &[u8], closes: bool) -> common::Client {
+    let mut client = server.client();
+    assert_eq!(client.call(&[&b"SET"[..], b"big", &vec![b'x'; 1 << 20]]).to_string(), "OK");
+    client.send(&encode(&["GET", "big"]).repeat(4));
+    client.send(last_words);
+    if closes {
+        client.close_writing();
+    }
+    let waits = || server.server().stats.output_waiting_bytes.load(Ordering::Relaxed) > 2 << 20;
+    common::eventually("replies wait for their reader", waits);
+    client
+}
+
+#[test]
+fn who_is_done_and_reads_nothing_does_not_keep_its_place_for_ever() {
+    let server = TestServer::start();
+    let quits = asks_and_reads_nothing(&server, b"QUIT\r\n", false);
+    common::eventually("who quit is let go of", || server.server().clients.is_empty());
+    let half_closed = asks_and_reads_nothing(&server, b"", true);
+    common::eventually("who half closed is let go of", || server.server().clients.is_empty());
+    assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 2);
+    drop((quits, half_closed));
+    still_serves(&server);
+}
+
+#[test]
+fn who_is_done_and_reads_nothing_does_not_keep_the_server_from_stopping() {
+    let mut server = TestServer::start();
+    let quits = asks_and_reads_nothing(&server, b"QUIT\r\n", false);
+    let half_closed = asks_and_reads_nothing(&server, b"", true);
+    server.stop();
+    assert!(server.server().clients.is_empty(), "their connections ended before the server did");
+    drop((quits, half_closed));
+}

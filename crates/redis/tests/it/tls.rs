@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::common::client::encode;
-use crate::common::{PATIENCE, Setup, TestServer};
+use crate::common::{PATIENCE, Setup, TestServer, eventually};
 use pumice_redis::options::{Options, TlsOptions};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -19,15 +19,19 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tls").join(name)
 }
 
-#[test]
-fn a_tls_client_is_served_and_a_plain_one_is_refused_without_harm_to_it() {
+fn start() -> TestServer {
     let tls = TlsOptions {
         certificate: fixture("server.pem"),
         key: fixture("server.key"),
         client_authorities: None,
     };
     let options = Options { tls: Some(tls), ..Options::default() };
-    let server = TestServer::with(Setup { options, tcp: Some("127.0.0.1:0".into()), ..Setup::default() });
+    TestServer::with(Setup { options, tcp: Some("127.0.0.1:0".into()), ..Setup::default() })
+}
+
+#[test]
+fn a_tls_client_is_served_and_a_plain_one_is_refused_without_harm_to_it() {
+    let server = start();
     let addr: SocketAddr = server.tcp().parse().expect("an address");
     let client = move || thread::spawn(move || speak(addr)).join().expect("served");
     client();
@@ -42,6 +46,16 @@ fn a_tls_client_is_served_and_a_plain_one_is_refused_without_harm_to_it() {
     assert!(!answer.starts_with(b"+"), "{answer:?}");
     client();
     assert_eq!(server.client().line("PING").to_string(), "PONG");
+}
+
+#[test]
+fn who_stops_in_the_midst_of_the_handshake_does_not_keep_the_server_from_stopping() {
+    let mut server = start();
+    let stranger = TcpStream::connect(server.tcp()).expect("connected");
+    eventually("it is let in", || server.server().clients.len() == 1);
+    server.stop();
+    assert!(server.server().clients.is_empty(), "its connection ended before the server did");
+    drop(stranger);
 }
 
 /// The other side of `--redis-tls-ca`.
