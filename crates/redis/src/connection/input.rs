@@ -52,7 +52,8 @@ impl Connection {
 
     /// Why a command of `bytes` can never be taken, if it cannot.
     pub(super) fn too_long(&self, bytes: usize) -> Option<Failure> {
-        let max = self.ctx.server.options.input_bytes_max;
+        // Arguments are noted by where they begin, in 32 bits.
+        let max = self.ctx.server.options.input_bytes_max.min(u32::MAX.into());
         (bytes as u64 > max).then(|| {
             Failure::new(format!(
                 "ERR a command of {bytes} bytes or more exceeds maximum allowed size: {max} bytes (--memory)"
