@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use crate::common::client::encode;
 use crate::common::{Client, Reply, Setup, TestServer, eventually};
 use pumice_base::rng::Rng;
+use pumice_redis::keyspace::Cursors;
 
 /// Keys that are there throughout; every second number is left to the writers.
 const STEADY: usize = 3000;
@@ -323,4 +324,27 @@ fn a_page_of_long_keys_ends_early_whatever_is_asked_for() {
     assert!(len <= (4 << 20) + 50_003, "{len} bytes of keys in one answer");
     assert_ne!(bytes(next), b"0", "there are more");
     assert!(walk_scan(&mut client, " COUNT 100000").into_iter().collect::<BTreeSet<_>>() == keys);
+}
+
+/// A cursor that is given out anew is a new one, however old the place is that it stands for.
+#[test]
+fn of_cursors_those_are_forgotten_that_were_given_out_longest_ago() {
+    const REMEMBERED: u64 = 65_536;
+    let cursors = Cursors::default();
+    let save = |n: u64| cursors.save(&n.to_be_bytes());
+    let is_known = |cursor: u64| cursors.load(cursor, &[]).is_some();
+    let first = save(0);
+    let second = save(1);
+    for n in 2..REMEMBERED {
+        save(n);
+    }
+    assert_eq!(save(0), first, "the same place has the same cursor");
+    save(REMEMBERED);
+    assert!(is_known(first), "it was given out just now");
+    assert!(!is_known(second), "it is the oldest");
+    // However often.
+    for _ in 0..3 * REMEMBERED {
+        save(0);
+    }
+    assert!((2..=REMEMBERED).all(|n| is_known(save(n))));
 }
