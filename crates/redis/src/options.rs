@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use pumice_base::sync::lock;
+use pumice_kv::Durability;
 
 use crate::keyspace::{Compact, Type};
 
@@ -65,6 +66,8 @@ pub struct Options {
     pub port: u16,
     /// What INFO and CONFIG GET tell of files: the directory of the data.
     pub directory: PathBuf,
+    /// How soon a write is safe: what CONFIG GET appendfsync answers.
+    pub durability: Durability,
     /// Memory budget of the whole server, in bytes: what CONFIG GET maxmemory answers.
     pub memory_bytes: u64,
     /// What INFO tells as `mem_allocator`.
@@ -86,6 +89,7 @@ impl Default for Options {
             tls: None,
             port: 6379,
             directory: PathBuf::from("."),
+            durability: Durability::Always,
             memory_bytes: 256 << 20,
             allocator: "unknown",
             seed: 0,

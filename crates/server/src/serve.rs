@@ -318,11 +318,7 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
             u64::from(settings.cores) + 1,
             devices.len() as u64,
         ),
-        durability: match settings.durability {
-            DurabilityArg::Always => pumice_kv::Durability::Always,
-            DurabilityArg::Everysec => pumice_kv::Durability::EverySecond,
-            DurabilityArg::None => pumice_kv::Durability::None,
-        },
+        durability: durability(settings),
         patrol_pass: (settings.patrol_days > 0.0)
             .then(|| Duration::from_secs_f64(settings.patrol_days * 86_400.0)),
         set_id: drives::new_id()?,
@@ -398,6 +394,14 @@ async fn open_emulated(spec: &DeviceSpec) -> Result<Device, Stop> {
     }
 }
 
+fn durability(settings: &Settings) -> pumice_kv::Durability {
+    match settings.durability {
+        DurabilityArg::Always => pumice_kv::Durability::Always,
+        DurabilityArg::Everysec => pumice_kv::Durability::EverySecond,
+        DurabilityArg::None => pumice_kv::Durability::None,
+    }
+}
+
 fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop> {
     let settings = &shared.settings;
     let seed = drives::new_id()?;
@@ -424,6 +428,7 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
             client_authorities: tls.ca.clone(),
         }),
         port: port.unwrap_or(0),
+        durability: durability(settings),
         directory: std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone()),
         memory_bytes: settings.memory_bytes,
         allocator: allocator::NAME,

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use pumice_base::sync::lock;
+use pumice_kv::Durability;
 
 use crate::args::Args;
 use crate::command::Row;
@@ -24,6 +25,7 @@ pub static ROWS: &[Row] = &[("config", handler!(config))];
 
 /// Those of [`live`] that may be set, if perhaps only to the value that they have.
 const SETTABLE: &[&str] = &[
+    "appendfsync",
     "appendonly",
     "client-output-buffer-limit",
     "client-query-buffer-limit",
@@ -72,6 +74,15 @@ const COMPACT_LIMITS: &[&str] = &[
     "zset-max-listpack-value",
 ];
 
+/// The durability in Redis's words.
+fn appendfsync(server: &Server) -> &'static str {
+    match server.options.durability {
+        Durability::Always => "always",
+        Durability::EverySecond => "everysec",
+        Durability::None => "no",
+    }
+}
+
 /// Names and values of the parameters that are not kept, in the order of Redis's documentation.
 fn live(server: &Server) -> Vec<(&'static str, Vec<u8>)> {
     let settings = &server.settings;
@@ -91,6 +102,7 @@ fn live(server: &Server) -> Vec<(&'static str, Vec<u8>)> {
     );
     let yes_no = |value: bool| if value { "yes" } else { "no" }.to_string();
     let mut all = vec![
+        ("appendfsync", appendfsync(server).to_string()),
         ("appendonly", yes_no(true)),
         ("bind", String::new()),
         ("client-output-buffer-limit", limits),
@@ -267,6 +279,11 @@ fn check(server: &Server, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> 
             Value::Memory(0).check(name, value)
         }
         _ if COMPACT_LIMITS.contains(&today) => Value::Whole(0, i64::MAX).check(name, value),
+        "appendfsync" => {
+            let word = Value::OneOf(&["everysec", "always", "no"]).check(name, value)?;
+            let why = "how soon a write is safe is chosen at start (--durability)";
+            if word == appendfsync(server) { Ok(word) } else { Err(refuse(name, why)) }
+        }
         "appendonly" => {
             let word = Value::YesNo.check(name, value)?;
             let why = "every write is kept without such a file; how soon it is safe is chosen at start (--durability)";
@@ -335,7 +352,7 @@ fn apply(server: &Server, name: &str, value: &[u8]) {
                 *kept = set.unwrap_or(*kept);
             }
         }
-        "appendonly" | "maxmemory" | "tcp-keepalive" => {}
+        "appendfsync" | "appendonly" | "maxmemory" | "tcp-keepalive" => {}
         "maxmemory-policy" => {
             if let Some(policy) = policy(value) {
                 *lock(&settings.policy) = policy;

@@ -34,7 +34,6 @@ pub(super) const KEPT: &[(&str, &str, Value)] = &[
     ("active-expire-effort", "1", Value::Whole(1, 10)),
     ("activedefrag", "no", Value::YesNo),
     ("activerehashing", "yes", Value::YesNo),
-    ("appendfsync", "always", Value::OneOf(&["everysec", "always", "no"])),
     ("auto-aof-rewrite-percentage", "100", Value::INT),
     ("busy-reply-threshold", "5000", Value::Whole(0, i64::MAX)),
     ("close-on-oom", "yes", Value::YesNo),

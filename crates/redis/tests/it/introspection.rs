@@ -237,10 +237,10 @@ fn values_of_parameters_are_checked_and_kept_as_redis_does() {
         (error) ERR CONFIG SET failed (possibly related to argument 'save') - Invalid save parameters
         > CONFIG SET appendfsync sometimes
         (error) ERR CONFIG SET failed (possibly related to argument 'appendfsync') - argument(s) must be one of the following: everysec, always, no
-        > CONFIG SET appendfsync EverySec loglevel DEBUG rdbcompression NO notify-keyspace-events xEKg
+        > CONFIG SET loglevel DEBUG rdbcompression NO notify-keyspace-events xEKg
         OK
-        > CONFIG GET appendfsync loglevel rdbcompression notify-keyspace-events
-        ["appendfsync", "everysec", "loglevel", "debug", "rdbcompression", "no", "notify-keyspace-events", "gxKE"]
+        > CONFIG GET loglevel rdbcompression notify-keyspace-events
+        ["loglevel", "debug", "rdbcompression", "no", "notify-keyspace-events", "gxKE"]
         > CONFIG SET notify-keyspace-events EKA
         OK
         > CONFIG GET notify-keyspace-events
@@ -277,6 +277,33 @@ fn values_of_parameters_are_checked_and_kept_as_redis_does() {
         (error) ERR CONFIG SET failed (possibly related to argument 'hash-max-listpack-entries') - argument couldn't be parsed into an integer
         "#,
     );
+}
+
+#[test]
+fn appendfsync_is_how_soon_writes_are_safe_and_is_not_set_to_anything_else() {
+    for (durability, told, other) in
+        [("always", "always", "no"), ("everysec", "everysec", "always"), ("none", "no", "everysec")]
+    {
+        let server = TestServer::with(Setup { durability, ..Setup::default() });
+        check_on(
+            &mut server.client(),
+            &format!(
+                r#"
+                > CONFIG GET appendfsync
+                ["appendfsync", "{told}"]
+                > CONFIG SET appendfsync {other}
+                (error) ERR CONFIG SET failed (possibly related to argument 'appendfsync') - how soon a write is safe is chosen at start (--durability)
+                > CONFIG SET timeout 5 appendfsync {other}
+                (error) ERR CONFIG SET failed (possibly related to argument 'appendfsync') - how soon a write is safe is chosen at start (--durability)
+                > CONFIG SET timeout 0 appendfsync {}
+                OK
+                > CONFIG GET appendfsync timeout
+                ["appendfsync", "{told}", "timeout", "0"]
+                "#,
+                told.to_ascii_uppercase(),
+            ),
+        );
+    }
 }
 
 #[test]

@@ -164,7 +164,9 @@ async fn serve(
     ready: mpsc::Sender<Started>,
     may_load: &pumice_reactor::sync::Event,
 ) {
-    let server = Arc::new(Server::new(setup.options.clone()).expect("a server"));
+    let durability = setup.durability.parse().expect("a durability");
+    let options = Options { durability, ..setup.options.clone() };
+    let server = Arc::new(Server::new(options).expect("a server"));
     let unix = format!("unix:{}", dir.join("s").display()).parse().expect("an address");
     let mut faces = vec![face::bind(&server, &unix).await.expect("bound")];
     let mut tcp = None;
