@@ -62,7 +62,7 @@ pub(super) fn member_of(field: &Bytes) -> Bytes {
     field.slice(HASH_BYTES.min(field.len())..)
 }
 
-/// Refuses names that do not fit into a key.
+/// Refuses names that do not fit into a key: for what writes. To what reads they are not there.
 pub(super) fn check_member<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> CommandResult {
     for name in names {
         if name.len() > MEMBER_BYTES_MAX {

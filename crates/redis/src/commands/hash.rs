@@ -105,7 +105,6 @@ async fn hsetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member([&args[2]])?;
     match ctx.read_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2])).await? {
         Some((place, entry)) => ctx.reply_entry(place, entry).await,
         None => {
@@ -116,7 +115,6 @@ async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn hmget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member(args.iter_from(2))?;
     // Several fields as of one moment, as MGET does it.
     let mut held = Some(ctx.latch([&args[1]]).await);
     let mut hash = ctx.collection_to_read(&args[1], Type::Hash).await?;
@@ -227,7 +225,6 @@ async fn hdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn hexists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member([&args[2]])?;
     let _held = ctx.latch([&args[1]]).await;
     let found = match ctx.collection_to_read(&args[1], Type::Hash).await? {
         Some(hash) => contains(ctx, &hash, &[&args[2]]).await?[0],
@@ -244,7 +241,6 @@ async fn hlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn hstrlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member([&args[2]])?;
     let _held = ctx.latch([&args[1]]).await;
     let len = match ctx.collection_to_read(&args[1], Type::Hash).await? {
         Some(hash) => ctx.element_len(&hash, MEMBERS, &member_field(&args[2])).await?.unwrap_or(0),

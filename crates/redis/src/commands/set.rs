@@ -88,14 +88,12 @@ async fn srem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn sismember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member([&args[2]])?;
     let found = ctx.read_element(&args[1], Type::Set, MEMBERS, &member_field(&args[2])).await?;
     ctx.reply.flag(found.is_some());
     Ok(())
 }
 
 async fn smismember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member(args.iter_from(2))?;
     let members: Vec<&[u8]> = args.iter_from(2).collect();
     let found = {
         let _held = ctx.latch([&args[1]]).await;

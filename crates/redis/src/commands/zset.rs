@@ -306,7 +306,6 @@ async fn zrem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn zscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member([&args[2]])?;
     match ctx.read_element(&args[1], Type::Zset, MEMBERS, &member_field(&args[2])).await? {
         Some((_, entry)) => ctx.reply.double(decode_stored_score(&entry.value)?),
         None => ctx.reply.null(),
@@ -315,7 +314,6 @@ async fn zscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 async fn zmscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    check_member(args.iter_from(2))?;
     let found = {
         let _held = ctx.latch([&args[1]]).await;
         match ctx.collection_to_read(&args[1], Type::Zset).await? {

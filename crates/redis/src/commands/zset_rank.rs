@@ -11,7 +11,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use pumice_kv::{Direction, Want};
 
-use super::collection::{Field, ORDER, check_member};
+use super::collection::{Field, ORDER};
 use super::zset::{order_field, scores};
 use super::zset_spec::OrderRange;
 use crate::args::Args;
@@ -156,7 +156,6 @@ async fn field_at(ctx: &mut Ctx, zset: &Collection, rank: u64) -> Result<Option<
 }
 
 async fn reply_rank(ctx: &mut Ctx, args: Args<'_>, reverse: bool) -> CommandResult {
-    check_member([&args[2]])?;
     let _held = ctx.latch([&args[1]]).await;
     let Some(zset) = ctx.collection_to_read(&args[1], Type::Zset).await? else {
         ctx.reply.null();

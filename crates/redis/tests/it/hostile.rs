@@ -155,6 +155,22 @@ fn keys_and_members_that_are_too_long_are_refused_by_every_command_and_break_not
         assert_eq!(client.call(&[&b"EXISTS"[..], &long, b"a"]).to_string(), "1");
         assert_eq!(client.call(&[&b"WATCH"[..], &long]).to_string(), "OK");
         assert_eq!(client.line("UNWATCH").to_string(), "OK");
+        for (line, answer) in [
+            ("HGET hash F", "nil"),
+            ("HMGET hash f F", "[\"v\", nil]"),
+            ("HEXISTS hash F", "0"),
+            ("HSTRLEN hash F", "0"),
+            ("SISMEMBER set F", "0"),
+            ("SMISMEMBER set m F", "[1, 0]"),
+            ("ZSCORE zset F", "nil"),
+            ("ZMSCORE zset m F", "[\"1\", nil]"),
+            ("ZRANK zset F", "nil"),
+            ("ZREVRANK zset F", "nil"),
+            ("HGET none F", "nil"),
+            ("HMGET a f F", "(error) WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ] {
+            assert_eq!(client.call(&command(line, &long)).to_string(), answer, "{line} with {bytes} bytes");
+        }
     }
     let longest = vec![b'x'; 65_536];
     for line in ["SET K v", "DEL K", "RPUSH K v", "LPOP K", "HSET hash F v", "SADD set F", "ZADD zset 1 F"] {
