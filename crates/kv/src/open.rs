@@ -3,6 +3,7 @@
 //! Opening: the manifest's changes give the tables; what the log holds above the checkpoint goes into the
 //! memtables again. After a clean close there is nothing to replay.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +13,7 @@ use pumice_base::sync::lock;
 use pumice_flash::Device;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::layout::COUNT_MAX;
-use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed};
+use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed, Stream};
 
 use crate::cache::TableCache;
 use crate::clean::SEAL_TURNS;
@@ -177,6 +178,9 @@ impl Store {
                 replayed += 1;
             }
         }
+        if !opened.clean {
+            inner.count_tables_anew();
+        }
         // What the memtables hold now is not lent any more.
         inner.take_back_lent();
         Ok(Opened { store: Self { inner }, clean: opened.clean, replayed, damage })
@@ -231,6 +235,21 @@ fn read_config(config: &Bytes) -> Result<(u16, usize, Bytes), OpenError> {
 }
 
 impl Inner {
+    /// Corrects the hints of segments of key tables: what a crash left there of tables that nobody named yet counts as alive,
+    /// and nobody would ever tell that it is dead.
+    fn count_tables_anew(&self) {
+        let mut live: BTreeMap<u32, u32> = BTreeMap::new();
+        for table in lock(&self.manifest).versions.iter().flat_map(|version| version.tables()) {
+            let bytes = live.entry(table.meta.ptr.addr.segment().0).or_default();
+            *bytes = bytes.saturating_add(table.meta.ptr.len);
+        }
+        for segment in self.heap.segments_in_use() {
+            if self.heap.stream_of(segment) == Some(Stream::Table) {
+                self.heap.set_live(segment, live.get(&segment.0).copied().unwrap_or(0));
+            }
+        }
+    }
+
     /// Applies one record of the log.
     fn replay(&self, record: &Replayed) -> Result<(), OpenError> {
         let payload = &record.payload;

@@ -273,6 +273,11 @@ impl Heap {
         live.clamp(0, i64::from(self.segment_bytes())) as u32
     }
 
+    /// The stream that a segment belongs to.
+    pub fn stream_of(&self, segment: SegmentId) -> Option<Stream> {
+        self.inner.table().entry(segment).and_then(|entry| Stream::from_u8(entry.stream))
+    }
+
     /// Bytes of a segment.
     pub fn segment_bytes(&self) -> u32 {
         self.inner.segment_bytes

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::{device, format, get, no_progress, open, put};
+use crate::common::{device, format, formatted, get, no_progress, open, open_with, options, put};
 use pumice_base::rng::Rng;
 use pumice_kv::{Batch, SliceId, Store, StoreFormat, WriteError};
 use pumice_reactor::{spawn, yield_now};
-use pumice_segment::Stream;
+use pumice_segment::{SegmentId, Stream};
 
 /// Keys whose values lie beside them in key tables: several tables of a merge's step.
 const SMALL: u64 = 4000;
@@ -84,5 +84,34 @@ fn key_tables_that_are_being_made_survive_cleaning_however_dead_their_segments_l
         }
         let report = store.check(&no_progress).await.expect("check");
         assert!(report.is_clean(), "{:?}", report.problems.first());
+    });
+}
+
+/// A crash in the midst of a flush or merge leaves key tables that count as alive and that nobody ever names.
+#[test]
+fn what_a_crash_left_of_unnamed_tables_does_not_count_as_alive() {
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = formatted(&device).await;
+        for n in 0..SMALL {
+            put(&store, 0, &n.to_be_bytes(), &[1; 50]).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        let heap = store.heap();
+        let of_tables = |segment: &SegmentId| heap.stream_of(*segment) == Some(Stream::Table);
+        let segments: Vec<_> = heap.segments_in_use().into_iter().filter(of_tables).collect();
+        // As if they were full of such.
+        segments.iter().for_each(|segment| heap.set_live(*segment, heap.segment_bytes()));
+        put(&store, 0, b"key", b"value").await;
+        store.checkpoint().await.expect("checkpoint");
+        store.abandon().await;
+        drop(store);
+        let opened = open_with(&device, options()).await;
+        assert!(!opened.clean);
+        let heap = opened.store.heap();
+        let live: u64 = segments.iter().map(|segment| u64::from(heap.live_bytes(*segment))).sum();
+        let named = opened.store.stats().table_bytes;
+        assert!(live > 0 && live <= named, "{live} B are alive where {named} B of tables are named");
+        opened.store.close().await.expect("close");
     });
 }
