@@ -109,6 +109,7 @@ impl Inner {
             self.show_tables(SliceId(id as u16), memtables);
         }
         drop(commit_turn);
+        self.let_memtables_go(sealed.memtables.into_iter().flatten().collect());
         // Not before: if this had failed the next flush would tell the heap once more.
         for (slice, key, entry) in new.dropped.drain(..) {
             self.bury(slice, &key, &entry);

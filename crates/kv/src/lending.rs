@@ -24,7 +24,7 @@ impl Inner {
         let held = self.memtables_hold();
         self.lent_beside.store(held, Ordering::Relaxed);
         let kept_back = (self.budget.memtable / 4).max(KEPT_BACK_MIN_BYTES);
-        (2 * self.budget.memtable).saturating_sub(held + kept_back)
+        (2 * self.budget.memtable).saturating_sub(held + self.held_memtables.count() + kept_back)
     }
 
     /// Called when memtables have grown, with no slice locked.

@@ -35,6 +35,7 @@ mod flights;
 mod flush;
 pub mod gaps;
 mod heads;
+mod held_memtables;
 pub mod index;
 mod kept_pieces;
 mod large;

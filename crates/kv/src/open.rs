@@ -18,6 +18,7 @@ use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replaye
 use crate::cache::TableCache;
 use crate::clean::SEAL_TURNS;
 use crate::errors::{OpenError, StoreError};
+use crate::held_memtables::HeldMemtables;
 use crate::kept_pieces::KeptPieces;
 use crate::large::{LargeRef, PIECE_BYTES_MAX, PieceMemory};
 use crate::manifest::{self, Manifest, set_tally};
@@ -147,6 +148,7 @@ impl Store {
             active_bytes: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             sealed_bytes: AtomicU64::new(0),
+            held_memtables: HeldMemtables::default(),
             lent_beside: AtomicU64::new(0),
             metadata_room: MetadataRoom::new(metadata_bytes_max),
             log_bytes: AtomicU64::new(0),

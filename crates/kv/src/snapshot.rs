@@ -58,7 +58,7 @@ impl Snapshots {
 
 /// The store as it was when [`Store::snapshot`] was called. Keep it briefly: while it is held, memory of its
 /// memtables and the space of everything cleaned or merged since stay in use. When that space is needed for writing, scans of
-/// snapshots held for long end with [`crate::StoreError::TooOld`].
+/// snapshots held for long end with [`crate::StoreError::TooOld`]; so they do when that memory is more than memtables may have.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) inner: Arc<SnapshotInner>,

@@ -129,6 +129,8 @@ pub struct StoreStats {
     pub runs_max: u64,
     /// Memory of memtables, in bytes.
     pub memtable_bytes: u64,
+    /// Memory of those that were flushed and that readers hold, in bytes, as of the last flush.
+    pub held_memtable_bytes: u64,
     /// Memory of filters and block indexes, in bytes.
     pub head_bytes: u64,
     /// Memory of cached key blocks, in bytes.
@@ -164,6 +166,7 @@ impl Store {
             counters: inner.counters.values(),
             heap: inner.heap.stats(),
             space: inner.heap.space(),
+            held_memtable_bytes: inner.held_memtables.bytes(),
             head_bytes: inner.cache.head_bytes(),
             block_bytes: inner.cache.block_bytes(),
             row_bytes: inner.kept_pieces.bytes(),

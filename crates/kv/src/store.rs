@@ -25,6 +25,7 @@ use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
 use crate::entry::KeyEntry;
 use crate::errors::{StoreError, WriteError};
+use crate::held_memtables::HeldMemtables;
 use crate::kept_pieces::KeptPieces;
 use crate::large::LargeRef;
 use crate::large::PieceMemory;
@@ -100,6 +101,8 @@ pub(crate) struct Inner {
     pub accepted: AtomicU64,
     /// Memory of sealed memtables, in bytes.
     pub sealed_bytes: AtomicU64,
+    /// Flushed ones that readers hold.
+    pub held_memtables: HeldMemtables,
     /// What memtables held when the rest was lent last, in bytes.
     pub lent_beside: AtomicU64,
     pub metadata_room: MetadataRoom,
@@ -631,7 +634,7 @@ pub(crate) fn write_error(error: AppendError) -> WriteError {
 
 /// How long a read may keep what was overwritten since it began while users wait for that space: long enough for all but
 /// readers whose clients take their time, short enough for writers to bear.
-const READS_MAY_HOLD: Duration = Duration::from_secs(5);
+pub(crate) const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 
 impl Inner {
     async fn write_when_there_is_room(&self, batch: &Batch, turn: &mut Turn) -> Result<Seq, WriteError> {

@@ -604,6 +604,15 @@ impl Heap {
         revoked
     }
 
+    /// [`Heap::revoke_pins`] where nobody waits for what they hold back: their owners hold something else that is needed.
+    pub fn end_reads(&self, held_for: Duration) -> u32 {
+        let revoked = self.inner.table().end_reads(now() - held_for);
+        if revoked > 0 {
+            self.inner.kick_meta();
+        }
+        revoked
+    }
+
     /// Writes a metadata record, durable on return: the client's edit and the segment table's changes, together.
     /// Everything appended before is made durable first. Records with sequence numbers up to `replay_from` are not
     /// replayed any more.

@@ -667,6 +667,11 @@ impl Table {
         if !held_back || self.has_room() { 0 } else { self.pins.revoke(before) }
     }
 
+    /// Revokes the pins that were taken before a time; answers how many.
+    pub(crate) fn end_reads(&mut self, before: Nanos) -> u32 {
+        self.pins.revoke(before)
+    }
+
     fn pinned(&self, released_at: u64) -> bool {
         self.pins.hold(released_at)
     }

@@ -14,6 +14,7 @@ mod gaps;
 mod given_up_flushes;
 mod given_up_reads;
 mod heads;
+mod held_memtables;
 mod held_space;
 mod held_values;
 mod hints;
