@@ -25,7 +25,7 @@ use layout::{Block, Layout, Place};
 use limits::{Limits, Step};
 use pumice_base::sync::lock;
 use pumice_reactor::sync::{Notify, Semaphore};
-use pumice_reactor::zones::{Zone, ZoneAction, ZonedInfo};
+use pumice_reactor::zones::{Zone, ZoneAction, ZoneCondition, ZonedInfo};
 use pumice_reactor::{File, IoBuf, WriteSync, timeout};
 
 use crate::error::Operation;
@@ -268,13 +268,18 @@ impl ZonedDevice {
             Ok(_) => Err(FlashError::Truncated { block, offset_bytes }),
             Err(error) => match FlashError::from_read(block, offset_bytes, error) {
                 // An offline zone answers as a broken cable does; the report tells them apart.
-                error @ FlashError::Io { .. } => match self.drive.look(zone).await {
-                    Ok(_) if self.is_bad(block) => {
+                error @ FlashError::Io { .. } => {
+                    let found = self.drive.look(zone).await;
+                    if self.is_bad(block) {
                         self.drive.give_place_up(zone);
-                        Err(FlashError::Uncorrectable { block, offset_bytes })
                     }
-                    _ => Err(error),
-                },
+                    match found {
+                        Ok((ZoneCondition::Offline, _)) => {
+                            Err(FlashError::Uncorrectable { block, offset_bytes })
+                        }
+                        _ => Err(error),
+                    }
+                }
                 error => Err(error),
             },
         };
@@ -464,7 +469,7 @@ impl Drive {
             }
             // A zone that went bad, or that the drive has finished by itself, has given its place up.
             Err(error) => match self.look(victim).await {
-                Ok(Place::None) => held.left = Left::Over,
+                Ok((_, Place::None)) => held.left = Left::Over,
                 _ => return Err(FlashError::from_io(Operation::Program, Some(block), error)),
             },
         }
@@ -481,27 +486,28 @@ impl Drive {
 
     /// Asks the drive what became of a zone whose turn the caller has.
     async fn refresh(&self, zone: u32) -> Result<Place, FlashError> {
-        let (block, place) = self.report(zone).await?;
+        let (_, block, place) = self.report(zone).await?;
         self.ordered(zone, |known| *known = block);
         Ok(place)
     }
 
     /// Asks the drive what became of a zone whose turn somebody else may have: nothing but that it went bad is kept.
-    async fn look(&self, zone: u32) -> Result<Place, FlashError> {
-        let (block, place) = self.report(zone).await?;
+    async fn look(&self, zone: u32) -> Result<(ZoneCondition, Place), FlashError> {
+        let (condition, block, place) = self.report(zone).await?;
         if block.bad {
             self.ordered(zone, |known| *known = block);
         }
-        Ok(place)
+        Ok((condition, place))
     }
 
-    async fn report(&self, zone: u32) -> Result<(Block, Place), FlashError> {
+    async fn report(&self, zone: u32) -> Result<(ZoneCondition, Block, Place), FlashError> {
         let start = self.ordered(zone, |found| found.start);
         let failed = |error| FlashError::from_io(Operation::Open, None, error);
         let zones = self.file.report_zones(start, 1).await.map_err(failed)?;
         let gone = || failed(io::Error::other(format!("no zone is reported at byte {start}")));
         let found = zones.first().filter(|found| found.start == start).ok_or_else(gone)?;
-        Ok(layout::state(found, self.geometry.page_bytes, self.geometry.pages_per_block))
+        let (block, place) = layout::state(found, self.geometry.page_bytes, self.geometry.pages_per_block);
+        Ok((found.condition, block, place))
     }
 
     /// What a failed program comes to.

@@ -329,6 +329,20 @@ fn a_zone_that_could_not_be_closed_takes_the_program_that_waits_for_it() {
 }
 
 #[test]
+fn a_read_only_zone_has_lost_nothing_when_a_read_error_passes() {
+    with_faults(async |device: Device, fault: Rc<dyn Fn(FaultOp, i32)>, world: World, host| {
+        program(&device, at(0, 0), 0, 1, 2).await;
+        world.set_zone_condition(host, Path::new(PATH), 2, ZoneCondition::ReadOnly);
+        fault(FaultOp::Read, EIO);
+        let io = read(&device, at(0, 0), 0, PAGE).await;
+        assert!(matches!(io, Err(FlashError::Io { .. })), "{io:?}");
+        assert!(device.is_factory_bad(at(0, 0)), "it takes no more");
+        assert_eq!(shape(&device).active, 0);
+        assert_eq!(read(&device, at(0, 0), 0, 2 * PAGE).await.expect("read"), pages(1, 2)[..]);
+    });
+}
+
+#[test]
 fn a_zone_that_is_found_bad_gives_its_place_up() {
     with_faults(async |device: Device, _, world: World, host| {
         for block in [at(0, 0), at(0, 1), at(0, 2)] {
