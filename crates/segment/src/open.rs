@@ -486,8 +486,9 @@ pub(crate) async fn open(
         blocks_per_channel: superblock.segment_count / u32::from(superblock.channels.max(1)),
         pages_per_block: superblock.segment_bytes / superblock.page_bytes.max(1),
         page_bytes: superblock.page_bytes,
-        // A drive may have moved to where direct I/O asks for more than where it was formatted.
-        read_bytes: superblock.read_bytes.max(device.geometry().read_bytes),
+        // A drive may have moved to where direct I/O asks for more than where it was formatted: for more than a page is too much,
+        // as the device says itself.
+        read_bytes: superblock.read_bytes.max(device.geometry().read_bytes).min(superblock.page_bytes),
         ..device.geometry()
     };
     check_places(&device)?;

@@ -504,4 +504,14 @@ fn a_drive_is_served_where_direct_io_asks_for_larger_units_than_where_it_was_for
         };
         world.block_on(host, next).unwrap_or_else(|halt| panic!("{direct_bytes} B: {halt}"));
     }
+    // A page is what is written at once: where that is too little, the reason is told.
+    world.crash(host);
+    world.set_direct_bytes(host, 16 << 10);
+    world.restart(host);
+    let refused = async move {
+        let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
+        Heap::open(device, options(), &no_progress).await.err().expect("refused").to_string()
+    };
+    let refused = world.block_on(host, refused).unwrap_or_else(|halt| panic!("{halt}"));
+    assert!(refused.contains("pages must be multiples of 16384 B"), "{refused}");
 }
