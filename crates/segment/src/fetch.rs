@@ -10,8 +10,11 @@
 //! 5. Where frames are not whole, or seem to end and another look at the next page says otherwise, a segment is read
 //!    again, until two looks agree: an error that passes must not be taken for the torn end of the log, which is dropped in
 //!    silence.
+//! 6. A segment of the pool of which neither the header nor the first frame's verifies may have been opened all the same: it is
+//!    searched for any other frame's ([`later_life`]).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,7 +22,10 @@ use pumice_flash::{Device, FlashError, Operation};
 use pumice_reactor::{JoinHandle, spawn};
 
 use crate::inner::Inner;
-use crate::layout::frame::{self, FrameHeader};
+use crate::layout::{
+    self,
+    frame::{self, FrameHeader},
+};
 use crate::scan::{self, Frame, Stretch, Window};
 use crate::{Addr, HeapError, SegmentId, Stream};
 
@@ -32,6 +38,11 @@ const AHEAD_SEGMENTS: usize = 8;
 pub(crate) const LOOKS_MAX: usize = 4;
 /// First pages read at once.
 const FIRST_PAGES: usize = 32;
+/// Segments of the pool that are searched. One may have a torn first frame, and few rot; more of them hold what lay on the media before
+/// they were formatted.
+pub(crate) const SEARCHED_MAX: usize = 8;
+/// Bytes searched at once.
+const SEARCHED_BYTES: u32 = 256 << 10;
 
 /// A segment to be read.
 pub(crate) struct Found {
@@ -96,6 +107,34 @@ pub(crate) async fn first_pages(
         }
     }
     Ok(pages)
+}
+
+/// Life and stream of a segment that was opened with one of these `lives`, if any frame in it says so. It was written from its
+/// beginning on: where a frame of an older life verifies, none of a newer one lies behind it.
+pub(crate) async fn later_life(
+    device: &Device,
+    segment: SegmentId,
+    lives: Range<u64>,
+    page_bytes: u32,
+) -> Result<Option<(u64, Stream)>, FlashError> {
+    let segment_bytes = device.geometry().block_bytes();
+    for base in (page_bytes..segment_bytes).step_by(SEARCHED_BYTES.max(page_bytes) as usize) {
+        let len = SEARCHED_BYTES.max(page_bytes).min(segment_bytes - base);
+        let stretch = scan::read_patiently(device, segment, base, len as usize).await?;
+        if let Some((_, error)) = stretch.failed.into_iter().next() {
+            return Err(error);
+        }
+        for at in (0..len).step_by(page_bytes as usize) {
+            let head = &stretch.bytes[at as usize..];
+            let life = layout::u64_at(head, 8);
+            match FrameHeader::decode(head, life, Addr::new(segment, base + at)) {
+                Some(frame) if lives.contains(&life) => return Ok(Some((life, frame.stream))),
+                Some(_) if life < lives.start => return Ok(None),
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
 }
 
 pub(crate) async fn finished<T>(read: JoinHandle<Result<T, FlashError>>) -> Result<T, FlashError> {

@@ -648,7 +648,9 @@ async fn find_segments(
     let pool: Vec<u32> = table.pool().collect();
     assert!(pool.len() <= 2 * POOL_SEGMENTS);
     let page = superblock.page_bytes;
-    for (id, scan::Stretch { bytes, failed, .. }) in
+    let lives = last.next_life..last.next_life + 4 * POOL_SEGMENTS as u64;
+    let mut searched = 0;
+    for (id, scan::Stretch { bytes, lost, failed }) in
         pool.iter().copied().zip(fetch::first_pages(device, &pool, page).await?)
     {
         let segment = SegmentId(id);
@@ -673,9 +675,18 @@ async fn find_segments(
             header::Decoded::Nothing => {
                 let frame = &bytes[page as usize..];
                 let life = crate::layout::u64_at(frame, 8);
-                frame::FrameHeader::decode(frame, life, Addr::new(segment, page))
-                    .filter(|_| life >= last.next_life && life < last.next_life + 4 * POOL_SEGMENTS as u64)
-                    .map(|frame| (life, frame.stream))
+                match frame::FrameHeader::decode(frame, life, Addr::new(segment, page)) {
+                    Some(frame) => lives.contains(&life).then_some((life, frame.stream)),
+                    // Both may be damaged; any other frame names its life too.
+                    None if failed.is_none()
+                        && searched < fetch::SEARCHED_MAX
+                        && (!lost.is_empty() || bytes.iter().any(|&byte| byte != 0)) =>
+                    {
+                        searched += 1;
+                        fetch::later_life(device, segment, lives.clone(), page).await?
+                    }
+                    None => None,
+                }
             }
         };
         match (opened, failed) {

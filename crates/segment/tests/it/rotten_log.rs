@@ -71,13 +71,14 @@ async fn frames(device: &Device) -> Vec<OnFlash> {
 
 /// A drive whose log was acknowledged and not checkpointed, as it lies there when the power has failed, and its frames.
 fn written(durability: Durability) -> (World, HostId, DiskImage, Vec<OnFlash>) {
-    let (world, host, image, all, _) = written_and_recorded(durability, None);
+    let (world, host, image, all, _) = written_and_recorded(durability, 13, None);
     (world, host, image, all)
 }
 
-/// The same, with a metadata record that was written before this round, and the frames that it knew.
+/// The same after so many rounds, with a metadata record that was written before one of them, and the frames that it knew.
 fn written_and_recorded(
     durability: Durability,
+    rounds: u8,
     recorded: Option<u8>,
 ) -> (World, HostId, DiskImage, Vec<OnFlash>, usize) {
     let world = World::new(5);
@@ -92,14 +93,14 @@ fn written_and_recorded(
         while opened.replay.next().await.expect("replay").is_some() {}
         let heap = opened.heap;
         let mut named = 0;
-        for round in 0..13u8 {
+        for round in 0..rounds {
             if recorded == Some(round) {
                 heap.commit_meta(MetaEdit::Edit(Bytes::from_static(b"x")), 0).await.expect("record");
                 named = frames(heap.device()).await.len();
             }
             let mut last = 0;
             // The last one is alone, and says that all before it are durable.
-            let sizes = if round < 12 { &[9000, 500, 9000, 4000][..] } else { &[300] };
+            let sizes = if round + 1 < rounds { &[9000, 500, 9000, 4000][..] } else { &[300] };
             for &size in sizes {
                 last = append(&heap, 1, &vec![round; size]).expect("append").first_seq;
             }
@@ -209,7 +210,7 @@ fn first_pages(frame: &OnFlash) -> [u64; 2] {
 #[test]
 fn a_segment_that_metadata_names_is_found_without_its_first_two_pages() {
     for recorded in 1..13 {
-        let (world, host, image, all, named) = written_and_recorded(Durability::Always, Some(recorded));
+        let (world, host, image, all, named) = written_and_recorded(Durability::Always, 13, Some(recorded));
         let every: BTreeSet<u64> = all.iter().flat_map(OnFlash::numbers).collect();
         for rotten in all[..named].iter().filter(|frame| frame.at.offset() == PAGE_BYTES) {
             world.set_disk(host, &image);
@@ -226,6 +227,37 @@ fn a_segment_that_metadata_names_is_found_without_its_first_two_pages() {
             );
         }
     }
+}
+
+/// Metadata names it as one of those that are opened next only, as it does the newest segment most of the time.
+#[test]
+fn a_segment_that_was_opened_since_is_found_without_its_first_two_pages() {
+    let mut behind_newest = 0;
+    for rounds in 13..17 {
+        let (world, host, image, all, _) = written_and_recorded(Durability::Always, rounds, None);
+        let every: BTreeSet<u64> = all.iter().flat_map(OnFlash::numbers).collect();
+        for rotten in all.iter().filter(|frame| frame.at.offset() == PAGE_BYTES) {
+            let behind = |frame: &&OnFlash| frame.at.segment() == rotten.at.segment() && frame.at > rotten.at;
+            let others = all.iter().filter(|frame| frame.header.number != rotten.header.number);
+            let proven = others.map(|frame| frame.header.number - u64::from(frame.header.lag)).max();
+            if Some(rotten.header.number) >= proven {
+                // Nothing tells it from the torn end.
+                continue;
+            }
+            let is_newest = all[all.len() - 1].at.segment() == rotten.at.segment();
+            behind_newest += if is_newest { all.iter().filter(behind).count() } else { 0 };
+            world.set_disk(host, &image);
+            let (found, damage) = found_without(&world, host, Durability::Always, &first_pages(rotten));
+            let said = format!("frame {} at {}: {found:?}, {damage:?}", rotten.header.number, rotten.at);
+            let gone: BTreeSet<u64> = rotten.numbers().collect();
+            assert!(!damage.is_empty(), "nobody is told: {said}");
+            assert!(
+                every.difference(&found).all(|seq| gone.contains(seq)),
+                "more is lost than rotted: {said}"
+            );
+        }
+    }
+    assert!(behind_newest > 3, "{behind_newest} frames behind the first of the newest segment");
 }
 
 /// A drive whose log a checkpoint covers up to somewhere inside of a segment, its frames, and the sequence number covered.
