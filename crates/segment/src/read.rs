@@ -10,7 +10,7 @@ use pumice_reactor::IoBuf;
 
 use crate::ahead;
 use crate::inner::Inner;
-use crate::layout::meta::SegmentState;
+use crate::layout::meta::{FLAG_CUT, SegmentState};
 use crate::layout::record;
 use crate::scan::{self, read_tolerant};
 use crate::{Addr, Contents, Damage, ReadError, Record, RecordPtr, SegmentId, Stream};
@@ -174,23 +174,35 @@ pub(crate) async fn read_range(
 /// What the table says of a segment that holds data.
 pub(crate) struct Extent {
     pub life: u64,
-    stream: Stream,
+    pub stream: Stream,
     pub end: u32,
     pub is_open: bool,
+    /// It ends before frames that were durable.
+    pub is_cut: bool,
 }
 
 pub(crate) fn extent(inner: &Inner, segment: SegmentId) -> Option<Extent> {
     let table = inner.table();
     let (entry, life) = table.entry(segment).zip(table.life(segment))?;
     let stream = Stream::from_u8(entry.stream).unwrap_or(Stream::Commit);
-    Some(Extent { life, stream, end: entry.end, is_open: entry.state == SegmentState::Open })
+    let is_open = entry.state == SegmentState::Open;
+    Some(Extent { life, stream, end: entry.end, is_open, is_cut: entry.flags & FLAG_CUT != 0 })
+}
+
+/// What to say of a segment that is cut.
+pub(crate) fn cut_off(segment: SegmentId, end: u32) -> Damage {
+    Damage {
+        segment,
+        offset: end,
+        what: "frames that were durable did not read when it was recovered".into(),
+    }
 }
 
 /// See [`crate::Heap::contents`].
 pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<Contents, FlashError> {
     let page = inner.superblock.page_bytes;
     let nothing = || Contents { stream: Stream::Commit, records: Vec::new(), damage: Vec::new() };
-    let Some(Extent { life, stream, mut end, is_open }) = extent(inner, segment) else {
+    let Some(Extent { life, stream, mut end, is_open, is_cut }) = extent(inner, segment) else {
         return Ok(nothing());
     };
     if is_open && stream == Stream::Commit {
@@ -202,7 +214,9 @@ pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<C
         }
     }
     let mut contents = Contents { stream, ..nothing() };
+    let cut = is_cut.then(|| cut_off(segment, end));
     if end == 0 {
+        contents.damage.extend(cut);
         return Ok(contents);
     }
     let stretch = read_tolerant(&inner.device, segment, 0, end as usize).await?;
@@ -229,5 +243,6 @@ pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<C
     for offset in stretch.lost {
         contents.damage.push(Damage { segment, offset, what: "the page does not read".into() });
     }
+    contents.damage.extend(cut);
     Ok(contents)
 }

@@ -64,6 +64,8 @@ pub struct Replay {
     /// Frames of a batch that is not complete.
     pending: Vec<(SegmentId, Frame)>,
     damage: Vec<Damage>,
+    /// Commit frames that were durable were not found.
+    has_lost: bool,
     extents: BTreeMap<SegmentId, Extent>,
     ready: VecDeque<ReplayedBatch>,
     last_seq: u64,
@@ -172,6 +174,7 @@ impl Replay {
             expected: None,
             pending: Vec::new(),
             damage: Vec::new(),
+            has_lost: false,
             extents: BTreeMap::new(),
             ready: VecDeque::new(),
             last_seq: last.last_seq,
@@ -253,6 +256,7 @@ impl Replay {
             }
             Some(Next::Lost(numbers)) => {
                 self.lose_pending();
+                self.has_lost = true;
                 let what = format!("commit frames {} to {} are lost", numbers.start, numbers.end - 1);
                 let segment = self.extents.keys().next_back().copied().unwrap_or(SegmentId(0));
                 self.damage.push(Damage { segment, offset: 0, what });
@@ -322,6 +326,7 @@ impl Replay {
             && found.sealed_end.is_some_and(|end| end > page)
             && frames.first().is_none_or(|first| first.offset != page)
         {
+            self.has_lost = true;
             let what = "the first frames of the segment are lost".into();
             self.damage.push(Damage { segment: found.id, offset: page, what });
         }
@@ -450,6 +455,7 @@ impl Replay {
         }
         // What the newest metadata record knew as durable is damage when it is not there.
         if let Some(expected) = self.expected.filter(|&expected| expected < self.known_durable) {
+            self.has_lost = true;
             let what = format!("commit frames {expected} to {} are lost", self.known_durable - 1);
             let segment = self.extents.keys().next_back().copied().unwrap_or(SegmentId(0));
             self.damage.push(Damage { segment, offset: 0, what });
@@ -478,7 +484,10 @@ impl Replay {
             let mut table = self.inner.table();
             for (id, extent) in &self.extents {
                 let live = if extent.end == 0 { 0 } else { extent.live };
-                table.recovered(*id, extent.end, live, extent.last_seq);
+                // It may have been one of those that are lost, and the client may name records in it, if a checkpoint covers it: what
+                // lies behind the end is not met again, but cleaning must not take it for dropped.
+                let is_cut = self.has_lost && extent.end < extent.known_end;
+                table.recovered(*id, extent.end, live, extent.last_seq, is_cut);
             }
             table.skip_lives();
         }

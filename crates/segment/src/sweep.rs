@@ -16,6 +16,7 @@ use pumice_flash::{FlashError, Operation};
 use pumice_reactor::{IoBuf, JoinHandle, spawn};
 
 use crate::inner::Inner;
+use crate::read::{cut_off, extent};
 use crate::scan::{Frame, Stretch, Window, read_tolerant};
 use crate::{Contents, Damage, SegmentId, Stream};
 
@@ -37,6 +38,8 @@ pub struct Sweep {
     stream: Stream,
     /// Where the segment's frames end.
     end: u32,
+    /// That they were more once is still to be said.
+    is_cut: bool,
     /// The next window to be asked for begins here.
     ask_at: u32,
     /// The next window to be looked at begins here.
@@ -72,13 +75,8 @@ impl Sweep {
     }
 
     fn of(inner: &Arc<Inner>, segment: SegmentId, window_bytes: u32, windows_ahead: usize) -> Self {
-        let found = {
-            let table = inner.table();
-            table.entry(segment).zip(table.life(segment)).map(|(entry, life)| {
-                (life, Stream::from_u8(entry.stream).unwrap_or(Stream::Commit), entry.end)
-            })
-        };
-        let (life, stream, end) = found.unwrap_or((0, Stream::Commit, 0));
+        let found = extent(inner, segment).map(|found| (found.life, found.stream, found.end, found.is_cut));
+        let (life, stream, end, is_cut) = found.unwrap_or((0, Stream::Commit, 0, false));
         let page = inner.superblock.page_bytes;
         let mut sweep = Self {
             inner: inner.clone(),
@@ -86,6 +84,7 @@ impl Sweep {
             life,
             stream,
             end,
+            is_cut,
             ask_at: page,
             read_at: page,
             ahead: VecDeque::with_capacity(windows_ahead),
@@ -123,7 +122,7 @@ impl Sweep {
     /// # Errors
     /// [`FlashError`] when the media do not answer; pages that do not read are reported as damage.
     pub async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
-        let Some(ahead) = self.ahead.pop_front() else { return Ok(None) };
+        let Some(ahead) = self.ahead.pop_front() else { return Ok(self.cut_off()) };
         let Ok(read) = ahead.await else {
             // The core is closing: nothing is known of this window.
             return Err(FlashError::Gone { operation: Operation::Read });
@@ -164,6 +163,13 @@ impl Sweep {
             contents.damage.push(Damage { segment: self.segment, offset: self.expected_at, what });
         }
         Ok(Some(contents))
+    }
+
+    /// What comes after the last window.
+    fn cut_off(&mut self) -> Option<Contents> {
+        let is_cut = std::mem::take(&mut self.is_cut);
+        let damage = || vec![cut_off(self.segment, self.end)];
+        is_cut.then(|| Contents { stream: self.stream, records: Vec::new(), damage: damage() })
     }
 
     fn window<'a>(&self, bytes: &'a Bytes, base: u32) -> Window<'a> {

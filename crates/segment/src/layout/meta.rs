@@ -53,7 +53,8 @@ pub struct SegmentEntry {
     pub state: SegmentState,
     /// Its stream.
     pub stream: u8,
-    /// Bit 0: was written before (on files). Bit 1: a program failed in it. Bit 2: a page of it is near its end.
+    /// Bit 0: was written before (on files). Bit 1: a program failed in it. Bit 2: a page of it is near its end. Bit 4: it ends before
+    /// frames that were durable.
     pub flags: u8,
     /// Times it was erased.
     pub erase_count: u32,
@@ -75,6 +76,8 @@ pub const FLAG_FAILED: u8 = 2;
 pub const FLAG_WEAK: u8 = 4;
 /// Flag: the segment's bytes were written when the drive was formatted, so that they are there: its space is not given back.
 pub const FLAG_ALLOCATED: u8 = 8;
+/// Flag: the segment ends before frames that were durable; what is named there may still read, and is asked for before it is freed.
+pub const FLAG_CUT: u8 = 16;
 
 /// One metadata record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -260,8 +260,9 @@ fn a_segment_that_was_opened_since_is_found_without_its_first_two_pages() {
     assert!(behind_newest > 3, "{behind_newest} frames behind the first of the newest segment");
 }
 
-/// A drive whose log a checkpoint covers up to somewhere inside of a segment, its frames, and the sequence number covered.
-fn checkpointed() -> (World, HostId, DiskImage, Vec<OnFlash>, u64) {
+/// A drive whose log a checkpoint covers up to somewhere inside of a segment, its frames, and the sequence number covered. The
+/// checkpoint was written after this round, the fifth or a later one.
+fn checkpointed(recorded: u8) -> (World, HostId, DiskImage, Vec<OnFlash>, u64) {
     let world = World::new(6);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let (all, covered) = up(&world, host, async move {
@@ -277,9 +278,11 @@ fn checkpointed() -> (World, HostId, DiskImage, Vec<OnFlash>, u64) {
             let last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
             heap.wait_durable(last).await.expect("durable");
             if round == 4 {
-                let state = MetaEdit::Snapshot(Bytes::from_static(b"all of them"));
-                heap.commit_meta(state, last).await.expect("checkpoint");
                 covered = last;
+            }
+            if round == recorded {
+                let state = MetaEdit::Snapshot(Bytes::from_static(b"all of them"));
+                heap.commit_meta(state, covered).await.expect("checkpoint");
             }
         }
         (frames(heap.device()).await, covered)
@@ -291,7 +294,7 @@ fn checkpointed() -> (World, HostId, DiskImage, Vec<OnFlash>, u64) {
 
 #[test]
 fn of_several_pages_that_the_drive_does_not_answer_each_is_asked_about() {
-    let (world, host, image, all, covered) = checkpointed();
+    let (world, host, image, all, covered) = checkpointed(4);
     let segments: BTreeSet<u32> = all.iter().map(|frame| frame.at.segment().0).collect();
     assert!(all.len() == 9 && segments.len() == 1, "{all:?}");
     let silent = |frame: &OnFlash| FileFault {
@@ -388,5 +391,53 @@ fn a_rotten_frame_that_a_checkpoint_covers_is_reported_and_not_forgotten() {
         let is_last = !all.iter().any(|next| next.at.segment() == at.segment() && next.at > at);
         assert!(!is_last || !said.is_empty(), "nobody is told of frame {number} at {at}");
         world.crash(host);
+    }
+}
+
+/// Everything that reads of a segment's frames, as cleaning meets it, and what does not.
+async fn met_by_cleaning(heap: &Heap, segment: SegmentId) -> Vec<u32> {
+    let mut sweep = heap.sweep(segment);
+    let mut damage = Vec::new();
+    while let Some(contents) = sweep.next().await.expect("sweep") {
+        damage.extend(contents.damage.iter().map(|damage| damage.offset));
+    }
+    let all = heap.contents(segment).await.expect("contents").damage;
+    assert_eq!(all.iter().map(|damage| damage.offset).collect::<Vec<_>>(), damage);
+    damage
+}
+
+/// A frame that a checkpoint covers rots, and all behind it, of which it covers none. The segment ends before all of them then; the
+/// records of the first are named by the client nevertheless, and some of them may read.
+#[test]
+fn a_segment_that_ends_before_frames_that_were_durable_does_not_pass_for_whole() {
+    let (world, host, image, all, covered) = checkpointed(5);
+    assert!(all.len() == 9 && all[4].numbers().eq([covered]), "{covered} of {all:?}");
+    let segment = all[0].at.segment();
+    // The checkpoint knew six of them.
+    for rotten in 4..7 {
+        world.set_disk(host, &image);
+        for frame in &all[rotten..] {
+            world.flip(host, Path::new(PATH), frame.offset() + 20, 0x20);
+        }
+        let wanted = if rotten < 6 { vec![all[rotten].at.offset()] } else { Vec::new() };
+        for is_closed in [false, true] {
+            world.restart(host);
+            let (said, met) = up(&world, host, async move {
+                let device =
+                    Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+                let mut opened =
+                    Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
+                let mut said = 0;
+                while let Some(batch) = opened.replay.next().await.expect("replay") {
+                    said += batch.damage.len();
+                }
+                let met = met_by_cleaning(&opened.heap, segment).await;
+                opened.heap.close().await.expect("close");
+                (said, met)
+            });
+            world.crash(host);
+            assert!(is_closed || (said > 0) == (rotten < 6), "frames from {rotten} on: {said} were told of");
+            assert_eq!(met, wanted, "frames from {rotten} on, opened again: {is_closed}");
+        }
     }
 }
