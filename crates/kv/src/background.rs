@@ -11,7 +11,7 @@ use pumice_base::sync::lock;
 use pumice_reactor::{now, sleep, spawn, timeout};
 
 use crate::errors::StoreError;
-use crate::plan::{self, Job};
+use crate::merge::plan::{self, Job};
 use crate::store::{Inner, Store};
 use crate::types::SliceId;
 

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use pumice_segment::{AppendClass, RecordIn};
 use smallvec::SmallVec;
 
-use crate::again::List;
 use crate::large::LargeRef;
+use crate::large::again::List;
 use crate::record;
 use crate::types::{SliceId, VALUE_BYTES_MAX};
 

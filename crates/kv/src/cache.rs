@@ -1,11 +1,18 @@
 //! Key tables in memory: heads (filter and block index) first, blocks in what is left of the budget.
 //!
-//! Heads live in their tables and are swept (`heads.rs`) when they exceed three quarters of the budget; blocks lie
+//! Heads live in their tables and are swept (`cache/heads.rs`) when they exceed three quarters of the budget; blocks lie
 //! in one cache per slice, whose capacity is what the heads leave. Where heads do not fit, a head of tens of KiB is read for most
 //! look-ups, and hundreds of these may be under way: heads being read have a part of the budget, too, blocks being read have as much,
 //! and nobody keeps a head while it waits for a block. What all tables together do not need is the row caches':
 //! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle. So is what
 //! memtables do not need for now, see [`crate::lending`].
+
+pub(crate) mod flights;
+pub(crate) mod heads;
+pub(crate) mod kept_pieces;
+pub(crate) mod lending;
+pub(crate) mod refused;
+pub mod rows;
 
 use std::ops::Range;
 use std::pin::pin;
@@ -20,17 +27,17 @@ use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 use smallvec::SmallVec;
 
-use crate::block::{Block, Malformed};
+use crate::cache::flights::Flights;
+use crate::cache::heads::HeadSweep;
+use crate::cache::lending::LENDING_STEP_BYTES;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
-use crate::filter::filter_hash;
-use crate::flights::Flights;
-use crate::heads::HeadSweep;
-use crate::lending::LENDING_STEP_BYTES;
 use crate::store::Inner;
+use crate::table::block::{Block, Malformed};
+use crate::table::filter::filter_hash;
+use crate::table::version::{Table, Version};
 use crate::table::{BLOCK_BYTES, Head, TableMeta};
 use crate::types::{Hint, Peek, SliceId};
-use crate::version::{Table, Version};
 
 #[derive(Clone)]
 struct BlockWeight;

@@ -17,8 +17,8 @@ use crate::retired::Retired;
 use crate::scan::{SliceSet, Want};
 use crate::store::{Store, show_key};
 use crate::table;
+use crate::table::version::Table;
 use crate::types::{Direction, SliceId};
-use crate::version::Table;
 
 /// Problems listed in full; the rest is counted.
 const PROBLEMS_MAX: usize = 1000;
@@ -204,7 +204,7 @@ impl Store {
         for at in 0..head.index.blocks() {
             let (offset, len) = head.index.place(at);
             let bytes = inner.read_of(table, offset, len).await.map_err(text)?;
-            let block = crate::block::Block::verify(meta.id, offset, bytes);
+            let block = table::block::Block::verify(meta.id, offset, bytes);
             let block = block.ok_or_else(|| format!("the block at {offset} does not verify"))?;
             for (key, _) in block.entries().map_err(|_| format!("the block at {offset} does not parse"))? {
                 if entries > 0 && key <= last {
@@ -213,7 +213,7 @@ impl Store {
                 if head.index.block_of(&key) != Some(at) {
                     return Err(format!("the block index misses {}", show_key(&key)));
                 }
-                if !head.may_contain(crate::filter::filter_hash(&key)) {
+                if !head.may_contain(table::filter::filter_hash(&key)) {
                     return Err(format!("the filter misses {}", show_key(&key)));
                 }
                 entries += 1;

@@ -8,7 +8,7 @@
 //! 3. Under the slice's lock again, each key that still points at the old place is pointed at the new one.
 //! 4. Tables and pieces of large values are written again as they are; the manifest, or the entry's list of
 //!    pieces, follows.
-//! 5. The segment is released; one that does not read whole only if nothing names what is lost (`unreadable.rs`). The
+//! 5. The segment is released; one that does not read whole only if nothing names what is lost (`clean/unreadable.rs`). The
 //!    heap reuses it after the next metadata record, before which everything appended is made durable: so also what made
 //!    these records dead.
 //!
@@ -25,6 +25,17 @@
 //! while a few segments are left, a little less when the last ones go. So nobody waits for a whole segment, and whoever
 //! waits has the whole of cleaning's speed.
 
+pub(crate) mod alive;
+pub(crate) mod left_behind;
+pub(crate) mod mover;
+pub mod progress;
+pub(crate) mod relocate;
+pub(crate) mod rescue;
+pub(crate) mod shrink;
+pub(crate) mod unreadable;
+pub(crate) mod victims;
+pub(crate) mod winning;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,20 +48,20 @@ use pumice_segment::{
     AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, SpaceReport, Stream, Sweep,
 };
 
+use crate::clean::mover::{Candidate, Mover};
+use crate::clean::progress::{Progress, Verdict};
+use crate::clean::shrink::Shrink;
+use crate::clean::unreadable::SecondLooks;
+use crate::clean::victims::Victims;
 use crate::errors::StoreError;
 use crate::flush::ROOM_TRIES;
 use crate::manifest::Change;
 use crate::memtable::{NewBody, NewVersion, Replaced};
-use crate::mover::{Candidate, Mover};
-use crate::progress::{self, Progress, Verdict};
 use crate::record;
-use crate::shrink::Shrink;
 use crate::slice::key_hash;
 use crate::store::Inner;
 use crate::table;
 use crate::types::{Seq, SliceId};
-use crate::unreadable::SecondLooks;
-use crate::victims::Victims;
 
 pub const TICK: Duration = Duration::from_millis(50);
 pub const AFTER_FAILURE: Duration = Duration::from_millis(200);

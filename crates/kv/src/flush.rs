@@ -21,7 +21,6 @@ use pumice_base::sync::lock;
 use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
 use pumice_segment::{AppendError, CommitFailed, Group, Hold, RecordPtr};
 
-use crate::bounds::{Before, Behind};
 use crate::clean::SEAL_TURNS;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
@@ -30,9 +29,10 @@ use crate::record;
 use crate::retired::Retired;
 use crate::slice::SharedMemtable;
 use crate::store::Inner;
+use crate::table::bounds::{Before, Behind};
+use crate::table::version::RunOrder;
 use crate::table::{Head, TableBuilder, TableMeta};
 use crate::types::{Seq, SliceId};
-use crate::version::RunOrder;
 
 /// Filter bits per key of upper runs, which are asked for keys that they mostly lack.
 pub const UPPER_FILTER_BITS: usize = 14;

@@ -12,6 +12,11 @@
 //! However many values are on their way, only so many of their pieces are in memory, by what the store was given
 //! ([`PieceMemory`]): whoever wants one more waits its turn.
 
+pub(crate) mod again;
+pub(crate) mod pieces;
+pub(crate) mod reader;
+pub(crate) mod writer;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +26,7 @@ use pumice_base::sync::lock;
 use pumice_reactor::sync::Semaphore;
 use pumice_segment::{Addr, Pin as HeapPin, RecordPtr};
 
-use crate::again::Origin;
+use crate::large::again::Origin;
 use crate::store::Inner;
 use crate::types::SliceId;
 

@@ -13,62 +13,31 @@
 //! Formats: `docs/format/kv-record.md`, `key-table.md`, `kv-manifest.md`. What is absent: compression, merge
 //! operators, column families; slices are independent maps that share one log.
 
-mod again;
-mod alive;
-mod aside;
 mod background;
 mod batch;
 mod begun;
-pub mod block;
-pub mod bounds;
 mod cache;
 mod check;
-mod chunked;
 mod clean;
 pub mod codec;
 pub mod codes;
-mod edge;
 pub mod entry;
 mod errors;
-pub mod filter;
-mod flights;
 mod flush;
-pub mod gaps;
-mod heads;
-mod held_memtables;
-pub mod index;
-mod kept_pieces;
 mod large;
-mod large_reader;
-mod large_writer;
-mod left_behind;
-mod lending;
 pub mod manifest;
 pub mod memtable;
 mod merge;
-mod merge_source;
 mod metadata_room;
-mod mover;
 mod open;
 mod options;
 mod patrol;
 mod peek;
 mod pick;
-mod pieces;
-pub mod plan;
-pub mod progress;
-pub mod queue;
 pub mod record;
-mod refused;
-mod relocate;
-mod rescue;
 pub mod retired;
-pub mod rows;
 mod scan;
-mod scan_blocks;
-mod scan_room;
 mod shadow;
-mod shrink;
 mod slice;
 mod snapshot;
 mod stats;
@@ -76,19 +45,24 @@ mod store;
 pub mod table;
 mod together;
 mod types;
-mod unreadable;
 mod value;
-pub mod version;
-mod victims;
-mod window;
-mod winning;
+
+// Open to this crate's tests and to fuzz, not an interface.
+#[doc(hidden)]
+pub use clean::progress;
+#[doc(hidden)]
+pub use merge::{plan, queue};
+#[doc(hidden)]
+pub use table::{block, bounds, filter, index, version};
+#[doc(hidden)]
+pub use {cache::rows, scan::gaps};
 
 pub use batch::Batch;
 pub use check::CheckReport;
 pub use errors::{OpenError, StoreError, WriteError};
+pub use large::reader::LargeReader;
+pub use large::writer::LargeWriter;
 pub use large::{LargeRef, PIECE_BYTES_MAX};
-pub use large_reader::LargeReader;
-pub use large_writer::LargeWriter;
 pub use open::{Opened, Progress};
 pub use options::{MEMORY_BYTES_MIN, StoreFormat, StoreOptions, fitting_segment_bytes, memory_of_process};
 pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport, Turn};

@@ -12,9 +12,9 @@ use pumice_segment::{Addr, RecordPtr};
 
 use crate::codec::{Cursor, put_varint};
 use crate::retired::Retired;
+use crate::table::version::{RunOrder, Table, Version};
 use crate::table::{Head, TableMeta};
 use crate::types::{KEY_BYTES_MAX, Seq, SliceId};
-use crate::version::{RunOrder, Table, Version};
 
 const VERSION: u32 = 1;
 

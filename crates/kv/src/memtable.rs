@@ -8,6 +8,9 @@
 //! A row keeps older versions only while a live snapshot may need them. Rows never move, so a memtable that is
 //! no longer written is read like one that is.
 
+pub(crate) mod chunked;
+pub(crate) mod held;
+
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -15,8 +18,8 @@ use hashbrown::HashTable;
 use pumice_segment::{Addr, RecordPtr};
 use smallvec::SmallVec;
 
-use crate::chunked::Chunked;
 use crate::entry::{Body, KeyEntry};
+use crate::memtable::chunked::Chunked;
 use crate::types::Seq;
 
 const CHUNK_BYTES: usize = 128 * 1024;

@@ -5,6 +5,11 @@
 //! are trimmed. So a step costs little, a crash between two steps loses nothing, and readers never wait. Tables whose range
 //! no other input touches change their run and are not written again.
 
+pub(crate) mod aside;
+pub mod plan;
+pub mod queue;
+pub(crate) mod source;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,18 +17,18 @@ use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_reactor::yield_now;
 
-use crate::bounds::{Before, Behind, lower};
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::flush::{BOTTOM_FILTER_BITS, NewTables, TableWriter, UPPER_FILTER_BITS};
 use crate::manifest::Change;
-use crate::merge_source::RunReader;
-use crate::plan::{Job, alone, is_to_be_rewritten};
-use crate::queue::SourceQueue;
+use crate::merge::plan::{Job, alone, is_to_be_rewritten};
+use crate::merge::queue::SourceQueue;
+use crate::merge::source::RunReader;
 use crate::retired::{Retired, may_hold};
 use crate::store::Inner;
+use crate::table::bounds::{Before, Behind, lower};
+use crate::table::version::{Run, RunOrder, Table, Version};
 use crate::types::{Direction, SliceId};
-use crate::version::{Run, RunOrder, Table, Version};
 
 /// Bytes of tables that a step writes before it ends; less where free space is short, because what a step merges is
 /// not free before it ends.

@@ -19,10 +19,10 @@ use pumice_reactor::{now, sleep};
 use pumice_segment::AppendClass;
 
 use crate::batch::{Batch, Op};
-use crate::bounds::SHORT_KEY_BYTES;
 use crate::errors::WriteError;
 use crate::record;
 use crate::store::{Inner, Store};
+use crate::table::bounds::SHORT_KEY_BYTES;
 
 /// Sixteenths of the log that bounds may take before users' long keys are refused, and before deletes of such keys are.
 const BOUNDS_OF_USERS_MAX: u64 = 5;

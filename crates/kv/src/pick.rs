@@ -15,8 +15,8 @@ use crate::scan::{SliceSet, Want};
 use crate::slice::SharedMemtable;
 use crate::snapshot::under;
 use crate::store::Store;
+use crate::table::version::Table;
 use crate::types::{Direction, Seq, SliceId};
-use crate::version::Table;
 
 /// Rows looked at while a memtable's lock is held.
 const ROWS_AT_ONCE: u32 = 2048;

@@ -1,10 +1,15 @@
 //! Range scans over a snapshot: memtables and runs of one or all slices merged in key order, values read ahead.
 //!
 //! 1. Each source hands over entries in pieces: up to 256 rows of a memtable, or a block of a run, which are read ahead
-//!    (`scan_blocks.rs`); of both only what lies within the bounds.
+//!    (`scan/blocks.rs`); of both only what lies within the bounds.
 //! 2. A heap orders the sources by their next key, and of equal keys by age; only the newest version counts.
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
 //!    handed out in order. Those that lie near each other, as what was written in key order does, are read together.
+
+pub(crate) mod blocks;
+pub(crate) mod edge;
+pub mod gaps;
+pub(crate) mod room;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,20 +23,20 @@ use pumice_base::sync::lock;
 use pumice_reactor::{LocalBoxFuture, yield_now};
 use pumice_segment::RecordPtr;
 
-use crate::block::Around;
 use crate::cache::damaged;
-use crate::edge::Edge;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
-use crate::queue::SourceQueue;
-use crate::scan_blocks::{BlocksAhead, Way, number_in};
-use crate::scan_room::Held;
+use crate::merge::queue::SourceQueue;
+use crate::scan::blocks::{BlocksAhead, Way, number_in};
+use crate::scan::edge::Edge;
+use crate::scan::room::Held;
 use crate::slice::SharedMemtable;
 use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::{Store, entry_of};
+use crate::table::block::Around;
+use crate::table::version::{Run, Table};
 use crate::types::{Direction, Entry, SliceId};
-use crate::version::{Run, Table};
 
 /// Which slices a scan goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use pumice_base::hash::FixedState;
 use pumice_base::sync::lock;
 use std::hash::BuildHasher;
 
+use crate::cache::refused::Refused;
+use crate::cache::rows::RowCache;
 use crate::entry::KeyEntry;
-use crate::gaps::Gaps;
 use crate::memtable::{Memtable, NewBody, NewVersion, Replaced};
-use crate::refused::Refused;
-use crate::rows::RowCache;
+use crate::scan::gaps::Gaps;
+use crate::table::version::Version;
 use crate::types::{Entry, Seq};
-use crate::version::Version;
 
 /// The hash that memtables take of a key.
 pub fn key_hash(key: &[u8]) -> u64 {

@@ -18,8 +18,8 @@ use crate::errors::StoreError;
 use crate::scan::SliceSet;
 use crate::slice::{SharedMemtable, Slice};
 use crate::store::{Inner, Store};
+use crate::table::version::Version;
 use crate::types::{Seq, SliceId};
-use crate::version::Version;
 
 /// The live snapshots' numbers.
 #[derive(Default)]

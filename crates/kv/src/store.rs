@@ -19,27 +19,27 @@ use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_segment::{Addr, AppendClass, AppendError, Appended, Heap, RecordPtr, SpaceReport, Turn};
 use smallvec::SmallVec;
 
-use crate::again::Origin;
-use crate::aside::Aside;
 use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
+use crate::cache::kept_pieces::KeptPieces;
 use crate::entry::KeyEntry;
 use crate::errors::{StoreError, WriteError};
-use crate::held_memtables::HeldMemtables;
-use crate::kept_pieces::KeptPieces;
 use crate::large::LargeRef;
 use crate::large::PieceMemory;
+use crate::large::again::Origin;
 use crate::manifest::{Manifest, set_tally};
+use crate::memtable::held::HeldMemtables;
 use crate::memtable::{NewBody, NewVersion, Replaced};
+use crate::merge::aside::Aside;
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreOptions};
 use crate::record;
-use crate::scan_room::ScanRooms;
+use crate::scan::room::ScanRooms;
 use crate::slice::{Slice, key_hash};
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
+use crate::table::version::Version;
 use crate::types::{Entry, Hint, Known, Meta, Seq, SliceId};
-use crate::version::Version;
 
 /// The store of one drive. Clones are handles on the same store; any core may use them.
 #[derive(Clone)]

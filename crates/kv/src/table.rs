@@ -4,17 +4,23 @@
 //! checker make sense of a table without the manifest. The manifest repeats what a look-up needs, so that a
 //! table is opened without reading it.
 
+pub mod block;
+pub mod bounds;
+pub mod filter;
+pub mod index;
+pub mod version;
+pub(crate) mod window;
+
 use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
 use pumice_segment::{Addr, RecordPtr};
 
-use crate::block::BlockBuilder;
-use crate::bounds::{Before, Behind, lower, separator, upper};
-use crate::chunked::Chunked;
 use crate::codec::{Cursor, put_varint};
 use crate::entry::{Body, KeyEntry};
-use crate::filter;
-use crate::index::{Index, IndexBuilder};
+use crate::memtable::chunked::Chunked;
+use crate::table::block::BlockBuilder;
+use crate::table::bounds::{Before, Behind, lower, separator, upper};
+use crate::table::index::{Index, IndexBuilder};
 use crate::types::{KEY_BYTES_MAX, Seq, SliceId};
 
 /// Bytes of a block before it is closed; the entry that crosses the line still goes in.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pumice_segment::{ReadError, Record, RecordPtr};
 
-use crate::again::Origin;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::large::LargeRef;
+use crate::large::again::Origin;
 use crate::record;
 use crate::store::{Inner, entry_of, show_key, value_in};
 use crate::types::{Entry, SliceId};

@@ -7,7 +7,7 @@
 //! Chunks make two queues. A row comes to the end of the young one, a tenth of the cache. At its front it goes, or moves to the main one
 //! if it was looked at meanwhile; at the front of that it goes, too, or comes to its end once more, at the cost of one of the looks that
 //! it remembers. (S3-FIFO: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. What it remembers of
-//! keys that went is `refused.rs`, which keeps them out instead.) The places of rows that were written in between are
+//! keys that went is `cache/refused.rs`, which keeps them out instead.) The places of rows that were written in between are
 //! taken by rows as long that move.
 
 use std::collections::VecDeque;

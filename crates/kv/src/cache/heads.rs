@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pumice_base::sync::lock;
 
-use crate::version::{Table, Version};
+use crate::table::version::{Table, Version};
 
 /// So much of their share is free after a sweep: otherwise each head that is read would need another.
 const SWEPT_PART: u64 = 8;

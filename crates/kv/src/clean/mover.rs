@@ -9,7 +9,7 @@ use pumice_segment::Replayed;
 
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
-use crate::pieces::OldPieces;
+use crate::large::pieces::OldPieces;
 use crate::store::Inner;
 use crate::types::SliceId;
 

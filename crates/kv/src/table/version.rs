@@ -11,8 +11,8 @@ use bytes::Bytes;
 use pumice_base::sync::lock;
 
 use crate::codes::Fences;
+use crate::table::window::Window;
 use crate::table::{Head, TableMeta};
-use crate::window::Window;
 
 /// The place of a run: higher is newer. The bottom run has 0.
 pub type RunOrder = u64;

@@ -2,7 +2,7 @@
 //!
 //! The first block is read alone, because most scans end in it. From then on each read takes twice as many bytes as the one
 //! before, up to what the scan allows a run, and the next one is on its way while the last one is used. Nothing is read
-//! ahead beyond the scan's end, nor what all scans together have no room for (`scan_room.rs`).
+//! ahead beyond the scan's end, nor what all scans together have no room for (`scan/room.rs`).
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::begun::Begun;
-use crate::block::Block;
 use crate::cache::damaged;
 use crate::errors::StoreError;
-use crate::scan_room::Held;
+use crate::scan::room::Held;
 use crate::store::Inner;
 use crate::table::Head;
-use crate::version::{Run, Table};
+use crate::table::block::Block;
+use crate::table::version::{Run, Table};
 
 /// Blocks of a table that lie one behind the other, from the first to the last.
 struct Stretch {

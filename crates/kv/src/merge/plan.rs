@@ -13,8 +13,8 @@ use bytes::Bytes;
 
 use crate::retired::Retired;
 use crate::table::TableMeta;
+use crate::table::version::{Run, RunOrder, Version};
 use crate::types::SliceId;
-use crate::version::{Run, RunOrder, Version};
 
 /// Upper runs of similar size that are merged into one.
 const TIER_RUNS: usize = 8;

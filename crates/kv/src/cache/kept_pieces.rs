@@ -13,9 +13,9 @@ use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
 use std::hash::BuildHasher;
 
+use crate::cache::refused::Refused;
 use crate::large::{LargeRef, PIECE_BYTES_MAX};
 use crate::record::PieceName;
-use crate::refused::Refused;
 
 /// Memory of a kept piece besides its bytes.
 const OVERHEAD_BYTES: u64 = 128;

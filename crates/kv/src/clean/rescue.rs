@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use pumice_reactor::{now, sleep};
 
+use crate::clean::victims::Victims;
 use crate::clean::{AFTER_FAILURE, Cleaned, TICK};
 use crate::store::Inner;
-use crate::victims::Victims;
 
 impl Inner {
     /// Empties one such segment and has it retired, or used again. Answers whether there was one. Half of the time, as

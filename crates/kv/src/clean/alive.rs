@@ -11,10 +11,10 @@ use bytes::Bytes;
 use pumice_reactor::{JoinHandle, spawn};
 use pumice_segment::Replayed;
 
+use crate::clean::mover::Candidate;
 use crate::codes::{code, shared_len};
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
-use crate::mover::Candidate;
 use crate::record;
 use crate::slice::key_hash;
 use crate::store::Inner;

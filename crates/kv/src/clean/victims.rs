@@ -17,9 +17,9 @@ use pumice_reactor::{JoinHandle, spawn};
 use pumice_segment::{Heap, SegmentId, Stream, Sweep};
 
 use crate::clean::Outcome;
+use crate::clean::winning::LeastDead;
 use crate::errors::StoreError;
 use crate::store::Inner;
-use crate::winning::LeastDead;
 
 /// Memory of a victim that is emptied beside others: its windows, and two batches of what is moved of it.
 const VICTIM_BYTES: u64 = 3 << 20;

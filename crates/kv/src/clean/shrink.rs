@@ -18,9 +18,9 @@ use std::time::Duration;
 use pumice_reactor::{Nanos, now, sleep};
 use pumice_segment::Stream;
 
+use crate::clean::victims::Victims;
 use crate::clean::{AFTER_FAILURE, Cleaned, TICK};
 use crate::store::Inner;
-use crate::victims::Victims;
 
 /// Nobody has written for so long when space is given back: what is opened next commits slower for it.
 const QUIET: Duration = Duration::from_secs(10);

@@ -18,7 +18,7 @@ use pumice_reactor::{Nanos, now};
 
 use crate::errors::StoreError;
 use crate::store::Inner;
-use crate::version::Table;
+use crate::table::version::Table;
 
 /// The first pause before a table may be merged again, and the longest.
 const PAUSE_MIN: Duration = Duration::from_secs(10);

@@ -15,12 +15,12 @@ use pumice_segment::Replayed;
 
 use crate::cache::BlockPlace;
 use crate::entry::{Body, KeyEntry};
-use crate::filter::filter_hash;
 use crate::record;
 use crate::slice::key_hash;
 use crate::store::Inner;
+use crate::table::filter::filter_hash;
+use crate::table::version::Table;
 use crate::types::SliceId;
-use crate::version::Table;
 
 impl Inner {
     /// Those of a victim's records that hold a large value's list alone: a short one lies beside its key, too.

@@ -10,14 +10,14 @@ use pumice_base::sync::lock;
 use pumice_segment::RecordPtr;
 
 use crate::begun::Begun;
-use crate::block::Block;
 use crate::cache::damaged;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::retired::Retired;
 use crate::store::Inner;
 use crate::table::Head;
-use crate::version::{Run, RunOrder, Table};
+use crate::table::block::Block;
+use crate::table::version::{Run, RunOrder, Table};
 
 /// Bytes read of an input at a time, at most and at least.
 const PIECE_BYTES_MAX: u32 = 128 * 1024;

@@ -16,8 +16,8 @@ use pumice_base::sync::lock;
 use pumice_reactor::{IoBuf, JoinHandle, spawn};
 use pumice_segment::{AppendError, Group, Object};
 
-use crate::again::Origin;
 use crate::errors::WriteError;
+use crate::large::again::Origin;
 use crate::large::{BeingWritten, LargeRef, PIECES_AT_ONCE, Piece};
 use crate::record::{self, PieceName};
 use crate::store::{Inner, Store, write_error};

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::gaps::successor;
+use crate::scan::gaps::successor;
 use crate::snapshot::{SliceView, SnapshotInner};
 use crate::types::SliceId;
 

@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 use pumice_base::sync::lock;
 use pumice_segment::{Group, Stream, TABLE_GROUPS};
 
-use crate::plan::{Job, Prospect, stretches};
+use crate::merge::plan::{Job, Prospect, stretches};
 use crate::store::Inner;
 use crate::table::Footer;
+use crate::table::version::{Run, RunOrder};
 use crate::types::SliceId;
-use crate::version::{Run, RunOrder};
 
 /// Free segments, the reserve included, with which a merge that goes first can work; with fewer cleaning goes on.
 const UPKEEP_SEGMENTS: u64 = 3;
