@@ -11,6 +11,7 @@
 mod endangered;
 mod growth;
 mod lanes;
+mod readers;
 mod report;
 mod reserve;
 mod system;
@@ -18,12 +19,11 @@ mod system;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pumice_flash::{Device, Geometry};
-use pumice_reactor::Nanos;
 
 use crate::layout::meta::{
     FLAG_ALLOCATED, FLAG_CUT, FLAG_FAILED, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry, SegmentState,
 };
-use crate::pins::{Pins, Revoked};
+use crate::pins::Pins;
 use crate::{AppendClass, SegmentId, Stream};
 
 pub use growth::Growth;
@@ -651,38 +651,6 @@ impl Table {
         self.releasing.push(Releasing { id: id.0, epoch: self.epoch, seq });
         self.epoch += 1;
         self.released += 1;
-    }
-
-    pub(crate) fn pin(&mut self, now: Nanos) -> (u64, Revoked) {
-        if self.pins.are_old(self.epoch, now) {
-            self.epoch += 1;
-        }
-        (self.epoch, self.pins.take(self.epoch, now))
-    }
-
-    pub(crate) fn unpin(&mut self, epoch: u64, revoked: &Revoked) {
-        self.pins.give_back(epoch, revoked);
-    }
-
-    /// Revokes pins taken before a time if users wait for what they hold back; answers how many.
-    pub(crate) fn revoke_pins(&mut self, before: Nanos) -> u32 {
-        let held_back = self.releasing.iter().any(|releasing| self.pinned(releasing.epoch));
-        if !held_back || self.has_room() { 0 } else { self.pins.revoke(before) }
-    }
-
-    /// Revokes the pins that were taken before a time; answers how many.
-    pub(crate) fn end_reads(&mut self, before: Nanos) -> u32 {
-        self.pins.revoke(before)
-    }
-
-    fn pinned(&self, released_at: u64) -> bool {
-        self.pins.hold(released_at)
-    }
-
-    /// Released segments, by what they wait for.
-    pub(crate) fn released_segments(&self) -> Released {
-        let held = self.releasing.iter().filter(|releasing| self.pinned(releasing.epoch)).count() as u32;
-        Released { held, ready: self.releasing.len() as u32 - held }
     }
 
     /// What the next metadata record says: frees what was released and is not pinned, given that everything up to
