@@ -1,7 +1,7 @@
 //! A key table's block index: for each block a key at or above its last and below the next block's first.
 //!
 //! In memory such a key is what it has behind the beginning that all share: eight bytes as a number in the fences, and what is
-//! behind these, mostly nothing. So a block takes 13 bytes beside the beginning.
+//! behind these, mostly nothing. So a block takes 13 bytes and a half beside the beginning.
 
 use crate::codec::{Cursor, put_varint};
 use crate::codes::{CODE_BYTES, Fences};
