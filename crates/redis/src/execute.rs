@@ -273,8 +273,8 @@ pub(crate) fn run_queued<'a>(
 /// Runs a command that may run, and keeps the statistics.
 pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>) {
     let is_told = ctx.server.clients.has_monitors() && !command.facts_of(&args).flags.contains(&"admin");
-    // Redis tells of EXEC when it ends: after the commands that it ran.
-    let is_told_after = is_told && command.facts.name == "exec";
+    // As Redis has it: of EXEC when it ends, after the commands that it ran; of what changes the database with the new one.
+    let is_told_after = is_told && matches!(command.facts.name, "exec" | "select" | "reset");
     if is_told && !is_told_after {
         crate::commands::monitor::tell(ctx, &args);
     }

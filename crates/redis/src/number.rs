@@ -55,9 +55,10 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
     if body.eq_ignore_ascii_case("inf") || body.eq_ignore_ascii_case("infinity") {
         return Some(if text.starts_with('-') { f64::NEG_INFINITY } else { f64::INFINITY });
     }
-    if let Some(hex) = body.strip_prefix("0x").or_else(|| body.strip_prefix("0X")) {
-        let value = parse_hex(hex)?;
-        return Some(if text.starts_with('-') { -value } else { value });
+    if let Some(hex) = hexadecimal(body) {
+        let (value, has_digits) = hex?;
+        let is_lost = value.is_infinite() || (value == 0.0 && has_digits);
+        return (!is_lost).then_some(if text.starts_with('-') { -value } else { value });
     }
     if !body.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
         return None;
@@ -68,24 +69,91 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
     (value.is_finite() && (value != 0.0 || nothing_but_zeros)).then_some(value)
 }
 
-fn parse_hex(text: &str) -> Option<f64> {
+/// Reads a number as [`parse_double`] does, but for values out of range: they become infinite, or zero, as `strtod` has it.
+pub fn parse_saturating(text: &[u8]) -> Option<f64> {
+    if let Some(value) = parse_double(text) {
+        return Some(value);
+    }
+    let text = std::str::from_utf8(text).ok()?;
+    let body = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if let Some(hex) = hexadecimal(body) {
+        return hex.map(|(value, _)| if text.starts_with('-') { -value } else { value });
+    }
+    body.starts_with(|c: char| c.is_ascii_digit() || c == '.').then(|| text.parse().ok()).flatten()
+}
+
+/// The value of what begins with `0x`, rounded once, and whether a digit of it is not zero. Outer `None`: it does not begin so;
+/// inner: it is no number.
+fn hexadecimal(body: &str) -> Option<Option<(f64, bool)>> {
+    let text = body.strip_prefix("0x").or_else(|| body.strip_prefix("0X"))?;
+    Some(hex_value(text))
+}
+
+fn hex_value(text: &str) -> Option<(f64, bool)> {
     let (digits, exponent) = match text.find(['p', 'P']) {
-        Some(at) => (&text[..at], text[at + 1..].parse::<i32>().ok()?),
+        Some(at) => (&text[..at], saturating_exponent(&text[at + 1..])?),
         None => (text, 0),
     };
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let mut value = 0.0f64;
-    for c in whole.chars().chain(fraction.chars()) {
-        value = value * 16.0 + f64::from(c.to_digit(16)?);
+    // mantissa × 2^exponent, and `rest`: whether a bit below is set.
+    let (mut mantissa, mut exponent, mut rest) = (0u64, exponent, false);
+    for (place, c) in whole.chars().chain(fraction.chars()).enumerate() {
+        let digit = u64::from(c.to_digit(16)?);
+        let is_kept = mantissa >> 60 == 0;
+        if is_kept {
+            mantissa = mantissa << 4 | digit;
+        } else {
+            rest |= digit != 0;
+        }
+        // Kept digits of the fraction move the point, whole ones that are not kept the other way.
+        exponent += 4 * (i64::from(!is_kept) - i64::from(place >= whole.len()));
     }
-    let exponent = exponent.saturating_sub(4 * fraction.len() as i32);
+    Some((rounded(mantissa, rest, exponent), mantissa != 0))
+}
+
+/// An exponent's text; beyond what any double reaches it is cut.
+fn saturating_exponent(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    // Above what the longest argument's digits can make up for.
+    let cut = |value: i64| value.min(1 << 40);
+    let value = digits.chars().try_fold(0, |value, c| Some(cut(value * 10 + i64::from(c.to_digit(10)?))))?;
+    Some(sign * value)
+}
+
+/// (mantissa, and a bit more if `rest`) × 2^exponent to the nearest double, ties to even.
+fn rounded(mantissa: u64, rest: bool, exponent: i64) -> f64 {
+    const LOWEST_EXPONENT: i64 = -1074;
+    if mantissa == 0 {
+        return 0.0;
+    }
+    let end = exponent + 64 - i64::from(mantissa.leading_zeros());
+    if end > 1024 {
+        return f64::INFINITY;
+    }
+    // One bit below the mantissa stands for the rest.
+    let bits = u128::from(mantissa) << 1 | u128::from(rest);
+    let lowest = (end - 53).max(LOWEST_EXPONENT);
+    let cut = lowest - (exponent - 1);
+    let (kept, lowest) = match cut {
+        ..=0 => (bits, exponent - 1),
+        1..=66 => {
+            let (kept, below, half) = (bits >> cut, bits & ((1 << cut) - 1), 1u128 << (cut - 1));
+            (kept + u128::from(below > half || (below == half && kept & 1 == 1)), lowest)
+        }
+        _ => return 0.0,
+    };
     // In two steps: the smallest numbers are products of powers that are none themselves.
-    let value = value * 2f64.powi(exponent / 2) * 2f64.powi(exponent - exponent / 2);
-    let is_lost = value == 0.0 && (whole.chars().chain(fraction.chars())).any(|c| c != '0');
-    (value.is_finite() && !is_lost).then_some(value)
+    let lowest = lowest as i32;
+    kept as f64 * 2f64.powi(lowest / 2) * 2f64.powi(lowest - lowest / 2)
 }
 
 /// Writes `value` in decimal at the end of `out` and returns the digits.

@@ -338,7 +338,11 @@ fn apply(server: &Server, name: &str, value: &[u8]) {
         }
         "maxclients" => store(&settings.clients_max),
         "timeout" => store(&settings.timeout_seconds),
-        "slowlog-max-len" => store(&settings.slowlog_entries_max),
+        "slowlog-max-len" => {
+            store(&settings.slowlog_entries_max);
+            let entries_max = settings.slowlog_entries_max.load(Ordering::Relaxed) as usize;
+            server.stats.slowlog().entries.truncate(entries_max);
+        }
         "slowlog-log-slower-than" => store_signed(&settings.slowlog_slower_than_us),
         "client-query-buffer-limit" => store(&settings.query_buffer_bytes_max),
         "client-output-buffer-limit" => {

@@ -161,7 +161,10 @@ async fn reset(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
     ctx.forget_watches();
     ctx.server.clients.set_monitor(&ctx.session.client, false);
     ctx.session.is_monitor = false;
-    ctx.session.reply_mode = ReplyMode::On;
+    // Behind CLIENT REPLY SKIP its own answer is the one that is skipped.
+    if ctx.session.reply_mode == ReplyMode::Off {
+        ctx.session.reply_mode = ReplyMode::On;
+    }
     ctx.session.is_authenticated = !ctx.server.settings.has_password();
     ctx.session.client.set_name("");
     ctx.select(0);

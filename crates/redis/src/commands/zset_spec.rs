@@ -51,14 +51,7 @@ fn parse_bound(text: &[u8]) -> Option<f64> {
         return Some(0.0);
     }
     let start = text.iter().position(|b| !is_space(b))?;
-    let text = &text[start..];
-    if let Some(value) = crate::number::parse_double(text) {
-        return Some(value);
-    }
-    // What parse_double refuses and strtod does not: values out of range become infinite, or zero.
-    let text = std::str::from_utf8(text).ok()?;
-    let body = text.strip_prefix(['+', '-']).unwrap_or(text);
-    body.starts_with(|c: char| c.is_ascii_digit() || c == '.').then(|| text.parse().ok()).flatten()
+    crate::number::parse_saturating(&text[start..])
 }
 
 impl ScoreRange {

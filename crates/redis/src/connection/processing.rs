@@ -14,6 +14,7 @@ use crate::keyspace::RawKey;
 use crate::output::Output;
 use crate::resp::parser::{Parsed, Streams};
 use crate::resp::skim::Skimmed;
+use crate::session::ReplyMode;
 use crate::transport::CameTo;
 
 /// Pieces received in a row before other connections of the core get their turn.
@@ -185,6 +186,10 @@ impl Connection {
                 }
                 Parsed::Nothing(taken) => {
                     self.parser.reset();
+                    // What is empty is the next command, too, for CLIENT REPLY SKIP (networking.c, resetClient).
+                    if self.ctx.session.reply_mode == ReplyMode::SkipNext {
+                        self.ctx.session.reply_mode = ReplyMode::On;
+                    }
                     if from_pending {
                         let pending = std::mem::take(&mut self.pending);
                         self.keep_buffer(pending, taken);

@@ -1,7 +1,8 @@
 //! Answers that redis-server cannot be asked for beside Pumice (`collections`, `differential`): because it differs, because
 //! they need a mode of its own, or because only test tools ask. Redis's own test suite found most of them.
 
-use crate::common::{Setup, TestServer, check, check_on};
+use crate::common::oracle::Oracle;
+use crate::common::{Client, Setup, TestServer, check, check_on};
 use pumice_redis::options::{DebugAccess, Options};
 
 /// Nothing else is written, so a reply that waited for the next write would never come.
@@ -209,4 +210,46 @@ fn the_rank_that_has_no_opposite_is_refused() {
              2"
         ),
     );
+}
+
+/// What is skipped is the next command's answer, RESET's among them; an empty line is a command, too.
+#[test]
+fn what_client_reply_skip_skips_is_told_as_redis_does() {
+    let server = TestServer::start();
+    let oracle = Oracle::start();
+    let mut connects: Vec<Box<dyn Fn() -> Client>> = vec![Box::new(|| server.client())];
+    connects.extend(oracle.as_ref().map(|oracle| Box::new(|| oracle.client()) as _));
+    for connect in connects {
+        for (sent, answers) in [
+            ("CLIENT REPLY SKIP\r\nRESET\r\nECHO a\r\n", "$1\r\na\r\n"),
+            ("CLIENT REPLY OFF\r\nRESET\r\nECHO b\r\n", "+RESET\r\n$1\r\nb\r\n"),
+            ("CLIENT REPLY SKIP\r\n\r\nECHO c\r\nECHO d\r\n", "$1\r\nc\r\n$1\r\nd\r\n"),
+            ("CLIENT REPLY SKIP\r\n*0\r\nECHO e\r\nECHO f\r\n", "$1\r\ne\r\n$1\r\nf\r\n"),
+            ("CLIENT REPLY SKIP\r\nECHO g\r\n\r\nECHO h\r\n", "$1\r\nh\r\n"),
+            ("CLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nECHO i\r\n", "+OK\r\n$1\r\ni\r\n"),
+            ("CLIENT REPLY OFF\r\n\r\nECHO j\r\nCLIENT REPLY ON\r\n", "+OK\r\n"),
+        ] {
+            let mut client = connect();
+            client.send(format!("{sent}QUIT\r\n").as_bytes());
+            let came = client.read_to_end();
+            assert_eq!(String::from_utf8_lossy(&came), format!("{answers}+OK\r\n"), "{sent:?}");
+        }
+    }
+}
+
+/// Of a command that changes the database monitors are told with the new one.
+#[test]
+fn monitors_see_the_database_that_was_selected() {
+    let server = TestServer::start();
+    let mut pairs = vec![(server.client(), server.client())];
+    let oracle = Oracle::start();
+    pairs.extend(oracle.as_ref().map(|oracle| (oracle.client(), oracle.client())));
+    for (mut monitor, mut other) in pairs {
+        monitor.line("MONITOR");
+        for (line, database) in [("SELECT 3", 3), ("PING", 3), ("SELECT 99", 3), ("RESET", 0), ("PING", 0)] {
+            other.line(line);
+            let told = monitor.read().to_string();
+            assert!(told.contains(&format!(" [{database} ")), "{line}: {told}");
+        }
+    }
 }

@@ -56,7 +56,7 @@ fn monitors_see_every_command_of_others_as_it_runs_and_no_passwords() {
         }
     }
     let expected = [
-        r#"0 "SELECT" "3""#,
+        r#"3 "SELECT" "3""#,
         r#"3 "SET" "key" "a\r\n\"b\"\\\x01""#,
         r#"3 "GET" "key""#,
         r#"3 "AUTH" "(redacted)""#,
@@ -147,6 +147,9 @@ fn the_slow_log_keeps_the_newest_slow_commands_cut_to_size() {
     let Reply::Array(entries) = client.line("SLOWLOG GET 2") else { panic!() };
     assert_eq!(entries.len(), 2);
     client.line("CONFIG SET slowlog-log-slower-than -1");
+    client.line("CONFIG SET slowlog-max-len 1");
+    assert_eq!(client.line("SLOWLOG LEN"), Reply::Int(1), "what is too much now goes at once");
+    client.line("CONFIG SET slowlog-max-len 4");
     client.line("SLOWLOG RESET");
     client.line("GET k");
     assert_eq!(client.line("SLOWLOG LEN"), Reply::Int(0));

@@ -3,6 +3,7 @@
 
 mod edges;
 mod encodings;
+mod hexadecimal;
 mod large;
 
 use crate::common::oracle::Oracle;
