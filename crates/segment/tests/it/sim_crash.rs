@@ -207,3 +207,43 @@ fn everysec_loses_at_most_two_seconds_of_steady_writes() {
     let lost = WRITES - 1 - newest.expect("the host is up");
     assert!(EVERY * lost as u32 <= Duration::from_secs(2), "{lost} writes of {EVERY:?} each are lost");
 }
+
+/// A process that dies leaves in the host's cache what it wrote and did not sync. The next one finds it, and calls it durable in the
+/// metadata log.
+#[test]
+fn what_a_recovery_found_in_a_cache_outlives_the_next_power_failure() {
+    let world = World::new(6);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    world.set_crash_fate(host, Some(CrashFate::Lost));
+    let relaxed = || HeapOptions { durability: Durability::EverySecond, ..options() };
+    let formatted = world.block_on(host, async move {
+        let device = Device::create(&spec(), u64::from(SEGMENT_BYTES) * SEGMENTS).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let heap = Heap::open(device, relaxed(), &common::no_progress).await.expect("open").heap;
+        for number in 0..3u8 {
+            common::append(&heap, 1, &[number; 500]).expect("append");
+            heap.write_out().await.expect("written");
+        }
+    });
+    formatted.expect("the host is up");
+    for has_power in [true, false] {
+        if has_power {
+            world.kill(host)
+        } else {
+            world.crash(host)
+        }
+        world.restart(host);
+        let found = world.block_on(host, async move {
+            let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
+            let mut opened = Heap::open(device, relaxed(), &common::no_progress).await.expect("open");
+            let mut found = Vec::new();
+            while let Some(batch) = opened.replay.next().await.expect("replay") {
+                assert!(batch.damage.is_empty(), "{:?}", batch.damage);
+                found.extend(batch.records.iter().map(|record| record.payload[0]));
+            }
+            found
+        });
+        assert_eq!(found.expect("the host is up"), [0, 1, 2], "the power was on: {has_power}");
+    }
+}
