@@ -12,6 +12,17 @@ pub enum HeapError {
     /// The media.
     #[error(transparent)]
     Flash(#[from] FlashError),
+    /// The drive does not answer for part of a segment of the pool that may have been opened since the metadata log was written.
+    #[error(
+        "{source}; {segment} is a free segment by the metadata log, but begins with what does not verify, and the newest commits \
+         may lie there: open the drive again when it answers, or a copy of it"
+    )]
+    FreeSegment {
+        /// Which.
+        segment: SegmentId,
+        /// The media.
+        source: FlashError,
+    },
     /// Formatting would destroy a drive.
     #[error("{device} is a Pumice drive already; --force destroys what it holds")]
     AlreadyFormatted {

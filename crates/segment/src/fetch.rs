@@ -111,30 +111,41 @@ pub(crate) async fn first_pages(
 
 /// Life and stream of a segment that was opened with one of these `lives`, if any frame in it says so. It was written from its
 /// beginning on: where a frame of an older life verifies, none of a newer one lies behind it.
+///
+/// # Errors
+/// [`HeapError::FreeSegment`] when no frame says so and the drive did not answer for a page that may be the first of one. It could
+/// be passed over: the segment is a free one, and hardly ever anything else. But if it was opened, what was acknowledged last
+/// would be gone without a word.
 pub(crate) async fn later_life(
     device: &Device,
     segment: SegmentId,
     lives: Range<u64>,
     page_bytes: u32,
-) -> Result<Option<(u64, Stream)>, FlashError> {
+) -> Result<Option<(u64, Stream)>, HeapError> {
     let segment_bytes = device.geometry().block_bytes();
-    for base in (page_bytes..segment_bytes).step_by(SEARCHED_BYTES.max(page_bytes) as usize) {
+    let mut unanswered = None;
+    'searched: for base in (page_bytes..segment_bytes).step_by(SEARCHED_BYTES.max(page_bytes) as usize) {
         let len = SEARCHED_BYTES.max(page_bytes).min(segment_bytes - base);
         let stretch = scan::read_patiently(device, segment, base, len as usize).await?;
-        if let Some((_, error)) = stretch.failed.into_iter().next() {
-            return Err(error);
-        }
+        let mut failed = stretch.failed.into_iter().peekable();
         for at in (0..len).step_by(page_bytes as usize) {
+            if let Some((_, error)) = failed.next_if(|&(failed, _)| failed == base + at) {
+                unanswered = unanswered.or(Some(error));
+                continue;
+            }
             let head = &stretch.bytes[at as usize..];
             let life = layout::u64_at(head, 8);
             match FrameHeader::decode(head, life, Addr::new(segment, base + at)) {
                 Some(frame) if lives.contains(&life) => return Ok(Some((life, frame.stream))),
-                Some(_) if life < lives.start => return Ok(None),
+                Some(_) if life < lives.start => break 'searched,
                 _ => {}
             }
         }
     }
-    Ok(None)
+    match unanswered {
+        Some(source) => Err(HeapError::FreeSegment { segment, source }),
+        None => Ok(None),
+    }
 }
 
 pub(crate) async fn finished<T>(read: JoinHandle<Result<T, FlashError>>) -> Result<T, FlashError> {

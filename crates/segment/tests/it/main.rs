@@ -11,6 +11,7 @@ mod faults;
 mod first_frames;
 mod forged;
 mod formats;
+mod free_segments;
 mod ftl;
 mod ftl_durable;
 mod ftl_formats;
