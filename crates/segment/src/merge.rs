@@ -69,6 +69,9 @@ pub(crate) struct Order {
     pub steps: VecDeque<Step>,
     /// Frames below this number were durable.
     pub proven: u64,
+    /// All frames from this one on that the newest metadata record knew as durable were found. Where those before it are is
+    /// not known: some lie in segments that a checkpoint covers and that nobody read.
+    pub found_from: u64,
 }
 
 /// Puts frames in order, of which those from `first` on are wanted, and those below `durable` were durable when the newest
@@ -82,6 +85,14 @@ pub(crate) fn order(mut found: Vec<Place>, first: u64, durable: u64) -> Order {
         (place.header.number, !place.is_whole, std::cmp::Reverse(place.header.life), place.offset)
     });
     found.dedup_by_key(|place| place.header.number);
+    let mut found_from = durable;
+    let below = found.iter().rev().map(|place| place.header.number).filter(|&number| number < durable);
+    for number in below {
+        if number + 1 != found_from {
+            break;
+        }
+        found_from = number;
+    }
     let wanted = found.split_off(found.partition_point(|place| place.header.number < first));
     let mut steps = VecDeque::new();
     let mut next = first;
@@ -106,7 +117,7 @@ pub(crate) fn order(mut found: Vec<Place>, first: u64, durable: u64) -> Order {
     if next < proven {
         steps.push_back(Step::Lost(next..proven));
     }
-    Order { older: found, steps, proven }
+    Order { older: found, steps, proven, found_from }
 }
 
 /// Frames in their order, read ahead.

@@ -715,6 +715,7 @@ async fn find_segments(
                 known_live: entry.live.max(0) as u32,
                 last_seq: entry.last_seq,
                 first_frame: None,
+                is_blank: false,
             });
         }
     }
@@ -722,7 +723,7 @@ async fn find_segments(
     let mut commits: Vec<&mut Found> =
         found.iter_mut().filter(|found| found.stream == Stream::Commit).collect();
     let ids: Vec<u32> = commits.iter().map(|found| found.id.0).collect();
-    for (found, scan::Stretch { bytes, failed, .. }) in
+    for (found, scan::Stretch { bytes, lost, failed }) in
         commits.iter_mut().zip(fetch::first_pages(device, &ids, page).await?)
     {
         let first = Addr::new(found.id, page);
@@ -734,7 +735,25 @@ async fn find_segments(
         if let Some((_, error)) = failed.into_iter().next().filter(|_| found.first_frame.is_none()) {
             return Err(error.into());
         }
+        found.is_blank = found.first_frame.is_none() && is_unwritten(device, found, &bytes, &lost);
     }
     found.sort_by_key(|found| (found.stream as u8, found.first_frame.unwrap_or(u64::MAX), found.life));
     Ok(found)
+}
+
+/// Whether a segment without a header was never written in this life: its first program did not get as far as the header's end.
+fn is_unwritten(device: &Device, found: &Found, first: &[u8], lost: &[u32]) -> bool {
+    let geometry = device.geometry();
+    match device.write_pointer(geometry.block(found.id.0)) {
+        // A header that was torn is the last page that was written.
+        Some(pages) if !matches!(device, Device::File(_)) => pages <= 1,
+        // What lies there is what lay there before. No disk tears the few bytes of a header.
+        _ => match SegmentHeader::decode(first) {
+            header::Decoded::Header(header) => header.life != found.life,
+            header::Decoded::Newer(_) => false,
+            header::Decoded::Nothing => {
+                lost.is_empty() && first[..geometry.page_bytes as usize].iter().all(|&byte| byte == 0)
+            }
+        },
+    }
 }

@@ -177,7 +177,7 @@ pub(crate) struct Extent {
     pub stream: Stream,
     pub end: u32,
     pub is_open: bool,
-    /// It ends before frames that were durable.
+    /// It ends before frames that may have been durable.
     pub is_cut: bool,
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn cut_off(segment: SegmentId, end: u32) -> Damage {
     Damage {
         segment,
         offset: end,
-        what: "frames that were durable did not read when it was recovered".into(),
+        what: "frames that were counted here did not read when it was recovered".into(),
     }
 }
 

@@ -14,6 +14,7 @@
 //!    written: what was dropped is never met again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::fetch::{Ahead, Fetched, Found};
@@ -43,6 +44,8 @@ struct Extent {
     last_seq: u64,
     /// `live` covers what lies below.
     known_end: u32,
+    /// Commit frames behind `end` have this number at least.
+    next_frame: u64,
 }
 
 /// The frames that follow the client's durable state.
@@ -61,11 +64,16 @@ pub struct Replay {
     marks: VecDeque<(u64, u64)>,
     /// Next commit frame's number, once one was seen.
     expected: Option<u64>,
+    /// Commit frames that were met one after the other, as long as no doubt arose.
+    in_order: Range<u64>,
     /// Frames of a batch that is not complete.
     pending: Vec<(SegmentId, Frame)>,
     damage: Vec<Damage>,
     /// Commit frames that were durable were not found.
     has_lost: bool,
+    /// Of commit frames below this number some that were durable may be where they were written and not have been found, though
+    /// nothing needs them for the replay: see [`merge::Order::found_from`].
+    sought_below: u64,
     extents: BTreeMap<SegmentId, Extent>,
     ready: VecDeque<ReplayedBatch>,
     last_seq: u64,
@@ -172,9 +180,11 @@ impl Replay {
             wide: wide.filter(|_| !clean),
             marks: VecDeque::new(),
             expected: None,
+            in_order: 0..0,
             pending: Vec::new(),
             damage: Vec::new(),
             has_lost: false,
+            sought_below: 0,
             extents: BTreeMap::new(),
             ready: VecDeque::new(),
             last_seq: last.last_seq,
@@ -233,6 +243,10 @@ impl Replay {
         let order = merge::order(std::mem::take(&mut wide.found), wide.first, self.known_durable);
         wide.frames = Some(Frames::new(order.steps));
         wide.proven = order.proven;
+        // Those that came in their order were handed out before.
+        let is_joined = order.found_from <= self.in_order.end;
+        self.sought_below =
+            if is_joined { order.found_from.min(self.in_order.start) } else { order.found_from };
         if wide.has_older {
             for place in order.older {
                 self.extend(place.segment, &place);
@@ -300,7 +314,10 @@ impl Replay {
             let what = "frames that a checkpoint covers are lost".into();
             self.damage.push(Damage { segment: found.id, offset: found_end, what });
         }
-        self.extents.insert(found.id, Extent { end, live, last_seq, known_end });
+        // Where not even the header got to, none of it was durable.
+        let is_blank = found.is_blank && frames.iter().all(|frame| frame.header.number >= self.known_durable);
+        let next_frame = if is_blank { u64::MAX } else { found.first_frame.unwrap_or(0) };
+        self.extents.insert(found.id, Extent { end, live, last_seq, known_end, next_frame });
         for frame in &frames {
             if frame.header.meta_stamp > self.loaded_stamp {
                 return Err(HeapError::Damaged(format!(
@@ -352,6 +369,8 @@ impl Replay {
                 return;
             }
             self.expected = Some(number + 1);
+            let start = if self.in_order.is_empty() { number } else { self.in_order.start };
+            self.in_order = start..number + 1;
             let more = frame.header.more;
             self.pending.push((found.id, frame));
             if !more {
@@ -393,6 +412,7 @@ impl Replay {
         }
         extent.end = extent.end.max(end);
         extent.last_seq = extent.last_seq.max(frame.header.newest_seq());
+        extent.next_frame = extent.next_frame.max(frame.header.number + 1);
     }
 
     fn hand_out(&mut self, stream: Stream, records: Vec<Replayed>) {
@@ -484,9 +504,11 @@ impl Replay {
             let mut table = self.inner.table();
             for (id, extent) in &self.extents {
                 let live = if extent.end == 0 { 0 } else { extent.live };
-                // It may have been one of those that are lost, and the client may name records in it, if a checkpoint covers it: what
-                // lies behind the end is not met again, but cleaning must not take it for dropped.
-                let is_cut = self.has_lost && extent.end < extent.known_end;
+                // Frames that a checkpoint covers may lie behind the end, and the client name records in them: they are not met
+                // again, but cleaning must not take them for dropped. Frames are counted before they are durable, so that most
+                // segments that end early lack none of those.
+                let may_lack = self.has_lost || extent.next_frame < self.sought_below;
+                let is_cut = may_lack && extent.end < extent.known_end;
                 table.recovered(*id, extent.end, live, extent.last_seq, is_cut);
             }
             table.skip_lives();

@@ -76,7 +76,7 @@ pub const FLAG_FAILED: u8 = 2;
 pub const FLAG_WEAK: u8 = 4;
 /// Flag: the segment's bytes were written when the drive was formatted, so that they are there: its space is not given back.
 pub const FLAG_ALLOCATED: u8 = 8;
-/// Flag: the segment ends before frames that were durable; what is named there may still read, and is asked for before it is freed.
+/// Flag: the segment ends before frames that may have been durable; what is named there may still read, and is asked for before it is freed.
 pub const FLAG_CUT: u8 = 16;
 
 /// One metadata record.

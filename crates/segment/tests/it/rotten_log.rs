@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::common::{self, append, format_options, no_progress};
 use bytes::Bytes;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_reactor::sim::{DiskImage, FaultOp, FileFault, HostId, HostOptions, World};
-use pumice_reactor::{IoBuf, sleep};
+use pumice_reactor::sim::{CrashFate, DiskImage, FaultOp, FileFault, HostId, HostOptions, World};
+use pumice_reactor::{IoBuf, sleep, spawn};
 use pumice_segment::layout::frame::FrameHeader;
 use pumice_segment::layout::header::{Decoded, SegmentHeader};
 use pumice_segment::{
@@ -438,6 +438,92 @@ fn a_segment_that_ends_before_frames_that_were_durable_does_not_pass_for_whole()
             world.crash(host);
             assert!(is_closed || (said > 0) == (rotten < 6), "frames from {rotten} on: {said} were told of");
             assert_eq!(met, wanted, "frames from {rotten} on, opened again: {is_closed}");
+        }
+    }
+}
+
+/// A log in several segments of which a checkpoint covers what is durable, and a frame behind that in the same segment, which the
+/// metadata log has counted and which the power failure took. Answers the frames that are left.
+fn covered_and_torn() -> (World, HostId, DiskImage, Vec<OnFlash>) {
+    let world = World::new(8);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    world.set_crash_fate(host, Some(CrashFate::Lost));
+    let (all, torn) = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
+        let device = Device::create(&spec, bytes).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels: 4, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let options = options(Durability::EverySecond);
+        let mut opened = Heap::open(device, options, &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let (heap, mut last) = (opened.heap, 0);
+        for round in 0..4u8 {
+            // One after the other, they fill one segment.
+            last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
+            heap.flush().await.expect("durable");
+        }
+        let all = frames(heap.device()).await;
+        // Of two records one waits for the other, when all is durable; what is written meanwhile is counted in the second.
+        let records: Vec<_> = [b"a", b"b"]
+            .map(|state| {
+                let heap = heap.clone();
+                let state = MetaEdit::Snapshot(Bytes::from_static(state));
+                spawn(async move { heap.commit_meta(state, last).await.expect("checkpoint") })
+            })
+            .into();
+        sleep(Duration::from_nanos(1)).await;
+        let torn = append(&heap, 1, &[9; 9000]).expect("append").ptrs[0].addr;
+        append(&heap, 1, &[9; 9000]).expect("the first one's frame is full");
+        for record in records {
+            record.await.expect("no panic");
+        }
+        (all, torn)
+    });
+    world.crash(host);
+    assert!(
+        all.len() == 4 && all.iter().all(|frame| frame.at.segment() == torn.segment()),
+        "{all:?}, {torn}"
+    );
+    let image = world.disk(host);
+    (world, host, image, all)
+}
+
+/// Of a log in several segments nothing is missed of a frame that a checkpoint covers, and the segment ends before it because of
+/// the frame behind it that never was durable.
+#[test]
+fn a_rotten_frame_that_is_covered_is_not_forgotten_for_the_torn_one_behind_it() {
+    let (world, host, image, all) = covered_and_torn();
+    for rotten in [None, Some(3), Some(0)] {
+        world.set_disk(host, &image);
+        for frame in rotten.map(|first| &all[first..]).unwrap_or_default() {
+            world.flip(host, Path::new(PATH), frame.offset() + 20, 0x20);
+        }
+        for is_closed in [false, true] {
+            world.restart(host);
+            let segment = all[0].at.segment();
+            let (found, met) = up(&world, host, async move {
+                let device =
+                    Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+                let mut opened =
+                    Heap::open(device, options(Durability::EverySecond), &no_progress).await.expect("open");
+                let mut found = Vec::new();
+                while let Some(batch) = opened.replay.next().await.expect("replay") {
+                    assert!(batch.damage.is_empty(), "nobody needs it for the replay: {:?}", batch.damage);
+                    found.extend(batch.records.iter().map(|record| record.seq));
+                }
+                let met = met_by_cleaning(&opened.heap, segment).await;
+                opened.heap.close().await.expect("close");
+                (found, met)
+            });
+            world.crash(host);
+            assert_eq!(found, [0; 0], "what was not durable is gone");
+            // Without any, nobody is sent to ask the index for what never was there.
+            let wanted: Vec<u32> = rotten
+                .iter()
+                .map(|&first: &usize| if first == 0 { 0 } else { all[first].at.offset() })
+                .collect();
+            assert_eq!(met, wanted, "frames from {rotten:?} on, opened again: {is_closed}");
         }
     }
 }
