@@ -341,6 +341,8 @@ impl Replay {
         let page = self.inner.superblock.page_bytes;
         if self.expected.is_none()
             && found.sealed_end.is_some_and(|end| end > page)
+            // A segment may be sealed before the sync that makes it durable.
+            && found.first_frame.is_some_and(|first| first < self.known_durable)
             && frames.first().is_none_or(|first| first.offset != page)
         {
             self.has_lost = true;

@@ -527,3 +527,75 @@ fn a_rotten_frame_that_is_covered_is_not_forgotten_for_the_torn_one_behind_it() 
         }
     }
 }
+
+/// A log in one piece of which a checkpoint covers the first segment, which is full, and frames in the next one: the metadata log
+/// has counted them, and none of them was synced. Answers those frames, as they lie there while the power is on.
+fn counted_and_not_synced(count: usize) -> (World, HostId, Vec<OnFlash>) {
+    let world = World::new(9);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    world.set_crash_fate(host, Some(CrashFate::Lost));
+    let all = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
+        let device = Device::create(&spec, bytes).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let mut opened =
+            Heap::open(device, options(Durability::EverySecond), &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let (heap, mut last) = (opened.heap, 0);
+        for round in 0..5u8 {
+            // Five frames of three pages fill a segment.
+            last = append(&heap, 1, &[round; 9000]).expect("append").first_seq;
+            heap.flush().await.expect("durable");
+        }
+        // Each record waits for the one before it, when all is durable; what is written meanwhile is counted in the last ones.
+        let records: Vec<_> = (0..20)
+            .map(|_| {
+                let heap = heap.clone();
+                let state = MetaEdit::Edit(Bytes::from_static(b"x"));
+                spawn(async move { heap.commit_meta(state, last).await.expect("checkpoint") })
+            })
+            .collect();
+        sleep(Duration::from_nanos(1)).await;
+        for round in 0..=count as u8 {
+            append(&heap, 1, &[100 + round; 9000]).expect("append");
+        }
+        for record in records {
+            record.await.expect("no panic");
+        }
+        // The last of them only filled up the frame before it.
+        frames(heap.device()).await.into_iter().skip(5).take(count).collect::<Vec<_>>()
+    });
+    assert!(all.len() == count && all[0].at.offset() == PAGE_BYTES, "{all:?}");
+    assert!(all.iter().all(|frame| frame.at.segment() == all[0].at.segment()), "{all:?}");
+    (world, host, all)
+}
+
+/// What an opener finds: the records' numbers, how many places it calls damaged, and those that cleaning meets in this segment.
+fn found_and_met(world: &World, host: HostId, segment: SegmentId) -> (Vec<u64>, usize, Vec<u32>) {
+    world.restart(host);
+    up(world, host, async move {
+        let device = Device::open(&PATH.parse().expect("spec"), Access::ReadWrite).await.expect("file");
+        let mut opened =
+            Heap::open(device, options(Durability::EverySecond), &no_progress).await.expect("open");
+        let (mut found, mut damage) = (Vec::new(), 0);
+        while let Some(batch) = opened.replay.next().await.expect("replay") {
+            damage += batch.damage.len();
+            found.extend(batch.records.iter().map(|record| record.seq));
+        }
+        let met = met_by_cleaning(&opened.heap, segment).await;
+        opened.heap.close().await.expect("close");
+        (found, damage, met)
+    })
+}
+
+/// The segment was full and done with before the sync. Of its frames those behind the first got to the disk.
+#[test]
+fn the_first_frame_of_a_full_segment_is_not_lost_if_it_never_was_durable() {
+    let (world, host, all) = counted_and_not_synced(5);
+    world.kill(host);
+    world.flip(host, Path::new(PATH), all[0].offset() + 20, 0x20);
+    let (found, damage, met) = found_and_met(&world, host, all[0].at.segment());
+    assert_eq!((found, damage, met), (vec![], 0, vec![]), "the torn end of the log is no damage");
+}
