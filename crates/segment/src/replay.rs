@@ -120,8 +120,11 @@ struct Begin {
 struct Headless {
     id: SegmentId,
     is_sealed: bool,
+    is_blank: bool,
     /// The newest sequence number in it that metadata knows.
     last_seq: u64,
+    /// Where it ends as far as metadata knows.
+    known_end: u32,
 }
 
 impl Begin {
@@ -136,7 +139,9 @@ impl Begin {
                 None if found.known_end > page_bytes => begin.headless.push(Headless {
                     id: found.id,
                     is_sealed: found.sealed_end.is_some(),
+                    is_blank: found.is_blank,
                     last_seq: found.last_seq,
+                    known_end: found.known_end,
                 }),
                 // Nothing is known to lie there, or nothing that counts: the frames before it tell where it belongs.
                 _ => {}
@@ -158,6 +163,16 @@ impl Begin {
         };
         let lowest = lowest.saturating_sub(u64::from(lacks_some));
         lowest.min(self.known.unwrap_or(lowest)).min(durable)
+    }
+
+    /// Segments in which something was written that a checkpoint up to `replay_from` does not cover, and nothing was found. What they
+    /// held may have been torn, all of it, and then nobody was told that it is durable; nothing says so.
+    fn unread<'a>(&'a self, found: &'a [Place], replay_from: u64) -> impl Iterator<Item = &'a Headless> {
+        self.headless.iter().filter(move |headless| {
+            !headless.is_blank
+                && headless.last_seq > replay_from
+                && found.iter().all(|place| place.segment != headless.id)
+        })
     }
 }
 
@@ -238,7 +253,14 @@ impl Replay {
     fn put_in_order(&mut self) {
         let Some(wide) = &mut self.wide else { return };
         if let Some(begin) = &wide.begin {
-            wide.first = begin.first(&wide.found, self.known_durable, self.inner.superblock.page_bytes);
+            let page_bytes = self.inner.superblock.page_bytes;
+            wide.first = begin.first(&wide.found, self.known_durable, page_bytes);
+            for unread in begin.unread(&wide.found, self.replay_from) {
+                let what =
+                    format!("nothing of it reads, up to byte {}: commits may be lost", unread.known_end);
+                self.damage.push(Damage { segment: unread.id, offset: 0, what });
+                self.has_lost = true;
+            }
         }
         let order = merge::order(std::mem::take(&mut wide.found), wide.first, self.known_durable);
         wide.frames = Some(Frames::new(order.steps));

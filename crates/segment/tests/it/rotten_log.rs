@@ -599,3 +599,23 @@ fn the_first_frame_of_a_full_segment_is_not_lost_if_it_never_was_durable() {
     let (found, damage, met) = found_and_met(&world, host, all[0].at.segment());
     assert_eq!((found, damage, met), (vec![], 0, vec![]), "the torn end of the log is no damage");
 }
+
+/// Nothing of a segment reads that holds all that is not covered: no other frame tells that it is missed.
+#[test]
+fn a_segment_of_which_nothing_reads_is_reported_unless_nothing_was_written_there() {
+    for count in 1..4 {
+        let (world, host, all) = counted_and_not_synced(count);
+        let segment = all[0].at.segment();
+        world.crash(host);
+        let nothing = found_and_met(&world, host, segment);
+        assert_eq!(nothing, (vec![], 0, vec![]), "{count} frames that never got there");
+
+        let (world, host, all) = counted_and_not_synced(count);
+        world.kill(host);
+        let pages = [first_pages(&all[0])[0]].into_iter().chain(all.iter().map(|frame| frame.offset() + 20));
+        pages.for_each(|at| assert!(world.flip(host, Path::new(PATH), at, 0x20)));
+        let (found, damage, met) = found_and_met(&world, host, segment);
+        assert!(found.is_empty() && damage > 0, "{count} frames are gone and nobody is told");
+        assert_eq!(met, [0], "{count} frames, and what is named there is not asked for");
+    }
+}
