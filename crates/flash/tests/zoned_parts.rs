@@ -188,3 +188,44 @@ fn a_drive_without_sequential_zones_is_refused() {
     assert!(matches!(lay_out(&[conventional], INFO, 4096), Err(FlashError::Geometry(_))));
     assert!(matches!(lay_out(&[], INFO, 4096), Err(FlashError::Geometry(_))));
 }
+
+/// A drive's firmware may say anything of its zones, and what a block comes to must fit them all the same.
+#[test]
+fn any_report_is_refused_or_makes_blocks_that_fit() {
+    use ZoneCondition::{
+        Closed, Empty, ExplicitlyOpen, Full, ImplicitlyOpen, NotWritePointer, Offline, ReadOnly,
+    };
+    const EDGES: [u64; 10] =
+        [0, 1, 511, 4096, 4097, 1 << 20, (1 << 30) + 1, u32::MAX as u64, u64::MAX - 1, u64::MAX];
+    let conditions =
+        [NotWritePointer, Empty, ImplicitlyOpen, ExplicitlyOpen, Closed, ReadOnly, Full, Offline];
+    let kinds = [ZoneKind::SequentialRequired, ZoneKind::SequentialRequired, ZoneKind::Conventional];
+    let mut laid_out = 0;
+    for seed in 0..20_000 {
+        let mut rng = Rng::from_seed(seed);
+        let mut edge = |usual: u64| match rng.below(3) {
+            0 => EDGES[rng.below(EDGES.len() as u64) as usize],
+            _ => usual,
+        };
+        let numbers: Vec<[u64; 4]> = (0..4)
+            .map(|at| [edge(at << 20), edge(1 << 20), edge(768 << 10), edge((at << 20) + 4096)])
+            .collect();
+        let alignment = edge(4096) as u32;
+        let zones: Vec<Zone> = numbers
+            .into_iter()
+            .map(|[start, bytes, capacity_bytes, write_pointer]| {
+                let kind = kinds[rng.below(kinds.len() as u64) as usize];
+                let condition = conditions[rng.below(conditions.len() as u64) as usize];
+                Zone { start, bytes, capacity_bytes, write_pointer, kind, condition }
+            })
+            .collect();
+        let Ok(layout) = lay_out(&zones, INFO, alignment) else { continue };
+        laid_out += 1;
+        let Geometry { pages_per_block, page_bytes, .. } = layout.geometry;
+        let is_within = u64::from(pages_per_block) * u64::from(page_bytes) <= layout.capacity_bytes;
+        assert!(is_within && layout.blocks.len() <= zones.len(), "seed {seed}: {layout:?} of {zones:?}");
+        let fits = |block: &Block| block.written <= pages_per_block && block.next == block.written;
+        assert!(layout.blocks.iter().all(fits), "seed {seed}: {layout:?} of {zones:?}");
+    }
+    assert!(laid_out > 1000, "{laid_out} of the reports make a drive");
+}

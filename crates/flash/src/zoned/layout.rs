@@ -86,7 +86,7 @@ pub(crate) fn lay_out(zones: &[Zone], info: ZonedInfo, alignment: u32) -> Result
     Ok(Layout {
         geometry,
         active,
-        raw_bytes: zones.iter().map(|zone| zone.capacity_bytes).sum(),
+        raw_bytes: zones.iter().fold(0, |sum: u64, zone| sum.saturating_add(zone.capacity_bytes)),
         zone_bytes: info.zone_bytes,
         capacity_bytes,
         left_out: (zones.len() - blocks.len()) as u32,
