@@ -2,7 +2,7 @@
 //!
 //! File: the blocks in order, then 16 bytes for each: next page u32, erase count u32, flags u32 (bit 0: failed),
 //! CRC-32C of these 12 bytes seeded with the block's number; little-endian. Then the out-of-band bytes, page by page.
-//! A block whose entry does not verify counts as erased. How often a block was read and how old its data is are
+//! A block whose entry does not verify, or has more pages than a block, counts as erased. How often a block was read and how old its data is are
 //! forgotten when the device is closed.
 
 use std::sync::Mutex;
@@ -84,8 +84,8 @@ impl Storage {
         }
         let (result, table) = file.read_at(IoBuf::zeroed(count * ENTRY_BYTES), capacity_bytes).await;
         result.map_err(fail)?;
-        let saved = table.chunks_exact(ENTRY_BYTES).enumerate().map(|(number, entry)| decode(number, entry));
-        let saved = saved.collect();
+        let entries = table.chunks_exact(ENTRY_BYTES).enumerate();
+        let saved = entries.map(|(number, entry)| decode(number, entry, geometry.pages_per_block)).collect();
         Ok((storage, saved))
     }
 
@@ -205,9 +205,9 @@ fn encode(number: usize, block: SavedBlock) -> [u8; ENTRY_BYTES] {
     entry
 }
 
-fn decode(number: usize, entry: &[u8]) -> SavedBlock {
+fn decode(number: usize, entry: &[u8], pages_per_block: u32) -> SavedBlock {
     let word = |at: usize| u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]);
-    if crc32c_seeded(number as u64, &[&entry[..12]]) != word(12) {
+    if crc32c_seeded(number as u64, &[&entry[..12]]) != word(12) || word(0) > pages_per_block {
         return SavedBlock::default();
     }
     SavedBlock { next_page: word(0), erase_count: word(4), failed: word(8) & 1 == 1 }
