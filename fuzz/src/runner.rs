@@ -55,6 +55,14 @@ pub fn input_of(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> V
     mutate::input(&mut Rng::from_seed(name ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)), seeds)
 }
 
+/// Targets that open a drive in each run, which takes a millisecond and not a microsecond.
+const SLOW: [&str; 3] = ["drive_image", "ftl_image", "flash_emulated"];
+
+/// The runs of a target where the others have `runs`.
+pub fn budget(target: &Target, runs: u64) -> u64 {
+    if SLOW.contains(&target.name) { runs.div_ceil(200) } else { runs }
+}
+
 /// Runs numbers `first..first + runs`; says what failed and how to see it again.
 pub fn run(target: &Target, seed: u64, first: u64, runs: u64) -> Result<(), String> {
     let seeds = (target.seeds)();

@@ -15,7 +15,7 @@ fn no_target_falls_over_malformed_input() {
     let (runs, seed) =
         (from_environment("PUMICE_FUZZ_RUNS", 50_000), from_environment("PUMICE_FUZZ_SEED", 1));
     for target in targets::ALL {
-        if let Err(failure) = runner::run(target, seed, 0, runs) {
+        if let Err(failure) = runner::run(target, seed, 0, runner::budget(target, runs)) {
             panic!("{failure}");
         }
     }

@@ -1,5 +1,7 @@
 //! The targets.
 
+pub mod drive;
+pub mod ftl;
 pub mod kv;
 pub mod redis;
 pub mod segment;
@@ -17,6 +19,11 @@ pub const ALL: &[Target] = &[
     Target { name: "segment_meta", seeds: segment::meta_seeds, run: segment::metas },
     Target { name: "redis_requests", seeds: redis::request_seeds, run: redis::requests },
     Target { name: "redis_words", seeds: redis::word_seeds, run: redis::words },
+    Target { name: "ftl_layouts", seeds: ftl::seeds, run: ftl::layouts },
+    Target { name: "flash_bch", seeds: ftl::bch_seeds, run: ftl::bch },
+    Target { name: "drive_image", seeds: drive::seeds, run: drive::heap },
+    Target { name: "ftl_image", seeds: drive::seeds, run: drive::raw },
+    Target { name: "flash_emulated", seeds: drive::seeds, run: drive::emulated },
     Target { name: "text", seeds: text::seeds, run: text::run },
 ];
 
