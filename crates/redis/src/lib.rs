@@ -34,3 +34,7 @@ pub mod stats;
 pub mod tls;
 mod transport;
 mod value;
+
+// Open to this crate's tests and to fuzz, not an interface.
+#[doc(hidden)]
+pub use commands::{list_shift::Gap, zset::decode_order, zset_spec};

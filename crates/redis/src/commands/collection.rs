@@ -37,7 +37,7 @@ pub(super) const HASH_BYTES: usize = 4;
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
 /// An element's field, on the stack while it is short.
-pub(super) type Field = SmallVec<[u8; 56]>;
+pub type Field = SmallVec<[u8; 56]>;
 
 /// Where `name` lies among its collection's elements.
 pub(super) fn member_hash(name: &[u8]) -> u32 {

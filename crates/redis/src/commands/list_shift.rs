@@ -17,10 +17,8 @@ use super::collection::{commit_piece, damaged, is_piece};
 use super::list::{put, read, remove};
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
-use crate::keyspace::{Change, Collection};
+use crate::keyspace::{Change, Collection, HINT_GAP};
 
-/// In `Collection::hints`: the list has a gap.
-const HINT_GAP: u8 = 0x80;
 /// Sub of the record that says where the gap is; its field is empty.
 const GAP: u8 = 1;
 /// Sub of what an LREM under way removes; its field is empty.
@@ -64,7 +62,8 @@ fn unfit(list: &Collection) -> Failure {
 }
 
 /// What sub [`GAP`] says.
-struct Gap {
+#[derive(Debug)]
+pub struct Gap {
     start: i64,
     len: i64,
     /// Which way an LREM goes, and the last index at which it removes.
@@ -72,7 +71,8 @@ struct Gap {
 }
 
 impl Gap {
-    fn encode(&self) -> SmallVec<[u8; REMOVAL_BYTES]> {
+    /// The stored form.
+    pub fn encode(&self) -> SmallVec<[u8; REMOVAL_BYTES]> {
         let mut record = SmallVec::new();
         record.extend_from_slice(&self.start.to_le_bytes());
         record.extend_from_slice(&self.len.to_le_bytes());
@@ -83,7 +83,8 @@ impl Gap {
         record
     }
 
-    fn decode(record: &[u8]) -> Option<Self> {
+    /// Reads what [`Gap::encode`] wrote; `None` for anything else.
+    pub fn decode(record: &[u8]) -> Option<Self> {
         let word = |at: usize| record.get(at..at + 8)?.try_into().ok().map(i64::from_le_bytes);
         let removal = match (record.len(), record.last()) {
             (GAP_BYTES, _) => None,
@@ -94,9 +95,13 @@ impl Gap {
         Some(Self { start: word(0)?, len: word(8)?, removal })
     }
 
-    fn lies_in(&self, list: &Collection) -> bool {
+    /// Whether `list` can have it: inside, and as long as the count leaves out.
+    pub fn lies_in(&self, list: &Collection) -> bool {
         let end = self.start.checked_add(self.len);
-        self.len > 0 && self.start >= list.first && end.is_some_and(|end| end <= list.end)
+        self.len > 0
+            && self.start >= list.first
+            && end.is_some_and(|end| end <= list.end)
+            && list.end - list.first - self.len == list.count as i64
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn order_field(score: f64, member: &[u8]) -> Field {
 }
 
 /// The member and score of an element of sub [`ORDER`].
-pub(super) fn decode_order(field: &Bytes, value: &[u8]) -> Result<(Bytes, f64), Failure> {
+pub fn decode_order(field: &Bytes, value: &[u8]) -> Result<(Bytes, f64), Failure> {
     let Some(score) = field.first_chunk::<SCORE_BYTES>() else { return Err(unreadable_score()) };
     let score = if value == NEGATIVE_ZERO { -0.0 } else { decode_score(*score) };
     Ok((field.slice(SCORE_BYTES..), score))

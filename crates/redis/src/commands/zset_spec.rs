@@ -71,7 +71,7 @@ impl ScoreRange {
 
     /// The range in the stored order: fields at or above the first, below the second (`None`: to the end).
     /// `None` when it is empty.
-    pub(super) fn fields(&self) -> Option<OrderRange> {
+    pub fn fields(&self) -> Option<OrderRange> {
         let nothing =
             self.min > self.max || (self.min == self.max && (self.min_exclusive || self.max_exclusive));
         if nothing {
@@ -93,8 +93,10 @@ fn after_score(score: f64) -> Option<[u8; 8]> {
 
 /// Bounds on the fields of sub [`super::collection::ORDER`].
 #[derive(Clone, Debug)]
-pub(super) struct OrderRange {
+pub struct OrderRange {
+    /// Where it begins.
     pub lower: Bound<Field>,
+    /// Where it ends.
     pub upper: Bound<Field>,
 }
 
@@ -102,11 +104,13 @@ impl OrderRange {
     /// Everything.
     pub(super) const ALL: Self = Self { lower: Bound::Unbounded, upper: Bound::Unbounded };
 
-    pub(super) fn lower(&self) -> Bound<&[u8]> {
+    /// Where it begins.
+    pub fn lower(&self) -> Bound<&[u8]> {
         self.lower.as_ref().map(|field| &field[..])
     }
 
-    pub(super) fn upper(&self) -> Bound<&[u8]> {
+    /// Where it ends.
+    pub fn upper(&self) -> Bound<&[u8]> {
         self.upper.as_ref().map(|field| &field[..])
     }
 }
@@ -157,7 +161,7 @@ impl<'a> LexRange<'a> {
     }
 
     /// The range in the stored order of members that all have the score encoded as `score`.
-    pub(super) fn fields(&self, score: [u8; 8]) -> OrderRange {
+    pub fn fields(&self, score: [u8; 8]) -> OrderRange {
         let field = |name: &[u8]| {
             let mut field = Field::from_slice(&score);
             field.extend_from_slice(name);

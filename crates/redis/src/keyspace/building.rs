@@ -34,21 +34,28 @@ fn note_place(elements: Place) -> Place {
 
 /// What is under construction.
 #[derive(Clone, Copy, Debug)]
-struct Site {
+pub struct Site {
     space: Space,
     id: u64,
     elements: Place,
 }
 
 impl Site {
-    fn key(&self) -> RawKey {
+    /// The key of its note.
+    pub fn key(&self) -> RawKey {
         let mut key = notes_prefix();
         key.extend_from_slice(&self.space.0.to_be_bytes());
         key.extend_from_slice(&self.id.to_be_bytes());
         key
     }
 
-    fn decode(drive: u16, key: &[u8], value: &[u8]) -> Option<Self> {
+    /// The value of its note.
+    pub fn value(&self) -> [u8; 2] {
+        self.elements.slice.0.to_le_bytes()
+    }
+
+    /// Reads a note; `None` for anything else.
+    pub fn decode(drive: u16, key: &[u8], value: &[u8]) -> Option<Self> {
         let rest = key.strip_prefix(&notes_prefix()[..])?;
         let (space, id) = rest.split_first_chunk::<4>()?;
         let (space, id) = (Space(u32::from_be_bytes(*space)), u64::from_be_bytes(id.try_into().ok()?));
@@ -83,8 +90,7 @@ impl Building {
         }
         let (space, elements) = (collection.key.space(), collection.elements);
         let site = Site { space, id: collection.id, elements };
-        let slice = elements.slice.0.to_le_bytes();
-        change.put(note_place(elements), &site.key(), 0, 0, &StringValue::Bytes(&slice));
+        change.put(note_place(elements), &site.key(), 0, 0, &StringValue::Bytes(&site.value()));
         self.site = Some(site);
     }
 
@@ -136,7 +142,8 @@ pub(crate) async fn abandon_all(node: &Node, batch: &mut NodeBatch) -> Result<u6
         let only = SliceSet::One(SliceId(0));
         let mut notes = store.scan(&snapshot, only, lower, end.clone(), Direction::Forward, Want::Values);
         while let Some((key, entry)) = notes.next().await? {
-            match Site::decode(drive, &key, &entry.value) {
+            let site = Site::decode(drive, &key, &entry.value);
+            match site.filter(|site| node.places().any(|place| place == site.elements)) {
                 Some(site) => site.abandon(batch),
                 None => tracing::warn!(drive, "a note of an unfinished collection does not decode"),
             }

@@ -2,6 +2,7 @@
 //! elements and counts them. Byte for byte in `docs/format/redis-keys.md`.
 
 use bytes::Bytes;
+use pumice_base::slot::SLOT_COUNT;
 use pumice_kv::{Entry, Meta};
 
 use pumice_node::Place;
@@ -78,6 +79,12 @@ pub const HINT_LONG_ELEMENT: u8 = 1;
 pub const HINT_NOT_INTEGERS: u8 = 2;
 /// The collection once had more elements than Redis's compact encodings take. Never cleared.
 pub const HINT_MANY: u8 = 4;
+
+/// Between the first and the last element of the list there are indexes without one.
+pub const HINT_GAP: u8 = 0x80;
+
+/// Elements that nobody could ever have put in, and how far from zero the indexes of a list may be.
+const COUNT_MAX: u64 = 1 << 56;
 
 const COLLECTION_BYTES: usize = 24;
 const LIST_BYTES: usize = COLLECTION_BYTES + 16;
@@ -188,8 +195,9 @@ impl Collection {
         (out, LIST_BYTES)
     }
 
-    /// Reads what [`Collection::encode`] wrote; `None` for anything else.
-    pub(super) fn decode(
+    /// Reads what [`Collection::encode`] wrote; `None` for anything else, counts and indexes that no collection has among them:
+    /// commands reckon with them.
+    pub fn decode(
         key: HeadKey,
         kind: Type,
         expire_ms: u64,
@@ -204,20 +212,26 @@ impl Collection {
         }
         let word = |at: usize| value.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let home = u16::from_le_bytes([value[16], value[17]]);
-        let list = kind == Type::List;
-        Some(Self {
+        let (id, count, hints) = (word(0)?, word(8)?, value[18]);
+        let (first, end) =
+            if kind == Type::List { (word(24)? as i64, word(32)? as i64) } else { (0, count as i64) };
+        let is_plausible = (1..=COUNT_MAX).contains(&count)
+            && home < SLOT_COUNT
+            && [first, end].iter().all(|index| index.unsigned_abs() <= COUNT_MAX)
+            && (count as i64 == end - first || (hints & HINT_GAP != 0 && (count as i64) < end - first));
+        is_plausible.then(|| Self {
             key,
             kind,
             expire_ms,
-            id: word(0)?,
+            id,
             home,
             elements: place(home),
-            count: word(8)?,
-            hints: value[18],
-            stored_hints: value[18],
+            count,
+            hints,
+            stored_hints: hints,
             compact,
-            first: if list { word(24)? as i64 } else { 0 },
-            end: if list { word(32)? as i64 } else { 0 },
+            first,
+            end: if kind == Type::List { end } else { 0 },
             is_new: false,
             seq,
         })

@@ -15,7 +15,7 @@ pub struct Space(pub u32);
 impl Space {
     /// The name under which the keys of the space that expire are counted, beside the count of all (a tally's name
     /// only, no prefix of keys: spaces given out stay far below this bit).
-    pub fn expiring(self) -> Self {
+    pub const fn expiring(self) -> Self {
         Self(self.0 | 1 << 31)
     }
 
@@ -57,6 +57,11 @@ pub struct HeadKey {
 impl HeadKey {
     /// The head key of the user's `key` in `database`, which is in `space`.
     pub fn new(database: usize, space: Space, key: &[u8], node: &Node) -> Self {
+        Self::placed(database, space, key, |slot| node.place_of_slot(slot))
+    }
+
+    /// [`HeadKey::new`] where `place` says what lives where.
+    pub fn placed(database: usize, space: Space, key: &[u8], place: impl Fn(u16) -> Place) -> Self {
         let slot = slot_of(key);
         let prefix = head_prefix(space);
         let len = HEAD_PREFIX_BYTES + key.len();
@@ -71,7 +76,7 @@ impl HeadKey {
             raw.extend_from_slice(key);
             raw
         };
-        Self { raw, slot, place: node.place_of_slot(slot), database }
+        Self { raw, slot, place: place(slot), database }
     }
 
     /// What latches know the key by. By database, not by space: a flush changes the space under way.

@@ -30,11 +30,13 @@ mod untold;
 pub use access::Latched;
 pub(crate) use access::{large_failure, large_refused, store_failure};
 pub use building::Building;
+#[doc(hidden)] // for fuzz
+pub use building::Site;
 pub(crate) use building::abandon_all;
 pub use change::{Change, StringValue};
 pub use cursor::Cursors;
 pub use head::{
-    Collection, Compact, HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, StringHead,
+    Collection, Compact, HINT_GAP, HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, StringHead,
     TAG_STRING_EDITED, TAG_STRING_FLOAT, Type, is_expired, meta_is_expired,
 };
 pub use key::{
@@ -44,7 +46,7 @@ pub use key::{
 };
 pub use overlay::Overlay;
 pub use scan::{ElementScan, KeyScan};
-pub use spaces::{DATABASES, RECORD_PLACE, Spaces, forget_counts, pass_over, record_key};
+pub use spaces::{DATABASES, Moved, RECORD_PLACE, Spaces, forget_counts, pass_over, record_key};
 
 #[allow(unused_imports)] // for the documentation above
 use crate::context::Ctx;

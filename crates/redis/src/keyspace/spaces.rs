@@ -22,7 +22,7 @@ use super::change::StringValue;
 use super::head::is_expired;
 use super::key::{RawKey, SYSTEM_SPACE, Space, head_prefix, space_of, space_prefix};
 use crate::context::Ctx;
-use crate::errors::CommandResult;
+use crate::errors::{CommandResult, Failure};
 
 /// Databases that SELECT reaches.
 pub const DATABASES: usize = 16;
@@ -34,6 +34,12 @@ const COUNTS_AT_ONCE: usize = 1024;
 /// Spaces retired by one batch, on all slices of a drive.
 const SPACES_AT_ONCE: usize = 64;
 
+/// Behind the last space that can be given out: from there on are the names of counts of what expires.
+const SPACES_END: u32 = SYSTEM_SPACE.expiring().0;
+
+const ALL_GIVEN_OUT: &str = "databases of these drives were emptied so often that there is no space left to move one to: \
+     delete its keys, or format the drives anew";
+
 /// Where the record lives.
 pub const RECORD_PLACE: Place = Place { drive: 0, slice: SliceId(0) };
 
@@ -43,6 +49,9 @@ pub fn record_key() -> RawKey {
     key.extend_from_slice(b"databases");
     key
 }
+
+/// Databases, and the spaces that they move to.
+pub type Moved = Vec<(usize, Space)>;
 
 /// The space of each database; any core may look.
 pub struct Spaces {
@@ -80,7 +89,8 @@ impl Spaces {
         (0..DATABASES).find(|&database| self.of(database) == space)
     }
 
-    /// Reads the stored record; `None` when it is damaged or of a newer version.
+    /// Reads the stored record; `None` when it is damaged or of a newer version: each database has a space of its own, none is one
+    /// that a database left (opening retires those), and all were given out.
     pub fn decode(record: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
         if record.len() != RECORD_BYTES || record[0] != VERSION {
@@ -92,12 +102,20 @@ impl Spaces {
             spaces.current[database].store(word(8 + database * 8)?, Ordering::Release);
             spaces.previous[database].store(word(12 + database * 8)?, Ordering::Release);
         }
-        Some(spaces)
+        let current: BTreeSet<Space> = (0..DATABASES).map(|database| spaces.of(database)).collect();
+        let left: BTreeSet<Space> = spaces.left_behind().collect();
+        let next = Space(spaces.next.load(Ordering::Acquire));
+        let is_sound = current.len() == DATABASES
+            && current.is_disjoint(&left)
+            && current.iter().chain(&left).all(|space| (Space(1)..next).contains(space))
+            && next.0 <= SPACES_END;
+        is_sound.then_some(spaces)
     }
 
     /// The record after `databases` were given new spaces, and those spaces. `pending`: what the same
-    /// transaction chose before. Nothing changes yet: store the record, then [`Spaces::apply`].
-    pub fn moved(&self, databases: &[usize], pending: &[(usize, Space)]) -> (Vec<u8>, Vec<(usize, Space)>) {
+    /// transaction chose before. Nothing changes yet: store the record, then [`Spaces::apply`]. `None` when all spaces were given
+    /// out.
+    pub fn moved(&self, databases: &[usize], pending: &[(usize, Space)]) -> Option<(Vec<u8>, Moved)> {
         let mut moved = pending.to_vec();
         let mut next = self.next.load(Ordering::Acquire) + pending.len() as u32;
         for &database in databases {
@@ -105,6 +123,9 @@ impl Spaces {
                 moved.push((database, Space(next)));
                 next += 1;
             }
+        }
+        if next > SPACES_END {
+            return None;
         }
         let mut record = vec![0u8; RECORD_BYTES];
         record[0] = VERSION;
@@ -119,7 +140,7 @@ impl Spaces {
             record[8 + database * 8..][..4].copy_from_slice(&current.0.to_le_bytes());
             record[12 + database * 8..][..4].copy_from_slice(&previous.0.to_le_bytes());
         }
-        (record, moved)
+        Some((record, moved))
     }
 
     /// The number of the record by which a database moved last since the server was started; 0: none did. It may not be durable, and
@@ -170,15 +191,16 @@ pub async fn pass_over(node: &Node, spaces: &Spaces) {
         }
     }
     let Some(last) = last else { return };
-    spaces.next.store(last.0 + 1, Ordering::Release);
+    spaces.next.store((last.0 + 1).min(SPACES_END), Ordering::Release);
     if let Err(error) = retire_unknown(node, spaces, unknown.into_iter().collect()).await {
         tracing::warn!(error, "keys that a crash left in spaces of no database take space for now");
     }
 }
 
 async fn retire_unknown(node: &Node, spaces: &Spaces, unknown: Vec<(u16, Space)>) -> Result<(), String> {
+    let Some((stored, _)) = spaces.moved(&[], &[]) else { return Err(ALL_GIVEN_OUT.to_string()) };
     let mut record = NodeBatch::new();
-    record.put(RECORD_PLACE, &record_key(), 0, 0, &spaces.moved(&[], &[]).0);
+    record.put(RECORD_PLACE, &record_key(), 0, 0, &stored);
     node.write_ready(&record).await.map_err(|error| error.to_string())?;
     node.sync_drive(RECORD_PLACE.drive).await.map_err(|error| error.to_string())?;
     let mut outcome = Ok(());
@@ -242,7 +264,9 @@ impl Ctx {
             }
         }
         let pending = self.transaction.as_ref().and_then(|overlay| overlay.moved.clone()).unwrap_or_default();
-        let (record, moved) = self.server.spaces.moved(databases, &pending);
+        let Some((record, moved)) = self.server.spaces.moved(databases, &pending) else {
+            return Err(Failure::new(format!("ERR {ALL_GIVEN_OUT}")));
+        };
         if let Some(overlay) = &mut self.transaction {
             // Emptied for the second time: what the transaction put there goes, the new space may stay.
             for (_, space) in pending.iter().filter(|(database, _)| databases.contains(database)) {

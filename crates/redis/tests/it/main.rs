@@ -11,6 +11,7 @@ mod crowded;
 mod differential;
 mod emptying;
 mod expiry;
+mod forged;
 mod formats;
 mod full_drive;
 mod hostile;
