@@ -102,7 +102,8 @@ impl LargeRef {
     }
 
     /// Appends the list: id, length, then address, record length and value bytes of each piece.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    #[doc(hidden)] // for fuzz, as the next one
+    pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.len.to_le_bytes());
         for piece in &self.pieces {
@@ -113,7 +114,8 @@ impl LargeRef {
     }
 
     /// Reads what [`LargeRef::encode`] wrote; `None` when the lengths do not add up.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    #[doc(hidden)]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, list) = bytes.split_at_checked(HEAD_BYTES)?;
         let u64_at =
             |bytes: &[u8], at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

@@ -53,6 +53,8 @@ pub use clean::progress;
 #[doc(hidden)]
 pub use merge::{plan, queue};
 #[doc(hidden)]
+pub use open::read_config;
+#[doc(hidden)]
 pub use table::{block, bounds, filter, index, version};
 #[doc(hidden)]
 pub use {cache::rows, scan::gaps};

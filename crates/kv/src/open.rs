@@ -218,7 +218,10 @@ impl Store {
 }
 
 /// The number of slices, the longest value that lies beside its key, and what the layer above stored.
-fn read_config(config: &Bytes) -> Result<(u16, usize, Bytes), OpenError> {
+///
+/// # Errors
+/// When it is no store's, or one of a newer version.
+pub fn read_config(config: &Bytes) -> Result<(u16, usize, Bytes), OpenError> {
     let head = config
         .get(..CONFIG_HEAD_BYTES)
         .ok_or_else(|| OpenError::Manifest("no store on this drive".into()))?;
