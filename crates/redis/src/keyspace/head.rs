@@ -168,9 +168,10 @@ impl Head {
     }
 }
 
-/// True when something that expires at `expire_ms` (0 = never) is gone at `now_ms`.
+/// True when something that expires at `expire_ms` (0 = never) is gone at `now_ms`. As Redis has it, it lives through that very
+/// millisecond (db.c, keyIsExpired), but is not let live until then by who says so then (EXPIREAT; expire.c, checkAlreadyExpired).
 pub fn is_expired(expire_ms: u64, now_ms: u64) -> bool {
-    expire_ms != 0 && now_ms >= expire_ms
+    expire_ms != 0 && now_ms > expire_ms
 }
 
 /// True when `meta` is gone at `now_ms`.

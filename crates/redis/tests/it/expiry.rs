@@ -1,7 +1,8 @@
 //! Expired keys go without being touched: from the count, from the drive, and after a restart too.
 
 use crate::common::client::encode;
-use crate::common::{Client, PATIENCE, Reply, Setup, TestServer, eventually, info_number};
+use crate::common::oracle::Oracle;
+use crate::common::{Client, PATIENCE, Reply, Setup, TestServer, eventually, info_number, split};
 use pumice_redis::keyspace::latch_hash;
 
 const VALUE_BYTES: usize = 32 << 10;
@@ -212,7 +213,7 @@ fn after_a_wait(server: &TestServer, key: &str, command: &str, meanwhile: impl F
     let held = latches.try_latch(&[latch_hash(0, key.as_bytes())]).expect("nobody else writes");
     let waits = latches.waits();
     let mut client = server.client();
-    client.send(&encode(&crate::common::split(command)));
+    client.send(&encode(&split(command)));
     eventually("the command waits for the latch", || latches.waits() > waits);
     meanwhile();
     drop(held);
@@ -279,4 +280,66 @@ fn a_time_to_live_counts_from_when_the_command_is_carried_out() {
         let Reply::Int(at_ms) = server.client().line("PEXPIRETIME k") else { panic!("a number") };
         assert!(at_ms >= freed_ms + 100_000, "{command} counts {} ms too few", freed_ms + 100_000 - at_ms);
     }
+}
+
+/// Unix milliseconds, as TIME tells them.
+fn time_ms(reply: &Reply) -> u64 {
+    let Reply::Array(parts) = reply else { panic!("{reply}") };
+    let number = |at: usize| parts[at].to_string().trim_matches('"').parse::<u64>().expect("a number");
+    number(0) * 1000 + number(1) / 1000
+}
+
+/// What commands answer in the millisecond before a key's expiry, in that of its expiry, and in the next one.
+const AT_THE_EDGE: &[(&str, [&str; 3])] = &[
+    ("GET @", ["\"v\"", "\"v\"", "nil"]),
+    ("MGET @", ["[\"v\"]", "[\"v\"]", "[nil]"]),
+    ("EXISTS @", ["1", "1", "0"]),
+    ("TYPE @", ["string", "string", "none"]),
+    ("PTTL @", ["1", "0", "-2"]),
+    ("TTL @", ["0", "0", "-2"]),
+    ("KEYS @", ["[\"@\"]", "[\"@\"]", "[]"]),
+    ("SCAN 0 MATCH @ COUNT 1000", ["[\"0\", [\"@\"]]", "[\"0\", [\"@\"]]", "[\"0\", []]"]),
+    ("SET @ w XX GET", ["\"v\"", "\"v\"", "nil"]),
+    ("APPEND @ x", ["2", "2", "1"]),
+    ("PERSIST @", ["1", "1", "0"]),
+    ("DEL @", ["1", "1", "0"]),
+    ("MULTI|GET @|EXISTS @|EXEC", ["[\"v\", 1]", "[\"v\", 1]", "[nil, 0]"]),
+];
+
+/// Asks at all three times, in a life of its own each. The server's own clock says which time it was: two TIMEs around the command
+/// in the same millisecond.
+fn ask_at_the_edge(client: &mut Client, who: &str) {
+    for (command, answers) in AT_THE_EDGE {
+        for (at, answer) in (0..).zip(answers) {
+            eventually("the time is met", || {
+                // SCAN and KEYS find no others.
+                client.line("FLUSHALL");
+                let when = time_ms(&client.line("TIME")) + 4;
+                let key = format!("edge:{when}");
+                client.line(&format!("SET {key} v PXAT {when}"));
+                let asked: Vec<String> = command.split('|').map(|line| line.replace('@', &key)).collect();
+                let lines = std::iter::once("TIME").chain(asked.iter().map(String::as_str)).chain(["TIME"]);
+                let request: Vec<u8> = lines.flat_map(|line| encode(&split(line))).collect();
+                while time_ms(&client.line("TIME")) < when - 1 + at {}
+                client.send(&request);
+                let before = time_ms(&client.read());
+                let replies: Vec<String> = asked.iter().map(|_| client.read().to_string()).collect();
+                let is_met = [before, time_ms(&client.read())] == [when - 1 + at; 2];
+                if is_met {
+                    let reply = replies.last().expect("a command");
+                    let expected = answer.replace('@', &key);
+                    assert_eq!(*reply, expected, "{who}: {command}, {at} - 1 ms after its expiry");
+                }
+                is_met
+            });
+        }
+    }
+}
+
+#[test]
+fn a_key_lives_through_the_millisecond_of_its_expiry_as_redis_has_it() {
+    let server = TestServer::start();
+    ask_at_the_edge(&mut server.client(), "ours");
+    let Some(oracle) = Oracle::start() else { return };
+    ask_at_the_edge(&mut oracle.client(), "redis");
 }
