@@ -14,6 +14,7 @@ mod expiry;
 mod forged;
 mod formats;
 mod full_drive;
+mod gates;
 mod hostile;
 mod interrupted_lists;
 mod introspection;

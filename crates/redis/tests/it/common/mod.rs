@@ -38,6 +38,8 @@ pub struct TestServer {
 pub struct Setup {
     pub options: Options,
     pub drives: usize,
+    /// What the drives are; files where this ends.
+    pub specs: Vec<String>,
     pub drive_bytes: u64,
     pub memory_bytes: u64,
     /// As `--durability` takes it.
@@ -53,6 +55,7 @@ impl Default for Setup {
         Self {
             options: Options { port: 0, debug: DebugAccess::Yes, ..Options::default() },
             drives: 1,
+            specs: Vec::new(),
             drive_bytes: 1 << 30,
             memory_bytes: 64 << 20,
             durability: "always",
@@ -201,7 +204,8 @@ pub async fn open(setup: &Setup, dir: &Path) -> Node {
     for index in 0..setup.drives {
         let path = dir.join(format!("drive{index}"));
         let is_new = !path.exists();
-        let spec = DeviceSpec::Path(path);
+        let spec = setup.specs.get(index).map(|spec| spec.parse().expect("a device"));
+        let spec = spec.unwrap_or(DeviceSpec::Path(path));
         let device = Device::create(&spec, setup.drive_bytes).await.expect("a device");
         if is_new {
             let format = StoreFormat { drive_id: [index as u8 + 1; 16], ..StoreFormat::default() };
