@@ -6,11 +6,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
-use crate::common::client::encode;
-use crate::common::{PATIENCE, Setup, TestServer, eventually};
-use pumice_redis::options::{Options, TlsOptions};
+use crate::common::client::{TlsStream, encode};
+use crate::common::{Client, PATIENCE, Setup, TestServer, eventually};
+use pumice_base::rng::Rng;
+use pumice_redis::options::{DebugAccess, Options, TlsOptions};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -19,14 +22,19 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tls").join(name)
 }
 
-fn start() -> TestServer {
+/// A server that speaks TLS at a TCP address.
+pub fn setup() -> Setup {
     let tls = TlsOptions {
         certificate: fixture("server.pem"),
         key: fixture("server.key"),
         client_authorities: None,
     };
-    let options = Options { tls: Some(tls), ..Options::default() };
-    TestServer::with(Setup { options, tcp: Some("127.0.0.1:0".into()), ..Setup::default() })
+    let options = Options { tls: Some(tls), debug: DebugAccess::Yes, ..Options::default() };
+    Setup { options, tcp: Some("127.0.0.1:0".into()), ..Setup::default() }
+}
+
+fn start() -> TestServer {
+    TestServer::with(setup())
 }
 
 #[test]
@@ -79,16 +87,13 @@ fn a_client_without_a_certificate_is_refused_where_one_is_asked_for() {
 }
 
 fn ping(addr: SocketAddr, certificate: &'static str) {
-    let mut stream = connect(addr, Some(certificate));
+    let mut stream = BufReader::new(connect(addr, Some(certificate)));
     stream.get_mut().write_all(&encode(&["PING"])).expect("sent");
     assert_eq!(line(&mut stream), "+PONG\r\n");
 }
 
 /// A connection of a client that has `certificate`, with its key in the same file.
-fn connect(
-    addr: SocketAddr,
-    certificate: Option<&str>,
-) -> BufReader<StreamOwned<ClientConnection, TcpStream>> {
+pub fn connect(addr: SocketAddr, certificate: Option<&str>) -> TlsStream {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(fixture("ca.pem")).expect("a certificate")).expect("added");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -108,11 +113,12 @@ fn connect(
     let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
     let socket = TcpStream::connect(addr).expect("connected");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    BufReader::new(StreamOwned::new(connection, socket))
+    socket.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    StreamOwned::new(connection, socket)
 }
 
 fn speak(addr: SocketAddr) {
-    let mut stream = connect(addr, None);
+    let mut stream = BufReader::new(connect(addr, None));
     let value = vec![b'v'; 1_000_000];
     stream.get_mut().write_all(&encode(&[&b"SET"[..], b"k", &value])).expect("sent");
     assert_eq!(line(&mut stream), "+OK\r\n");
@@ -127,4 +133,61 @@ fn line(stream: &mut impl BufRead) -> String {
     let mut line = String::new();
     stream.read_line(&mut line).expect("a line");
     line
+}
+
+#[test]
+fn a_slow_reader_gets_every_byte_of_long_replies() {
+    const TIMES: usize = 6;
+    let server = start();
+    let addr: SocketAddr = server.tcp().parse().expect("an address");
+    // Longer than what the server queues for one client, than a socket takes and than a TLS record; no two pieces are alike.
+    let mut value = vec![0; 3_000_000];
+    Rng::from_seed(3).fill(&mut value);
+    assert_eq!(server.client().call(&[&b"SET"[..], b"k", &value]).to_string(), "OK");
+    let reader = thread::spawn(move || {
+        let mut stream = connect(addr, None);
+        stream.write_all(&encode(&["GET", "k"]).repeat(TIMES)).expect("sent");
+        let reply = [&b"$3000000\r\n"[..], &value, b"\r\n"].concat();
+        let mut piece = vec![0; 100_000];
+        for time in 0..TIMES {
+            for expected in reply.chunks(piece.len()) {
+                thread::sleep(Duration::from_millis(if time == 1 { 5 } else { 0 }));
+                stream.read_exact(&mut piece[..expected.len()]).expect("a reply");
+                assert!(piece[..expected.len()] == *expected, "reply {time}");
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let mut other = server.client();
+    while !reader.is_finished() {
+        assert_eq!(other.line("PING").to_string(), "PONG");
+        thread::sleep(Duration::from_millis(5));
+    }
+    reader.join().expect("every byte came");
+}
+
+/// A connection that ends without saying so within TLS may have been cut by anybody: what came whole was carried out, the rest was
+/// not.
+#[test]
+fn an_end_without_a_word_is_an_end() {
+    let server = start();
+    let addr: SocketAddr = server.tcp().parse().expect("an address");
+    let set = |key: &str, len: usize| encode(&[&b"SET"[..], key.as_bytes(), &vec![b'v'; len]]);
+    for (whole, cut) in [(set("a", 5), set("b", 500)), (set("c", 20_000), set("d", 2_000_000))] {
+        let mut stream = connect(addr, None);
+        stream.write_all(&whole).expect("sent");
+        stream.write_all(&cut[..cut.len() / 2]).expect("sent");
+        let mut reply = [0; 5];
+        stream.read_exact(&mut reply).expect("a reply");
+        assert_eq!(&reply, b"+OK\r\n");
+        eventually("it is let in", || server.server().clients.len() == 1);
+        // Without a close_notify: the library sends none by itself.
+        drop(stream);
+        eventually("it is forgotten", || server.server().clients.is_empty());
+        let waiting = &server.server().stats.input_waiting_bytes;
+        eventually("and what it sent", || waiting.load(Ordering::Relaxed) == 0);
+    }
+    let mut client = Client::over_tls(connect(addr, None));
+    assert_eq!(client.line("EXISTS a b c d").to_string(), "2");
+    assert_eq!(client.line("STRLEN c").to_string(), "20000");
 }

@@ -1,12 +1,18 @@
-//! A blocking RESP client over a Unix socket, for any server that speaks it.
+//! A blocking RESP client over a Unix socket or TLS, for any server that speaks it.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustls::{ClientConnection, StreamOwned};
+
 use super::PATIENCE;
+
+/// A TLS connection.
+pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 /// A reply, as it came.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,8 +76,38 @@ impl fmt::Display for Reply {
 }
 
 pub struct Client {
-    reader: BufReader<UnixStream>,
-    writer: UnixStream,
+    stream: BufReader<Socket>,
+}
+
+/// What a client talks over.
+enum Socket {
+    Unix(UnixStream),
+    Tls(Box<TlsStream>),
+}
+
+impl Read for Socket {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(out),
+            Self::Tls(stream) => stream.read(out),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
 }
 
 /// `bytes` as text of which no byte is lost: what is no text is written in hexadecimal.
@@ -99,10 +135,15 @@ pub fn encode(command: &[impl AsRef<[u8]>]) -> Vec<u8> {
 
 impl Client {
     pub fn connect(path: &Path) -> Self {
-        let writer = UnixStream::connect(path).expect("connected");
-        writer.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        writer.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-        Self { reader: BufReader::new(writer.try_clone().expect("cloned")), writer }
+        let stream = UnixStream::connect(path).expect("connected");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        Self { stream: BufReader::new(Socket::Unix(stream)) }
+    }
+
+    /// Over a TLS connection whose time-outs are set.
+    pub fn over_tls(stream: TlsStream) -> Self {
+        Self { stream: BufReader::new(Socket::Tls(Box::new(stream))) }
     }
 
     /// Sends a command and reads its reply.
@@ -117,15 +158,19 @@ impl Client {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        self.writer.write_all(bytes).expect("sent");
+        self.stream.get_mut().write_all(bytes).expect("sent");
     }
 
     pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.writer.write_all(bytes)
+        self.stream.get_mut().write_all(bytes)
     }
 
     pub fn close_writing(&mut self) {
-        self.writer.shutdown(std::net::Shutdown::Write).expect("shut down");
+        let ended = match self.stream.get_ref() {
+            Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Socket::Tls(stream) => stream.sock.shutdown(std::net::Shutdown::Write),
+        };
+        ended.expect("shut down");
     }
 
     pub fn read(&mut self) -> Reply {
@@ -135,7 +180,7 @@ impl Client {
     /// Reads up to `most` bytes of replies, whatever they say; how many came.
     pub fn read_bytes(&mut self, most: usize) -> usize {
         let mut bytes = vec![0; most];
-        let came = self.reader.read(&mut bytes).expect("bytes of a reply");
+        let came = self.stream.read(&mut bytes).expect("bytes of a reply");
         assert!(came > 0, "the server closed the connection");
         came
     }
@@ -143,17 +188,21 @@ impl Client {
     /// Everything until the server closes.
     pub fn read_to_end(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        let _ = self.reader.read_to_end(&mut rest);
+        let _ = self.stream.read_to_end(&mut rest);
         rest
     }
 
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.writer.set_read_timeout(Some(timeout)).expect("a timeout");
+        let set = match self.stream.get_ref() {
+            Socket::Unix(stream) => stream.set_read_timeout(Some(timeout)),
+            Socket::Tls(stream) => stream.sock.set_read_timeout(Some(timeout)),
+        };
+        set.expect("a timeout");
     }
 
     pub fn try_read(&mut self) -> io::Result<Reply> {
         let mut line = Vec::new();
-        self.reader.read_until(b'\n', &mut line)?;
+        self.stream.read_until(b'\n', &mut line)?;
         if !line.ends_with(b"\r\n") {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -190,7 +239,7 @@ impl Client {
 
     fn bytes(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len + 2];
-        self.reader.read_exact(&mut bytes)?;
+        self.stream.read_exact(&mut bytes)?;
         bytes.truncate(len);
         Ok(bytes)
     }

@@ -1,5 +1,8 @@
 //! The same seeded random commands to this server and to a real redis-server; every reply must agree.
 //!
+//! Now and then our server is stopped and started in the midst of a stream: what was in memory is then read from flash, where
+//! commands go on as futures.
+//!
 //! Each family has a generator in a file of its own: a function that draws one command. Replies are compared as
 //! they come, after [`normalize`] has put unordered ones in order and given clocks some slack. A failure prints
 //! the commands that touched the same keys, the seed, and how to replay it.
@@ -18,7 +21,8 @@ mod zeros;
 use std::time::{Duration, Instant};
 
 use crate::common::oracle::Oracle;
-use crate::common::{self, Reply, Setup, TestServer};
+use crate::common::{self, Client, Reply, Setup, TestServer};
+use crate::tls;
 use draw::Draw;
 use pumice_base::rng::Rng;
 
@@ -39,6 +43,8 @@ const FAMILIES: &[(u64, Generator)] = &[
 
 const SEEDS: u64 = 24;
 const COMMANDS: u64 = 300;
+/// How likely a start is before each burst.
+const STARTED_ANEW: f64 = 0.01;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
@@ -46,29 +52,68 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn every_reply_is_the_one_that_redis_gives() {
-    let Some(oracle) = Oracle::start() else { return };
-    let server = TestServer::start();
-    run(&server, &oracle, 0);
+    run(Setup::default(), 0, SEEDS);
 }
 
 #[test]
 fn every_reply_is_the_one_that_redis_gives_with_keys_spread_over_three_drives() {
-    let Some(oracle) = Oracle::start() else { return };
-    let server = TestServer::with(Setup { drives: 3, memory_bytes: 192 << 20, ..Setup::default() });
-    run(&server, &oracle, 1_000_000);
+    run(Setup { drives: 3, memory_bytes: 192 << 20, ..Setup::default() }, 1_000_000, SEEDS);
 }
 
-fn run(server: &TestServer, oracle: &Oracle, first: u64) {
+#[test]
+fn every_reply_is_the_one_that_redis_gives_over_tls() {
+    run(tls::setup(), 2_000_000, 2);
+}
+
+fn run(setup: Setup, first: u64, seeds: u64) {
+    let Some(oracle) = Oracle::start() else { return };
+    let mut ours = Ours { server: Some(TestServer::with(setup.clone())), setup, starts: 0, flash_reads: 0 };
     let (seeds, count) =
-        (number("PUMICE_SEEDS").unwrap_or(SEEDS), number("PUMICE_COMMANDS").unwrap_or(COMMANDS));
+        (number("PUMICE_SEEDS").unwrap_or(seeds), number("PUMICE_COMMANDS").unwrap_or(COMMANDS));
     match number("PUMICE_SEED") {
-        Some(seed) => play(server, oracle, seed, count),
-        None => (first..first + seeds).for_each(|seed| play(server, oracle, seed, count)),
+        Some(seed) => play(&mut ours, &oracle, seed, count),
+        None => (first..first + seeds).for_each(|seed| play(&mut ours, &oracle, seed, count)),
+    }
+    ours.count_reads();
+    assert!(ours.starts == 0 || ours.flash_reads > ours.starts, "{} flash reads", ours.flash_reads);
+}
+
+/// The server under test.
+struct Ours {
+    setup: Setup,
+    /// Always there, but for the moment in which it is started anew.
+    server: Option<TestServer>,
+    /// How often it was started anew.
+    starts: u64,
+    flash_reads: u64,
+}
+
+impl Ours {
+    fn server(&self) -> &TestServer {
+        self.server.as_ref().expect("it runs")
+    }
+
+    fn client(&self) -> Client {
+        match &self.setup.tcp {
+            Some(_) => Client::over_tls(tls::connect(self.server().tcp().parse().expect("an address"), None)),
+            None => self.server().client(),
+        }
+    }
+
+    fn count_reads(&mut self) {
+        self.flash_reads += common::info_number(&mut self.server().client(), "pumice", "flash_reads");
+    }
+
+    /// Nothing is in memory any more.
+    fn start_anew(&mut self) {
+        self.count_reads();
+        self.starts += 1;
+        self.server = self.server.take().map(|server| server.restart(self.setup.clone()));
     }
 }
 
 /// One seed: a stream of commands over two connections to each server.
-fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
+fn play(server: &mut Ours, oracle: &Oracle, seed: u64, count: u64) {
     let mut rng = Rng::from_seed(seed);
     let mut ours = [server.client(), server.client()];
     let mut theirs = [oracle.client(), oracle.client()];
@@ -82,15 +127,24 @@ fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
     let mut in_multi = [false; 2];
     // The longest that both took for one command, and so the most that their clocks' readings may lie apart.
     let mut lag = Duration::ZERO;
-    for client in 0..2 {
-        if rng.chance(0.5) {
-            let hello = vec![b"HELLO".to_vec(), b"3".to_vec()];
-            ours[client].call(&hello);
-            theirs[client].call(&hello);
+    let speak = |rng: &mut Rng, ours: &mut [Client; 2], theirs: &mut [Client; 2]| {
+        for (ours, theirs) in ours.iter_mut().zip(theirs) {
+            if rng.chance(0.5) {
+                ours.line("HELLO 3");
+                theirs.line("HELLO 3");
+            }
         }
-    }
+    };
+    speak(&mut rng, &mut ours, &mut theirs);
+    let starts_before = server.starts;
     let mut done = 0;
     while done < count {
+        if rng.chance(STARTED_ANEW) {
+            server.start_anew();
+            (ours, theirs) = ([server.client(), server.client()], [oracle.client(), oracle.client()]);
+            in_multi = [false; 2];
+            speak(&mut rng, &mut ours, &mut theirs);
+        }
         let who = usize::from(rng.chance(0.2));
         // A burst leaves in one piece: its commands run back to back, reads of flash side by side. Where keys
         // expire, the two servers would not meet them at the same time.
@@ -131,13 +185,14 @@ fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
         command[0].eq_ignore_ascii_case(b"scan")
             && command.iter().any(|word| word.eq_ignore_ascii_case(b"type"))
     };
-    if !with_expiry && !log.iter().any(|(_, command)| scans_by_type(command)) {
-        let look_ups = (look_ups(&mut server.client()), look_ups(&mut oracle.client()));
+    let counts_all = server.starts == starts_before;
+    if counts_all && !with_expiry && !log.iter().any(|(_, command)| scans_by_type(command)) {
+        let look_ups = (look_ups(&mut server.server().client()), look_ups(&mut oracle.client()));
         assert_eq!(look_ups.0, look_ups.1, "keyspace_hits, keyspace_misses (PUMICE_SEED={seed})");
     }
     // Once what is expired is gone on both sides, the databases hold the same: as many keys, of which as many expire, and the
     // same in them.
-    let (mut ours, mut theirs) = (server.client(), oracle.client());
+    let (mut ours, mut theirs) = (server.server().client(), oracle.client());
     let mut held = (contents(&mut ours), contents(&mut theirs));
     for _ in 0..common::PATIENCE.as_millis() / 10 {
         if held.0 == held.1 {
@@ -150,12 +205,12 @@ fn play(server: &TestServer, oracle: &Oracle, seed: u64, count: u64) {
 }
 
 /// What [`keyspace`] tells, and a digest of everything that is there.
-fn contents(client: &mut common::Client) -> [String; 2] {
+fn contents(client: &mut Client) -> [String; 2] {
     [keyspace(client), client.line("DEBUG DIGEST").to_string()]
 }
 
 /// `db0:keys=…,expires=…` of each database, without the average that Redis estimates.
-fn keyspace(client: &mut common::Client) -> String {
+fn keyspace(client: &mut Client) -> String {
     let text = match client.line("INFO keyspace") {
         Reply::Bulk(text) | Reply::Verbatim(text) => String::from_utf8(text).expect("text"),
         other => panic!("INFO answered {other}"),
@@ -165,7 +220,7 @@ fn keyspace(client: &mut common::Client) -> String {
 }
 
 /// `keyspace_hits` and `keyspace_misses`.
-pub fn look_ups(client: &mut common::Client) -> [u64; 2] {
+pub fn look_ups(client: &mut Client) -> [u64; 2] {
     ["keyspace_hits", "keyspace_misses"].map(|name| common::info_number(client, "stats", name))
 }
 
