@@ -26,11 +26,10 @@ impl Oracle {
             .stderr(Stdio::null())
             .spawn();
         let Ok(child) = child else {
+            let said = "skipped: there is no redis-server on this machine to compare with";
+            assert!(std::env::var_os("PUMICE_NO_SKIPS").is_none_or(|set| set != "1"), "{said}");
             // Past what the test harness keeps of a test that passes: `./test` counts these lines.
-            let _ = writeln!(
-                std::io::stderr(),
-                "skipped: there is no redis-server on this machine to compare with"
-            );
+            let _ = writeln!(std::io::stderr(), "{said}");
             return None;
         };
         let oracle = Self { child, dir };
