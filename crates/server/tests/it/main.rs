@@ -6,6 +6,7 @@ mod common;
 mod emulated;
 mod hardship;
 mod http;
+mod killed;
 mod machine;
 mod memory;
 mod notify;
