@@ -6,7 +6,7 @@ use crate::cli::{SimCommand, SimRunArgs};
 use crate::exit::{Outcome, Stop};
 
 /// Worlds of numbered cases, of which `--cut` picks one.
-const WITH_CUT: &[&str] = &["ftl", "kv-cut", "kv-each", "kv-flip", "redis-cut", "sdf"];
+const WITH_CUT: &[&str] = &["ftl", "kv-cut", "kv-each", "kv-flip", "node-cut", "redis-cut", "sdf"];
 /// Worlds that draw.
 const WITH_PLOT: &[&str] = &["sdf"];
 

@@ -84,6 +84,13 @@ const WORLDS: &[World] = &[
     },
     World {
         info: WorldInfo {
+            name: "node-cut",
+            about: "power cut at every operation of commands that change keys on two drives",
+        },
+        run: redis::run_drives,
+    },
+    World {
+        info: WorldInfo {
             name: "redis",
             about: "links, media and the server fail under its clients; every key must stay linearizable",
         },

@@ -2,24 +2,15 @@
 //! batches. Afterwards the collection is what it was before or what the command makes of it, and nothing is left on the
 //! drive that no key names. LREM, which ends what it began, is cut at every operation.
 
-use std::collections::BTreeSet;
-use std::io;
-use std::ops::Bound;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
-use pumice_kv::{Direction, SliceSet, Want};
-use pumice_node::Node;
-use pumice_reactor::sim::{
-    CutMode, DiskImage, FaultOp, FileFault, Halt, HostId, HostOptions, PowerCut, World,
-};
-use pumice_reactor::{Addr, sleep};
-use pumice_redis::keyspace::Type;
+use pumice_reactor::sim::{CutMode, DiskImage, FaultOp, FileFault, Halt, PowerCut};
 
-use super::resp::{Connection, Reply, encode};
-use super::served::{PORT, SERVING_CORES, Setup, boot, format, open_node, path};
+use super::resp::Reply;
+use super::served::{Setup, path};
+use super::stage::{Command, Stage, call, connect, look, prepare, words};
 use crate::report::{Report, RunOptions};
 use crate::worlds::{Broken, Outcome, caught};
 
@@ -48,16 +39,12 @@ enum Trouble {
 /// What is there before a command, the command, and the key to look at.
 struct Case {
     name: &'static str,
-    setup: fn() -> Vec<Vec<Vec<u8>>>,
-    command: fn() -> Vec<Vec<u8>>,
+    setup: fn() -> Vec<Command>,
+    command: fn() -> Command,
     /// Reads everything that the command may change.
     reads: &'static [&'static str],
     /// Cut at every operation, in every mode.
     everywhere: bool,
-}
-
-fn words(line: &str) -> Vec<Vec<u8>> {
-    line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
 fn element(prefix: &str, n: usize) -> Vec<u8> {
@@ -67,7 +54,7 @@ fn element(prefix: &str, n: usize) -> Vec<u8> {
 }
 
 /// Commands that fill `key`, a few hundred elements each.
-fn fill(name: &str, key: &str, prefix: &str, range: std::ops::Range<usize>) -> Vec<Vec<Vec<u8>>> {
+fn fill(name: &str, key: &str, prefix: &str, range: std::ops::Range<usize>) -> Vec<Command> {
     let numbers: Vec<usize> = range.collect();
     let chunk = |numbers: &[usize]| {
         let mut command = vec![name.as_bytes().to_vec(), key.as_bytes().to_vec()];
@@ -83,7 +70,7 @@ fn fill(name: &str, key: &str, prefix: &str, range: std::ops::Range<usize>) -> V
     numbers.chunks(300).map(chunk).collect()
 }
 
-fn list() -> Vec<Vec<Vec<u8>>> {
+fn list() -> Vec<Command> {
     let mut commands = fill("RPUSH", "list", "e", 0..ELEMENTS);
     // One in the middle to find, and some to remove: far apart, close to the start, close to the end.
     commands.push(words("LSET list 3000 pivot"));
@@ -103,20 +90,20 @@ fn long() -> Vec<u8> {
     vec![b'l'; 300 << 10]
 }
 
-fn sets() -> Vec<Vec<Vec<u8>>> {
+fn sets() -> Vec<Command> {
     let mut commands = fill("SADD", "a", "m", 0..ELEMENTS);
     commands.extend(fill("SADD", "b", "m", ELEMENTS / 2..ELEMENTS + 500));
     commands.extend(fill("SADD", "to", "old", 0..400));
     commands
 }
 
-fn zsets() -> Vec<Vec<Vec<u8>>> {
+fn zsets() -> Vec<Command> {
     let mut commands = fill("ZADD", "a", "m", 0..ELEMENTS / 2);
     commands.extend(fill("RPUSH", "to", "old", 0..300));
     commands
 }
 
-fn hashes() -> Vec<Vec<Vec<u8>>> {
+fn hashes() -> Vec<Command> {
     let mut commands = fill("HSET", "a", "v", 0..ELEMENTS);
     commands.extend(fill("HSET", "to", "old", 0..400));
     commands
@@ -197,176 +184,62 @@ const CASES: &[Case] = &[
     },
 ];
 
-async fn call(connection: &mut Connection, command: &[Vec<u8>]) -> io::Result<Reply> {
-    let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
-    connection.call(&words).await
+/// A run of a case: what was there afterwards, whether the command was acknowledged, how many operations it took, and
+/// whether power was cut.
+struct Run {
+    found: Vec<Reply>,
+    is_acknowledged: bool,
+    operations: u64,
+    is_struck: bool,
 }
 
-/// Connects once the server has opened its drives.
-async fn connect(addr: Addr) -> Result<Connection, String> {
-    for _ in 0..1000 {
-        if let Ok(mut connection) = Connection::open(&addr).await
-            && matches!(call(&mut connection, &words("EXISTS a")).await, Ok(Reply::Integer(_)))
-        {
-            return Ok(connection);
+/// Runs the case on the media of `image`; `trouble` counts operations from the command on.
+fn play(
+    stage: &Stage,
+    image: &DiskImage,
+    case: &'static Case,
+    trouble: Option<Trouble>,
+) -> Result<Run, String> {
+    let (world, server) = (&stage.world, stage.server);
+    stage.boot_again(Some(image));
+    let mut connection = stage.client(connect(stage.addr.clone()))?;
+    let start = world.counters(server).mutations;
+    match trouble {
+        Some(Trouble::Cut(cut)) => world.cut_power(server, PowerCut { at: start + cut.at, ..cut }),
+        Some(Trouble::Fault { skip, errno }) => {
+            let (op, path) = (FaultOp::Write, Some(path(0)));
+            world.add_fault(server, FileFault { path, op, range: None, skip, times: 1, errno });
         }
-        sleep(Duration::from_millis(20)).await;
+        None => {}
     }
-    Err("the server does not come up".into())
-}
-
-async fn prepare(addr: Addr, commands: Vec<Vec<Vec<u8>>>) -> Result<(), String> {
-    let mut connection = connect(addr).await?;
-    for command in commands {
-        match call(&mut connection, &command).await.map_err(|error| error.to_string())? {
-            Reply::Error(why) => return Err(why),
-            _ => continue,
-        }
+    let work = async move { call(&mut connection, &(case.command)()).await };
+    let answer = match world.block_on_for(stage.client, Duration::from_secs(20), work) {
+        Ok(answer) => answer.ok(),
+        Err(Halt::OutOfTime) => None,
+        Err(halt) => return Err(format!("the command: {halt}")),
+    };
+    let operations = world.counters(server).mutations - start;
+    let is_struck = !world.is_up(server);
+    let is_fault = matches!(trouble, Some(Trouble::Fault { .. }));
+    if is_fault {
+        // What a drive that failed has in memory alone must not be what is found.
+        world.clear_faults(server);
+        world.crash(server);
     }
-    Ok(())
-}
-
-async fn look(addr: Addr, reads: &[&str]) -> Result<Vec<Reply>, String> {
-    let mut connection = connect(addr).await?;
-    let mut out = Vec::new();
-    for line in reads {
-        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        encode(&words, &mut out);
+    if world.is_up(server) {
+        world.spare_power(server);
+    } else {
+        stage.boot_again(None);
     }
-    connection.send(out).await.map_err(|error| error.to_string())?;
-    let mut replies = Vec::new();
-    for _ in reads {
-        replies.push(connection.receive().await.map_err(|error| error.to_string())?);
-    }
-    Ok(replies)
-}
-
-/// Ids of collections whose elements are stored under an id that no head names, retired ones left out.
-async fn orphans(node: &Node) -> Result<Vec<u64>, String> {
-    let (mut named, mut found) = (BTreeSet::new(), BTreeSet::new());
-    for drive in 0..node.drive_count() {
-        let store = node.store(drive);
-        let snapshot = store.snapshot();
-        for slice in 0..store.slice_count() {
-            let slice = pumice_kv::SliceId(slice);
-            let all = (Bound::<Bytes>::Unbounded, Bound::<Bytes>::Unbounded);
-            let only = SliceSet::One(slice);
-            let mut scan = store.scan(&snapshot, only, all.0, all.1, Direction::Forward, Want::Values);
-            while let Some((key, entry)) = scan.next().await.map_err(|error| error.to_string())? {
-                let id = |bytes: &[u8]| bytes.first_chunk::<8>().copied();
-                match (key.get(..4), key.get(4)) {
-                    (Some(space), Some(0))
-                        if space != [0; 4] && space != [0xFF; 4] && !Type::is_string(entry.tag) =>
-                    {
-                        named.extend(id(&entry.value).map(u64::from_le_bytes));
-                    }
-                    (Some(_), Some(1)) if !store.is_retired(slice, &key) => {
-                        found.extend(key.get(5..).and_then(id).map(u64::from_be_bytes));
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-    Ok(found.difference(&named).copied().collect())
-}
-
-struct Stage {
-    world: World,
-    server: HostId,
-    client: HostId,
-    addr: Addr,
-    seed: u64,
-}
-
-impl Stage {
-    fn new(seed: u64) -> Self {
-        let world = World::new(seed);
-        let host = |name: &str, cores| HostOptions {
-            name: name.into(),
-            cores,
-            quirks: false,
-            ..HostOptions::default()
-        };
-        let server = world.add_host(host("server", usize::from(SERVING_CORES) + 1));
-        let client = world.add_host(host("client", 1));
-        let addr = world.addr(server, PORT);
-        Self { world, server, client, addr, seed }
-    }
-
-    /// Every other seed has a drive of several channels, which makes several times as many writes to be cut.
-    fn setup(&self) -> Setup {
-        Setup { seed: self.seed, drives: 1, channels: [4, 1][self.seed as usize % 2] }
-    }
-
-    fn client<T: 'static>(
-        &self,
-        work: impl Future<Output = Result<T, String>> + 'static,
-    ) -> Result<T, String> {
-        self.world.block_on(self.client, work).map_err(|halt| format!("the client: {halt}"))?
-    }
-
-    /// Runs the case on the media of `image`; `trouble` counts operations from the command on. Answers what was there
-    /// afterwards, whether the command was acknowledged, and how many operations it took.
-    fn play(
-        &self,
-        image: &DiskImage,
-        case: &'static Case,
-        trouble: Option<Trouble>,
-    ) -> Result<(Vec<Reply>, bool, u64), String> {
-        let (world, server) = (&self.world, self.server);
-        world.kill(server);
-        world.set_disk(server, image);
-        world.restart(server);
-        boot(world, server, self.setup());
-        let addr = self.addr.clone();
-        let mut connection = self.client(connect(addr))?;
-        let start = world.counters(server).mutations;
-        match trouble {
-            Some(Trouble::Cut(cut)) => world.cut_power(server, PowerCut { at: start + cut.at, ..cut }),
-            Some(Trouble::Fault { skip, errno }) => {
-                let (op, path) = (FaultOp::Write, Some(path(0)));
-                world.add_fault(server, FileFault { path, op, range: None, skip, times: 1, errno });
-            }
-            None => {}
-        }
-        let work = async move { call(&mut connection, &(case.command)()).await };
-        let answer = match world.block_on_for(self.client, Duration::from_secs(20), work) {
-            Ok(answer) => answer.ok(),
-            Err(Halt::OutOfTime) => None,
-            Err(halt) => return Err(format!("the command: {halt}")),
-        };
-        let operations = world.counters(server).mutations - start;
-        let is_fault = matches!(trouble, Some(Trouble::Fault { .. }));
-        if is_fault {
-            // What a drive that failed has in memory alone must not be what is found.
-            world.clear_faults(server);
-            world.crash(server);
-        }
-        if world.is_up(server) {
-            world.spare_power(server);
-        } else {
-            world.restart(server);
-            boot(world, server, self.setup());
-        }
-        let found = self.client(look(self.addr.clone(), case.reads))?;
-        // The drive as it is now, by itself.
-        world.kill(server);
-        world.restart(server);
-        let left = world.block_on(server, async {
-            let node = open_node(1).await;
-            orphans(&node).await
-        });
-        let left = left.map_err(|halt| format!("looking at the drive: {halt}"))??;
-        if !left.is_empty() {
-            return Err(format!("elements of collections that no key names: ids {left:?}"));
-        }
-        match answer {
-            Some(Reply::Error(why)) if is_fault && is_typed(&why) => Ok((found, false, operations)),
-            Some(Reply::Error(why)) => Err(format!("the command: {why}")),
-            answer => Ok((found, answer.is_some(), operations)),
-        }
-    }
+    let found = stage.client(look(stage.addr.clone(), case.reads))?;
+    // A drive that lost a segment to a failed write may say so.
+    stage.look_at_drives(!is_fault)?;
+    let is_acknowledged = match answer {
+        Some(Reply::Error(why)) if is_fault && is_typed(&why) => false,
+        Some(Reply::Error(why)) => return Err(format!("the command: {why}")),
+        answer => answer.is_some(),
+    };
+    Ok(Run { found, is_acknowledged, operations, is_struck })
 }
 
 /// Whether an error says that the media failed.
@@ -395,16 +268,14 @@ fn troubles(case: &Case, operations: u64, seed: u64) -> Vec<Trouble> {
 }
 
 fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) -> Outcome {
-    let stage = Stage::new(seed);
+    // Every other seed has a drive of several channels, which makes several times as many writes to be cut.
+    let stage = Stage::new(Setup { seed, drives: 1, channels: [4, 1][seed as usize % 2] })?;
     let (world, server) = (&stage.world, stage.server);
-    let setup = stage.setup();
-    world.block_on(server, format(1, setup.channels)).map_err(|halt| format!("format: {halt}"))??;
-    boot(world, server, setup);
     stage.client(prepare(stage.addr.clone(), (case.setup)()))?;
-    let before = stage.client(look(stage.addr.clone(), case.reads))?;
     world.run_for(Duration::from_secs(2));
     let image = world.disk(server);
-    let (after, _, operations) = stage.play(&image, case, None)?;
+    let before = stage.client(look(stage.addr.clone(), case.reads))?;
+    let Run { found: after, operations, .. } = play(&stage, &image, case, None)?;
     if before == after || operations < 1 {
         return Err(format!("{}: it changes nothing, or in {operations} operations", case.name).into());
     }
@@ -412,14 +283,15 @@ fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) 
         if only.is_some_and(|only| only != number as u64) {
             continue;
         }
-        let ran = caught(|| stage.play(&image, case, Some(trouble)).map_err(Broken::from));
-        let checked = ran.and_then(|(found, acknowledged, _)| {
-            let is_whole = found == after;
-            if !is_whole && (acknowledged || found != before) {
-                let cut = if acknowledged { "acknowledged" } else { "not acknowledged" };
+        let ran = caught(|| play(&stage, &image, case, Some(trouble)).map_err(Broken::from));
+        let checked = ran.and_then(|run| {
+            let is_whole = run.found == after;
+            if !is_whole && (run.is_acknowledged || run.found != before) {
+                let cut = if run.is_acknowledged { "acknowledged" } else { "not acknowledged" };
                 return Err(Broken::from(format!("neither before nor after ({cut})")));
             }
             report.count(if is_whole { "done" } else { "undone" }, 1);
+            report.count("cuts that struck", u64::from(run.is_struck));
             Ok(())
         });
         checked.map_err(|broken| Broken {

@@ -2,10 +2,13 @@
 
 pub mod client;
 mod cut;
+mod drives;
 pub mod model;
 pub mod play;
 pub mod resp;
 mod served;
+mod stage;
 
 pub(crate) use cut::run as run_cut;
+pub(crate) use drives::run as run_drives;
 pub(crate) use served::run;

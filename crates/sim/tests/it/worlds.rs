@@ -83,6 +83,16 @@ fn large_collections_are_whole_after_a_power_cut_or_a_failed_write_inside_of_a_c
 }
 
 #[test]
+fn commands_over_two_drives_keep_their_promises_wherever_power_is_cut() {
+    let report = passes("node-cut", &RunOptions { seeds: 2, ops: Some(30), ..RunOptions::default() });
+    println!("{report}");
+    assert!(report.counters["cuts that struck"] > 400, "{report}");
+    for what in ["done", "undone", "done in part", "acknowledged"] {
+        assert!(report.counters.get(what).is_some_and(|count| *count > 10), "{what}: {report}");
+    }
+}
+
+#[test]
 fn what_clients_saw_is_explained_whatever_happened_to_links_media_and_the_server() {
     let report = passes("redis", &RunOptions { seeds: 24, ..RunOptions::default() });
     for what in [
