@@ -1,6 +1,7 @@
 //! World `redis-cut`: power is cut, or a write of the drive fails, inside of commands that write a collection in many
 //! batches. Afterwards the collection is what it was before or what the command makes of it, and nothing is left on the
-//! drive that no key names. LREM, which ends what it began, is cut at every operation.
+//! drive that no key names. LREM, which ends what it began, is cut at every operation; so are FLUSHDB and FLUSHALL,
+//! which leave a whole space behind that must not be seen again.
 
 use std::time::Duration;
 
@@ -109,7 +110,53 @@ fn hashes() -> Vec<Command> {
     commands
 }
 
+/// A database that was emptied before and holds something again, and another.
+fn databases() -> Vec<Command> {
+    let mut commands = fill("SADD", "set", "old", 0..200);
+    commands.extend([words("SET string old"), words("FLUSHDB")]);
+    commands.extend(fill("HSET", "hash", "v", 0..ELEMENTS / 10));
+    commands.extend(["SET string new", "SELECT 1", "SET other 1", "RPUSH list a b"].map(words));
+    commands
+}
+
+/// At last everything is emptied once more: what a crash took back or left must not be in the databases' next spaces.
+const DATABASE_READS: &[&str] = &[
+    "GET string",
+    "HLEN hash",
+    "DEBUG DIGEST-VALUE hash",
+    "EXISTS set",
+    "DBSIZE",
+    "KEYS *",
+    "SELECT 1",
+    "GET other",
+    "LRANGE list 0 -1",
+    "DBSIZE",
+    "KEYS *",
+    "FLUSHALL",
+    "DBSIZE",
+    "KEYS *",
+    "SET again 1",
+    "SELECT 0",
+    "EXISTS string hash set",
+    "DBSIZE",
+    "KEYS *",
+];
+
 const CASES: &[Case] = &[
+    Case {
+        name: "FLUSHDB",
+        setup: databases,
+        command: || words("FLUSHDB"),
+        reads: DATABASE_READS,
+        everywhere: true,
+    },
+    Case {
+        name: "FLUSHALL",
+        setup: databases,
+        command: || words("FLUSHALL"),
+        reads: DATABASE_READS,
+        everywhere: true,
+    },
     Case {
         name: "LINSERT",
         setup: list,

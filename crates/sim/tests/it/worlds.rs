@@ -80,6 +80,7 @@ fn large_collections_are_whole_after_a_power_cut_or_a_failed_write_inside_of_a_c
     println!("{report}");
     assert!(report.counters["undone"] > 5 && report.counters["done"] > 0, "{report}");
     assert!(report.counters["failed writes"] > 20, "{report}");
+    assert!(report.counters["cuts that struck"] > 150, "{report}");
 }
 
 #[test]
