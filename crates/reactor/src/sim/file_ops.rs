@@ -150,27 +150,28 @@ impl Engine {
     }
 
     fn strike(&mut self, target: &Target, op: FaultOp, from: u64, to: u64) -> io::Result<()> {
-        let HostState { faults, random_faults, rng, .. } = &mut self.hosts[target.host as usize];
-        if let Some(error) = faults.iter_mut().find_map(|fault| fault.strike(&target.path, op, from, to)) {
-            return Err(error);
-        }
-        for fault in random_faults.iter().filter(|fault| fault.op == op && fault.path == target.path) {
-            if let RandomEffect::Errno(number) = fault.effect
-                && rng.chance(fault.chance)
-            {
-                return Err(errno(number));
-            }
-        }
-        Ok(())
+        let HostState { faults, random_faults, rng, counters, .. } = &mut self.hosts[target.host as usize];
+        let planned = faults.iter_mut().find_map(|fault| fault.strike(&target.path, op, from, to));
+        let mut by_chance = || {
+            let mut here = random_faults.iter().filter(|fault| fault.op == op && fault.path == target.path);
+            here.find_map(|fault| match fault.effect {
+                RandomEffect::Errno(number) if rng.chance(fault.chance) => Some(errno(number)),
+                _ => None,
+            })
+        };
+        let Some(error) = planned.or_else(&mut by_chance) else { return Ok(()) };
+        counters.spoilt_reads += u64::from(op == FaultOp::Read);
+        Err(error)
     }
 
     /// Flips a bit of what was read, if a fault says so.
     fn flip_read(&mut self, target: &Target, out: &mut [u8]) {
-        let HostState { random_faults, rng, .. } = &mut self.hosts[target.host as usize];
+        let HostState { random_faults, rng, counters, .. } = &mut self.hosts[target.host as usize];
         let flips = |fault: &&RandomFault| fault.effect == RandomEffect::Flip && fault.op == FaultOp::Read;
         for fault in random_faults.iter().filter(flips).filter(|fault| fault.path == target.path) {
             if !out.is_empty() && rng.chance(fault.chance) {
                 out[rng.below(out.len() as u64) as usize] ^= 1 << rng.below(8);
+                counters.spoilt_reads += 1;
             }
         }
     }

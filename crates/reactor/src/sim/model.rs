@@ -189,6 +189,8 @@ pub struct HostCounters {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
+    /// Reads that a fault has failed, or changed a bit of.
+    pub spoilt_reads: u64,
     /// Writes completed.
     pub writes: u64,
     /// Bytes written.
