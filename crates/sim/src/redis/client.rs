@@ -60,6 +60,8 @@ pub struct History {
     pub counts: RefCell<BTreeMap<&'static str, u64>>,
     /// Clients stop when they see this.
     pub over: Cell<bool>,
+    /// Commands and transactions that were sent, whose replies clients wait for.
+    pub unanswered: Cell<u64>,
     /// Calls that may still be made before the next fault: virtual time is cheap, work is not.
     pub calls_left: Cell<u64>,
 }
@@ -102,6 +104,27 @@ impl History {
         {
             operation.returned = Some((at, reply));
         }
+    }
+}
+
+/// Commands of one client that it waits for; none when it gives up.
+struct Unanswered(Rc<History>, u64);
+
+impl Unanswered {
+    fn new(history: &Rc<History>, count: u64) -> Self {
+        history.unanswered.set(history.unanswered.get() + count);
+        Self(Rc::clone(history), count)
+    }
+
+    fn hear(&mut self, count: u64) {
+        self.0.unanswered.set(self.0.unanswered.get() - count);
+        self.1 -= count;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.hear(self.1);
     }
 }
 
@@ -167,6 +190,7 @@ impl Client {
             sent.push((key, index));
         }
         self.history.count("commands", count);
+        let mut unanswered = Unanswered::new(&self.history, count);
         if connection.send(out).await.is_err() {
             return false;
         }
@@ -175,6 +199,7 @@ impl Client {
                 self.history.count("connections broken", 1);
                 return false;
             };
+            unanswered.hear(1);
             if refused(&reply) {
                 // Never carried out: as if it had never been called, which a pending read-only operation says.
                 self.history.count("commands refused", 1);
@@ -205,7 +230,7 @@ impl Client {
     fn draw(&mut self) -> (Vec<u8>, Op) {
         let number = self.rng.below(self.keys);
         let field = |rng: &mut Rng| format!("f{}", rng.below(5)).into_bytes();
-        let kind = self.rng.below(10);
+        let kind = self.rng.below(11);
         let (kind, op) = match kind {
             0..=4 => {
                 let op = match self.rng.below(14) {
@@ -236,6 +261,17 @@ impl Client {
                 };
                 ("hash", op)
             }
+            9 => {
+                let score = self.rng.below(9) as i64 - 4;
+                let op = match self.rng.below(8) {
+                    0..=2 => Op::ZAdd(score, field(&mut self.rng)),
+                    3 => Op::ZRem(field(&mut self.rng)),
+                    4 => Op::ZScore(field(&mut self.rng)),
+                    5 => Op::ZCard,
+                    _ => Op::ZRange,
+                };
+                ("zset", op)
+            }
             _ => {
                 let op = match self.rng.below(6) {
                     0 | 1 => Op::RPush(format!("e{}", next(&self.history.stamps)).into_bytes()),
@@ -247,6 +283,53 @@ impl Client {
             }
         };
         (format!("{kind}:{number}").into_bytes(), op)
+    }
+}
+
+/// How long a server may take to open its drives, in tries.
+const OPENED_WITHIN: u32 = 1000;
+
+/// Reads every key and the bank once, where nothing is in the way: each reply must come, and tell.
+///
+/// # Errors
+/// What was not answered, or how.
+pub async fn read_everything(addr: Addr, rng: Rng, history: Rc<History>) -> Result<(), String> {
+    let mut opening = 0;
+    let mut connection = loop {
+        if let Ok(mut connection) = Connection::open(&addr).await
+            && let Ok(Ok(Reply::Integer(_))) = timeout(PATIENCE, connection.call(&[b"EXISTS", b"a"])).await
+        {
+            break connection;
+        }
+        opening += 1;
+        if opening == OPENED_WITHIN {
+            return Err("the server does not come up again".into());
+        }
+        sleep(Duration::from_millis(20)).await;
+    };
+    let id = next(&history.clients);
+    let keys: Vec<Vec<u8>> = history.keys.borrow().keys().cloned().collect();
+    for key in keys {
+        let op = Op::read_of(&key);
+        let name = String::from_utf8_lossy(&key).into_owned();
+        let index = history.call(&key, id, op.clone());
+        let command = op.command(&key);
+        let command: Vec<&[u8]> = command.iter().map(AsRef::as_ref).collect();
+        let reply = match timeout(PATIENCE, connection.call(&command)).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(error)) => return Err(format!("{name}: at last, the connection broke: {error}")),
+            Err(_) => return Err(format!("{name}: at last, no reply within {PATIENCE:?}")),
+        };
+        if refused(&reply) || failed(&reply) {
+            return Err(format!("{name}: at last, {reply:?}"));
+        }
+        history.hear(&key, index, reply);
+        history.count("keys read at last", 1);
+    }
+    let mut teller = Teller { addr, rng, history };
+    match timeout(PATIENCE, teller.read_all(id, &mut connection)).await {
+        Ok(Some(())) => Ok(()),
+        _ => Err("the bank: at last, no reply that tells".into()),
     }
 }
 
@@ -325,6 +408,7 @@ impl Teller {
         }
         encode(&[b"EXEC"], &mut out);
         let index = self.call(id, BankOp::Move { read, write });
+        let _unanswered = Unanswered::new(&self.history, 1);
         connection.send(out).await.ok()?;
         let mut last = Reply::Bulk(None);
         for _ in 0..4 {
@@ -351,6 +435,7 @@ impl Teller {
         }
         encode(&[b"EXEC"], &mut out);
         let index = self.call(id, BankOp::ReadAll);
+        let _unanswered = Unanswered::new(&self.history, 1);
         connection.send(out).await.ok()?;
         let mut last = Reply::Bulk(None);
         for _ in 0..ACCOUNTS + 2 {

@@ -316,7 +316,7 @@ fn troubles(case: &Case, operations: u64, seed: u64) -> Vec<Trouble> {
 
 fn case(seed: u64, case: &'static Case, only: Option<u64>, report: &mut Report) -> Outcome {
     // Every other seed has a drive of several channels, which makes several times as many writes to be cut.
-    let stage = Stage::new(Setup { seed, drives: 1, channels: [4, 1][seed as usize % 2] })?;
+    let stage = Stage::new(Setup::plain(seed, 1, [4, 1][seed as usize % 2]))?;
     let (world, server) = (&stage.world, stage.server);
     stage.client(prepare(stage.addr.clone(), (case.setup)()))?;
     world.run_for(Duration::from_secs(2));

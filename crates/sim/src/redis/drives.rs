@@ -305,7 +305,7 @@ fn judge(case: &Case, states: &[Found], run: &Run) -> Result<(), String> {
 fn one(seed: u64, number: u64, options: &RunOptions, report: &mut Report) -> Outcome {
     let case = &CASES[number as usize];
     // Every other seed has drives of several channels, and frames on their way side by side.
-    let stage = Stage::new(Setup { seed, drives: DRIVES, channels: [2, 1][seed as usize % 2] })?;
+    let stage = Stage::new(Setup::plain(seed, DRIVES, [2, 1][seed as usize % 2]))?;
     let world = &stage.world;
     stage.client(prepare(stage.addr.clone(), (case.setup)()))?;
     world.run_for(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! What one key of a Redis server does, for the linearizability checker: strings, counters, hashes, lists.
+//! What one key of a Redis server does, for the linearizability checker: strings, counters, hashes, lists, sorted sets.
 
 use super::resp::Reply;
 use crate::linear::Model;
@@ -45,6 +45,16 @@ pub enum Op {
     LRange,
     /// LLEN
     LLen,
+    /// ZADD of one member
+    ZAdd(i64, Vec<u8>),
+    /// ZREM of one member
+    ZRem(Vec<u8>),
+    /// ZSCORE
+    ZScore(Vec<u8>),
+    /// ZCARD
+    ZCard,
+    /// ZRANGE 0 -1 WITHSCORES
+    ZRange,
 }
 
 impl Op {
@@ -74,6 +84,26 @@ impl Op {
             Self::LPop => vec![word("LPOP"), Borrowed(key)],
             Self::LRange => vec![word("LRANGE"), Borrowed(key), word("0"), word("-1")],
             Self::LLen => vec![word("LLEN"), Borrowed(key)],
+            Self::ZAdd(score, member) => {
+                let score = Owned(score.to_string().into_bytes());
+                vec![word("ZADD"), Borrowed(key), score, Borrowed(member)]
+            }
+            Self::ZRem(member) => vec![word("ZREM"), Borrowed(key), Borrowed(member)],
+            Self::ZScore(member) => vec![word("ZSCORE"), Borrowed(key), Borrowed(member)],
+            Self::ZCard => vec![word("ZCARD"), Borrowed(key)],
+            Self::ZRange => {
+                vec![word("ZRANGE"), Borrowed(key), word("0"), word("-1"), word("WITHSCORES")]
+            }
+        }
+    }
+
+    /// What reads all that lies under a key whose name begins with its kind.
+    pub fn read_of(key: &[u8]) -> Self {
+        match key.split(|byte| *byte == b':').next() {
+            Some(b"hash") => Self::HGetAll,
+            Some(b"list") => Self::LRange,
+            Some(b"zset") => Self::ZRange,
+            _ => Self::Get,
         }
     }
 
@@ -89,6 +119,9 @@ impl Op {
                 | Self::HGetAll
                 | Self::LRange
                 | Self::LLen
+                | Self::ZScore(_)
+                | Self::ZCard
+                | Self::ZRange
         )
     }
 }
@@ -105,6 +138,8 @@ pub enum State {
     Hash(BTreeMap<Vec<u8>, Vec<u8>>),
     /// A list.
     List(Vec<Vec<u8>>),
+    /// A sorted set: the score of each member.
+    ZSet(BTreeMap<Vec<u8>, i64>),
 }
 
 /// One key.
@@ -177,6 +212,7 @@ pub fn step(state: &State, op: &Op) -> (Reply, State) {
         },
         Op::HSet(..) | Op::HDel(_) | Op::HGet(_) | Op::HLen | Op::HGetAll => step_hash(state, op),
         Op::RPush(_) | Op::LPop | Op::LRange | Op::LLen => step_list(state, op),
+        Op::ZAdd(..) | Op::ZRem(_) | Op::ZScore(_) | Op::ZCard | Op::ZRange => step_zset(state, op),
     }
 }
 
@@ -215,6 +251,28 @@ fn step_list(state: &State, op: &Op) -> (Reply, State) {
         _ => Reply::Array(Some(list.iter().map(|value| bulk(value)).collect())),
     };
     (reply, if list.is_empty() { State::None } else { State::List(list) })
+}
+
+fn step_zset(state: &State, op: &Op) -> (Reply, State) {
+    let mut zset = match state {
+        State::None => BTreeMap::new(),
+        State::ZSet(zset) => zset.clone(),
+        _ => return (Reply::Error(WRONG_TYPE.into()), state.clone()),
+    };
+    let score = |score: &i64| score.to_string().into_bytes();
+    let reply = match op {
+        Op::ZAdd(score, member) => Reply::Integer(i64::from(zset.insert(member.clone(), *score).is_none())),
+        Op::ZRem(member) => Reply::Integer(i64::from(zset.remove(member).is_some())),
+        Op::ZScore(member) => Reply::Bulk(zset.get(member).map(score)),
+        Op::ZCard => Reply::Integer(zset.len() as i64),
+        _ => {
+            let mut sorted: Vec<_> = zset.iter().map(|(member, score)| (*score, member)).collect();
+            sorted.sort();
+            let pairs = sorted.iter().flat_map(|(by, member)| [bulk(member), bulk(&score(by))]);
+            Reply::Array(Some(pairs.collect()))
+        }
+    };
+    (reply, if zset.is_empty() { State::None } else { State::ZSet(zset) })
 }
 
 /// Replies that mean the same: HGETALL may list fields in any order.

@@ -1,11 +1,14 @@
-//! A play: one server, clients on hosts of their own, a script of faults; then the histories are judged.
+//! A play: one server, clients on hosts of their own, a script of faults. At last, with nothing in the way, the server is crashed
+//! once more, and every key must be told of again. Then the histories are judged.
 
-use super::client::{ACCOUNTS, BankOp, BankReply, Client, History, OPENING, Teller};
+use super::client::{ACCOUNTS, BankOp, BankReply, Client, History, OPENING, Teller, read_everything};
 use super::model::{KeyModel, State};
 use crate::linear::{Model, Operation, Verdict, check};
 use pumice_base::rng::Rng;
 use pumice_reactor::Addr;
-use pumice_reactor::sim::{FaultOp, HostId, HostOptions, LinkModel, RandomEffect, RandomFault, World};
+use pumice_reactor::sim::{
+    DiskModel, FaultOp, HostId, HostOptions, LinkModel, RandomEffect, RandomFault, World,
+};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -15,8 +18,12 @@ use std::time::Duration;
 /// What a kernel makes of a sector that cannot be written or read, and of a link that fails.
 const ENODATA: i32 = 61;
 const EIO: i32 = 5;
+/// A server has opened its drives by then, and clients have connected.
+const OPENED_AFTER: Duration = Duration::from_millis(150);
+/// Calls just before a crash; that many or fewer are not answered.
+const CALLS_BEFORE_A_CRASH: u64 = 25;
 /// The checker gives a key up after this many steps.
-const STEPS_MAX: u64 = 3_000_000;
+const STEPS_MAX: u64 = 10_000_000;
 
 /// What is played.
 #[derive(Clone, Debug)]
@@ -39,6 +46,8 @@ pub struct Plan {
     pub link_faults: bool,
     /// The server's wall clock may jump.
     pub clock_jumps: bool,
+    /// The server's disk. On a slow one many replies are waited for when a fault strikes.
+    pub disk: DiskModel,
     /// Files of the server whose media may fail programs, syncs and reads, and flip bits that are read.
     pub media: Vec<PathBuf>,
 }
@@ -46,18 +55,27 @@ pub struct Plan {
 impl Plan {
     /// A plan from a seed.
     pub fn draw(rng: &mut Rng) -> Self {
+        let few = 1 + rng.below(4);
+        let trouble = !rng.chance(0.1);
+        let slow = DiskModel { write_ns: 2_000_000, ..DiskModel::default() };
         Self {
             clients: 2 + rng.below(8),
             tellers: 1 + rng.below(3),
-            keys: 1 + rng.below(4),
-            faults: 3 + rng.below(5),
+            keys: if rng.chance(0.33) { few * 40 } else { few },
+            faults: 4 + rng.below(6),
             calls: 200 + rng.below(400),
             gap_ms: [20, 100, 400][rng.below(3) as usize],
-            crashes: true,
-            link_faults: true,
-            clock_jumps: true,
+            crashes: trouble,
+            link_faults: trouble,
+            clock_jumps: trouble,
+            disk: if rng.chance(0.5) { slow } else { DiskModel::default() },
             media: Vec::new(),
         }
+    }
+
+    /// Whether nothing ever goes wrong.
+    fn is_calm(&self) -> bool {
+        !self.crashes && !self.link_faults && self.media.is_empty()
     }
 }
 
@@ -116,8 +134,39 @@ pub fn play(
     for &host in &hosts {
         world.heal(server, host);
     }
+    world.clear_faults(server);
     world.run_for(Duration::from_secs(30));
+    if plan.is_calm() {
+        calm(&history)?;
+    }
+    if plan.crashes {
+        world.crash(server);
+        world.restart(server);
+        boot(world);
+    }
+    let reads = read_everything(addr.clone(), rng.split("at last"), Rc::clone(&history));
+    world.block_on(hosts[0], reads).map_err(|halt| format!("reading everything at last: {halt}"))??;
     judge(&history)
+}
+
+/// Where nothing went wrong no client may have noticed anything.
+fn calm(history: &History) -> Result<(), String> {
+    history.count("seeds without faults", 1);
+    for what in ["connections broken", "commands failed by the media"] {
+        if let Some(count) = history.counts.borrow().get(what) {
+            return Err(format!("{what} without a fault: {count}"));
+        }
+    }
+    Ok(())
+}
+
+/// Ends the server's life while clients wait for replies.
+fn crash(world: &World, server: HostId, rng: &mut Rng, plan: &Plan, power: bool, history: &History) {
+    // Not more: of commands that nobody heard of the checker has to try each, at each later time and never.
+    history.calls_left.set(CALLS_BEFORE_A_CRASH + plan.keys);
+    world.run_for(Duration::from_micros(rng.below(5_000)));
+    history.count("commands without a reply at a crash", history.unanswered.get());
+    if power { world.crash(server) } else { world.kill(server) }
 }
 
 fn fault(
@@ -135,16 +184,15 @@ fn fault(
     let host = hosts[rng.below(hosts.len() as u64) as usize];
     match rng.below(7) {
         0 | 1 if plan.crashes => {
-            let power = rng.chance(0.7);
-            if power {
-                world.crash(server)
-            } else {
-                world.kill(server)
+            for _ in 0..1 + rng.below(3) {
+                let power = rng.chance(0.7);
+                crash(world, server, rng, plan, power, history);
+                history.count("crashes", 1);
+                world.run_for(Duration::from_millis(rng.below(2_000)));
+                world.restart(server);
+                boot(world);
+                world.run_for(OPENED_AFTER);
             }
-            history.count("crashes", 1);
-            world.run_for(Duration::from_millis(rng.below(2_000)));
-            world.restart(server);
-            boot(world);
         }
         2 if plan.link_faults => {
             world.partition(server, host);
@@ -185,16 +233,23 @@ fn media_trouble(
     };
     history.count(what, 1);
     let chance = chances[rng.below(2) as usize];
+    if op == FaultOp::Read && rng.chance(0.8) {
+        // What was written or read lately lies in memory, and is not read.
+        history.calls_left.set(0);
+        world.kill(server);
+        world.restart(server);
+        boot(world);
+        world.run_for(OPENED_AFTER);
+    }
+    let spoilt = world.counters(server).spoilt_reads;
     world.add_random_fault(server, RandomFault { path, op, chance, effect });
     history.calls_left.set(plan.calls);
     world.run_for(Duration::from_millis(30 + rng.below(200)));
+    history.count("spoilt reads", world.counters(server).spoilt_reads - spoilt);
     let may_have_stopped = effect == RandomEffect::Errno(EIO) || op == FaultOp::Write;
     if may_have_stopped || rng.chance(0.3) {
-        if rng.chance(0.5) {
-            world.crash(server)
-        } else {
-            world.kill(server)
-        }
+        let power = rng.chance(0.5);
+        crash(world, server, rng, plan, power, history);
         world.clear_faults(server);
         world.restart(server);
         boot(world);

@@ -24,6 +24,23 @@ pub(super) struct Setup {
     pub drives: u8,
     /// Of each drive.
     pub channels: u16,
+    /// Of all drives.
+    pub memory_bytes: u64,
+    /// How often everything is put into key tables, which memory of the default size would not need for long.
+    pub checkpoint_ms: Option<u64>,
+}
+
+impl Setup {
+    /// With as much memory as by default.
+    pub fn plain(seed: u64, drives: u8, channels: u16) -> Self {
+        Self {
+            seed,
+            drives,
+            channels,
+            memory_bytes: NodeOptions::default().memory_bytes,
+            checkpoint_ms: None,
+        }
+    }
 }
 
 pub(super) fn path(drive: u8) -> PathBuf {
@@ -57,10 +74,10 @@ const OPENINGS_MAX: u32 = 20;
 const OPENED_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Opens the drives as one node.
-pub(super) async fn open_node(drives: u8) -> Node {
+pub(super) async fn open_node(setup: Setup) -> Node {
     let mut openings = 1;
     loop {
-        match try_to_open(drives).await {
+        match try_to_open(setup).await {
             Ok(node) => return node,
             Err(error) if openings == OPENINGS_MAX => panic!("the drives did not open: {error}"),
             Err(_) => sleep(OPENED_AGAIN_AFTER).await,
@@ -69,14 +86,15 @@ pub(super) async fn open_node(drives: u8) -> Node {
     }
 }
 
-async fn try_to_open(drives: u8) -> Result<Node, String> {
+async fn try_to_open(setup: Setup) -> Result<Node, String> {
     let mut devices = Vec::new();
     // In whatever order they are named: each knows its place.
-    for drive in (0..drives).rev() {
+    for drive in (0..setup.drives).rev() {
         let device = Device::open(&DeviceSpec::Path(path(drive)), Access::ReadWrite).await;
         devices.push((path(drive).display().to_string(), device.map_err(|error| error.to_string())?));
     }
-    let options = NodeOptions { set_id: [9; 16], ..NodeOptions::default() };
+    let memory_bytes = setup.memory_bytes;
+    let options = NodeOptions { set_id: [9; 16], memory_bytes, ..NodeOptions::default() };
     Node::open(devices, &options, &|_, _| {}).await.map_err(|error| error.to_string())
 }
 
@@ -103,12 +121,23 @@ async fn serve(setup: Setup) {
             })
         });
     }
-    let node = open_node(setup.drives).await;
+    let node = open_node(setup).await;
     let background = node.clone();
     if let Err(error) = server.attach(node).await {
         panic!("the drives were not attached: {error}");
     }
-    spawn_on(CoreId(SERVING_CORES), move || Box::pin(async move { background.start_background() }));
+    spawn_on(CoreId(SERVING_CORES), move || {
+        Box::pin(async move {
+            background.start_background();
+            while let Some(ms) = setup.checkpoint_ms {
+                sleep(Duration::from_millis(ms)).await;
+                for drive in 0..background.drive_count() {
+                    // Media may fail.
+                    let _ = background.store(drive).checkpoint().await;
+                }
+            }
+        })
+    });
     drop(spawn(face::keep_house(server)));
 }
 
@@ -118,20 +147,30 @@ pub(super) fn boot(world: &World, host: HostId, setup: Setup) {
 
 pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outcome {
     let world = World::new(seed);
-    let host = HostOptions {
-        name: "server".into(),
-        cores: usize::from(SERVING_CORES) + 1,
-        ..HostOptions::default()
-    };
-    let server = world.add_host(host);
     let mut rng = Rng::from_seed(seed).split("redis");
     let drives = [1, 1, 2, 3][rng.split("drives").below(4) as usize];
     let channels = [1, 1, 2, 4][rng.split("channels").below(4) as usize];
-    let setup = Setup { seed, drives, channels };
+    let mut setup = Setup::plain(seed, drives, channels);
+    if rng.split("memory").chance(0.5) {
+        setup.memory_bytes = 0; // the least that a store takes
+    }
+    if rng.split("checkpoints").chance(0.5) {
+        setup.checkpoint_ms = Some(20 + rng.split("checkpoint").below(200));
+    }
+    let mut plan = Plan::draw(&mut rng);
+    if plan.crashes {
+        plan.media = (0..drives).map(path).collect();
+    }
+    let host = HostOptions {
+        name: "server".into(),
+        cores: usize::from(SERVING_CORES) + 1,
+        disk: plan.disk,
+        ..HostOptions::default()
+    };
+    let server = world.add_host(host);
     world.block_on(server, format(drives, channels)).map_err(|halt| format!("format: {halt}"))??;
     report.count("drives", u64::from(drives));
     report.count("drives of several channels", u64::from(drives) * u64::from(channels > 1));
-    let mut plan = Plan { media: (0..drives).map(path).collect(), ..Plan::draw(&mut rng) };
     if let Some(ops) = options.ops {
         plan.calls = ops;
     }

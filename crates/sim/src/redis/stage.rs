@@ -173,7 +173,7 @@ impl Stage {
         self.stop(None);
         let setup = self.setup;
         let looked = self.world.block_on(self.server, async move {
-            let node = open_node(setup.drives).await;
+            let node = open_node(setup).await;
             let left = leftovers(&node).await?;
             if !left.is_empty() {
                 return Err(format!("left behind: {}", left.join("; ")));

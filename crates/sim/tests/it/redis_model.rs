@@ -41,6 +41,11 @@ fn a_key_behaves_as_redis_documents() {
     assert_eq!(run(&[Op::HSet(text("f"), text("1")), Op::HDel(text("f")), Op::Exists]), Reply::Integer(0));
     assert_eq!(run(&[Op::RPush(text("a")), Op::RPush(text("b")), Op::LPop]), Reply::Bulk(Some(text("a"))));
     assert!(matches!(run(&[Op::RPush(text("a")), Op::Get]), Reply::Error(_)));
+    let zset = [Op::ZAdd(3, text("a")), Op::ZAdd(-1, text("c")), Op::ZAdd(3, text("b")), Op::ZRange];
+    let sorted = ["c", "-1", "a", "3", "b", "3"].map(|part| Reply::Bulk(Some(text(part)))).to_vec();
+    assert_eq!(run(&zset), Reply::Array(Some(sorted)));
+    assert_eq!(run(&[Op::ZAdd(3, text("a")), Op::ZAdd(4, text("a"))]), Reply::Integer(0));
+    assert_eq!(run(&[Op::ZAdd(3, text("a")), Op::ZRem(text("a")), Op::Exists]), Reply::Integer(0));
     assert_eq!(run(&[Op::RPush(text("a")), Op::Set(text("b")), Op::Get]), Reply::Bulk(Some(text("b"))));
 }
 

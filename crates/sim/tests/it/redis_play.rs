@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use pumice_base::checksum::crc32c;
 use pumice_base::rng::Rng;
-use pumice_reactor::sim::{DiskModel, HostId, HostOptions, World};
+use pumice_reactor::sim::{HostId, HostOptions, World};
 use pumice_reactor::sync::{Gate, Notify};
 use pumice_reactor::{File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn};
 use pumice_sim::redis::model::{Op, State, step};
@@ -11,6 +11,7 @@ use pumice_sim::redis::play::{Plan, play};
 use pumice_sim::redis::resp::{Reply, decode, encode};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,6 +27,10 @@ enum Spoilt {
     LostUpdates,
     /// EXEC does not look at what was watched.
     BlindExec,
+    /// A restarted server never answers who reads a certain key.
+    Hangs,
+    /// A restarted server finds a certain key damaged, each time.
+    DamagedForEver,
 }
 
 /// Keys, the number of the newest change, and how far the media have got.
@@ -36,7 +41,12 @@ struct Toy {
     durable: Gate,
     dirty: Notify,
     spoilt: Spoilt,
+    /// Started on what an earlier one left.
+    is_restarted: bool,
 }
+
+/// What [`Spoilt::Hangs`] and [`Spoilt::DamagedForEver`] fail to read.
+const BAD_KEY: &[u8] = b"string:0";
 
 const SLOT_BYTES: u64 = 1 << 20;
 
@@ -63,6 +73,7 @@ impl Toy {
                 State::String(value) => vec![Op::Set(value.clone())],
                 State::Hash(hash) => hash.iter().map(|(f, v)| Op::HSet(f.clone(), v.clone())).collect(),
                 State::List(list) => list.iter().map(|value| Op::RPush(value.clone())).collect(),
+                State::ZSet(zset) => zset.iter().map(|(m, score)| Op::ZAdd(*score, m.clone())).collect(),
             };
             for op in ops {
                 let command = op.command(key);
@@ -92,13 +103,14 @@ impl Toy {
     }
 
     async fn load(file: &File, spoilt: Spoilt) -> Rc<Self> {
-        let toy = Self {
+        let mut toy = Self {
             keys: RefCell::default(),
             changed: RefCell::default(),
             version: Cell::new(0),
             durable: Gate::new(0),
             dirty: Notify::new(),
             spoilt,
+            is_restarted: false,
         };
         let mut best: Option<(u64, Vec<u8>)> = None;
         for slot in 0..2 {
@@ -114,6 +126,7 @@ impl Toy {
             }
         }
         if let Some((version, body)) = best {
+            toy.is_restarted = true;
             let mut at = 0;
             while let Ok(Some((command, len))) = decode(&body[at..]) {
                 let (key, op) = parse(&command).expect("its own commands");
@@ -166,6 +179,11 @@ fn parse(command: &Reply) -> Option<(Vec<u8>, Op)> {
         ("LPOP", _) => Op::LPop,
         ("LRANGE", _) => Op::LRange,
         ("LLEN", _) => Op::LLen,
+        ("ZADD", _) => Op::ZAdd(String::from_utf8(word(2)).ok()?.parse().ok()?, word(3)),
+        ("ZREM", _) => Op::ZRem(word(2)),
+        ("ZSCORE", _) => Op::ZScore(word(2)),
+        ("ZCARD", _) => Op::ZCard,
+        ("ZRANGE", _) => Op::ZRange,
         _ => return None,
     };
     Some((key, op))
@@ -215,7 +233,13 @@ async fn serve(toy: Rc<Toy>, mut stream: Stream) {
                 }
                 Some((key, op)) => {
                     wrote |= !op.only_reads();
-                    if toy.spoilt == Spoilt::LostUpdates && matches!(op, Op::IncrBy(_)) {
+                    let is_bad = toy.is_restarted && key == BAD_KEY && op.only_reads();
+                    if is_bad && toy.spoilt == Spoilt::Hangs {
+                        return pending().await;
+                    }
+                    if is_bad && toy.spoilt == Spoilt::DamagedForEver {
+                        Reply::Error("ERR damaged: a record".into())
+                    } else if toy.spoilt == Spoilt::LostUpdates && matches!(op, Op::IncrBy(_)) {
                         let old = toy.keys.borrow().get(&key).cloned().unwrap_or_default();
                         sleep(Duration::from_micros(300)).await;
                         let (reply, new) = step(&old, &op);
@@ -284,15 +308,12 @@ fn boot(world: &World, host: HostId, spoilt: Spoilt) {
 
 fn one(seed: u64, spoilt: Spoilt) -> (Result<BTreeMap<&'static str, u64>, String>, u64) {
     let world = World::new(seed);
-    // A slow disk: much is on its way when a fault strikes.
-    let disk = DiskModel { write_ns: 2_000_000, ..DiskModel::default() };
+    let mut rng = Rng::from_seed(seed).split("play");
+    // As the world of the production server draws it.
+    let plan = Plan::draw(&mut rng);
+    let disk = plan.disk;
     let server =
         world.add_host(HostOptions { name: "server".into(), cores: 1, disk, ..HostOptions::default() });
-    let mut rng = Rng::from_seed(seed).split("play");
-    let mut plan = Plan::draw(&mut rng);
-    if spoilt == Spoilt::EarlyReads || spoilt == Spoilt::EarlyReplies {
-        plan = Plan { faults: 20, link_faults: false, clock_jumps: false, gap_ms: 20, ..plan };
-    }
     let addr = world.addr(server, 6379);
     let result = play(&world, server, &addr, &mut |world| boot(world, server, spoilt), &mut rng, &plan);
     (result, world.event_hash())
@@ -318,9 +339,17 @@ fn a_correct_server_passes_and_every_seed_replays() {
 
 #[test]
 fn each_spoilt_server_is_caught() {
-    for spoilt in [Spoilt::EarlyReplies, Spoilt::EarlyReads, Spoilt::LostUpdates, Spoilt::BlindExec] {
-        let caught = (0..60).find_map(|seed| one(seed, spoilt).0.err());
-        let what = caught.unwrap_or_else(|| panic!("{spoilt:?} was never caught"));
-        assert!(what.contains("no order"), "{what}");
+    for (spoilt, complaint) in [
+        (Spoilt::EarlyReplies, "no order"),
+        (Spoilt::EarlyReads, "no order"),
+        (Spoilt::LostUpdates, "no order"),
+        (Spoilt::BlindExec, "no order"),
+        (Spoilt::Hangs, "at last, no reply"),
+        (Spoilt::DamagedForEver, "at last, Error"),
+    ] {
+        let caught = (0..100).find_map(|seed| one(seed, spoilt).0.err().map(|what| (seed, what)));
+        let (seed, what) = caught.unwrap_or_else(|| panic!("{spoilt:?} was never caught"));
+        println!("{spoilt:?}: seed {seed}");
+        assert!(what.contains(complaint), "{spoilt:?}, seed {seed}: {what}");
     }
 }

@@ -95,7 +95,7 @@ fn commands_over_two_drives_keep_their_promises_wherever_power_is_cut() {
 
 #[test]
 fn what_clients_saw_is_explained_whatever_happened_to_links_media_and_the_server() {
-    let report = passes("redis", &RunOptions { seeds: 24, ..RunOptions::default() });
+    let report = passes("redis", &RunOptions { seeds: 48, ..RunOptions::default() });
     for what in [
         "crashes",
         "partitions",
@@ -104,9 +104,18 @@ fn what_clients_saw_is_explained_whatever_happened_to_links_media_and_the_server
         "flipped reads",
         "replies",
         "drives of several channels",
+        "commands failed by the media",
+        "seeds without faults",
     ] {
         assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
     }
+    println!("{report}");
+    for (what, least) in
+        [("commands without a reply at a crash", 100), ("spoilt reads", 30), ("keys read at last", 1000)]
+    {
+        assert!(report.counters.get(what).is_some_and(|count| *count >= least), "{what}: {report}");
+    }
+    assert_eq!(report.counters.get("histories given up"), None, "{report}");
 }
 
 #[test]
