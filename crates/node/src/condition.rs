@@ -1,9 +1,11 @@
 //! How each drive does, as those who use it find out: writes refused for want of room, and records that do not verify. Noted
 //! where an error passes anyway, so that what goes well costs nothing.
+//!
+//! A [`DriveCondition`] is all there is to say of it: health, INFO, metrics, the page and the log are made of it.
 
 use std::sync::Mutex;
 
-use pumice_base::hash::HashSet;
+use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_kv::{Store, StoreError};
 use pumice_segment::{ReadError, RecordPtr};
@@ -40,6 +42,16 @@ impl DriveState {
             Self::Failed => "failed",
         }
     }
+
+    /// Whether it takes no writes, whatever they are.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, Self::NoSpace | Self::Failed)
+    }
+
+    /// Whether it refuses writes.
+    pub fn refuses_writes(self) -> bool {
+        self == Self::Full || self.is_read_only()
+    }
 }
 
 /// A drive and how it does.
@@ -49,10 +61,26 @@ pub struct DriveCondition {
     pub drive: String,
     /// The worst that is known.
     pub state: DriveState,
-    /// Records that reads met, since it was opened, and that do not verify.
+    /// Records that reads met since it was opened, that do not verify, and whose segments were not released since.
     pub damaged_records: u64,
-    /// Why it takes no writes.
+    /// Why it is in this state, and what to do; `None` when all is well.
     pub why: Option<String>,
+}
+
+impl DriveCondition {
+    /// What is wrong, naming the drive; `None` when all is well.
+    pub fn trouble(&self) -> Option<String> {
+        Some(format!("drive {} {}: {}", self.drive, self.state.word(), self.why.as_ref()?))
+    }
+}
+
+/// Damage that reads met since somebody asked last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewDamage {
+    /// The first place.
+    pub first: Option<RecordPtr>,
+    /// Places beside it.
+    pub more: u64,
 }
 
 /// What users of one drive met.
@@ -61,23 +89,37 @@ pub(crate) struct Met {
     /// Bytes alive when it was full last, as a write was told or would have been. Not those that could be won: background work
     /// borrows from the reserve and gives back, which is nobody's room.
     live_when_full: Mutex<Option<u64>>,
-    damaged: Mutex<HashSet<RecordPtr>>,
+    damaged: Mutex<Damaged>,
+}
+
+#[derive(Default)]
+struct Damaged {
+    /// Each place, and what [`pumice_segment::Heap::lives`] was when it was met.
+    places: HashMap<RecordPtr, u64>,
+    new: NewDamage,
 }
 
 impl Met {
-    pub(crate) fn read(&self, error: &StoreError) {
+    pub(crate) fn read(&self, store: &Store, error: &StoreError) {
         let ptr = match error {
             StoreError::Damaged { ptr, .. }
             | StoreError::Read {
                 source: ReadError::Corrupt { ptr, .. } | ReadError::Flash { ptr, .. },
                 ..
-            } => ptr,
+            } => *ptr,
             _ => return,
         };
         let mut damaged = lock(&self.damaged);
-        if damaged.len() < DAMAGED_MAX {
-            damaged.insert(*ptr);
+        if damaged.places.len() < DAMAGED_MAX && damaged.places.insert(ptr, store.heap().lives()).is_none() {
+            match damaged.new.first {
+                Some(_) => damaged.new.more += 1,
+                None => damaged.new.first = Some(ptr),
+            }
         }
+    }
+
+    pub(crate) fn take_new_damage(&self) -> NewDamage {
+        std::mem::take(&mut lock(&self.damaged).new)
     }
 
     pub(crate) fn refused(&self, error: &pumice_kv::WriteError) {
@@ -99,21 +141,43 @@ impl Met {
         live_when_full.is_some()
     }
 
+    /// Forgets places whose segment was released since; answers how many are left.
+    fn damaged_records(&self, store: &Store) -> u64 {
+        let mut damaged = lock(&self.damaged);
+        damaged.places.retain(|ptr, lives| store.heap().holds_since(ptr.addr.segment(), *lives));
+        damaged.places.len() as u64
+    }
+
     pub(crate) fn condition(&self, store: &Store, drive: String) -> DriveCondition {
         let heap = store.heap();
-        let damaged_records = lock(&self.damaged).len() as u64;
-        let why = heap.read_only().map(|why| why.to_string());
-        let is_damaged =
-            || damaged_records > 0 || heap.patrol_stats().damaged > 0 || store.stats().tables_set_aside > 0;
-        let state = if why.is_some() {
-            if heap.durable().failure().is_some() { DriveState::Failed } else { DriveState::NoSpace }
+        let damaged_records = self.damaged_records(store);
+        let (state, why) = if let Some(why) = heap.read_only() {
+            let has_failed = heap.durable().failure().is_some();
+            (if has_failed { DriveState::Failed } else { DriveState::NoSpace }, Some(why.to_string()))
         } else if self.is_full(store) {
-            DriveState::Full
-        } else if is_damaged() {
-            DriveState::Damaged
+            let space = heap.space();
+            (DriveState::Full, Some(format!("writes are refused: {}; {space}", space.shortage())))
+        } else if let Some(why) = damage(store, damaged_records) {
+            (DriveState::Damaged, Some(why))
         } else {
-            DriveState::Ok
+            (DriveState::Ok, None)
         };
         DriveCondition { drive, state, damaged_records, why }
     }
+}
+
+/// What is known not to read.
+fn damage(store: &Store, damaged_records: u64) -> Option<String> {
+    let parts: Vec<String> = [
+        (damaged_records, "records that reads met do not verify"),
+        (store.heap().damage_found(), "places that the patrol read do not verify"),
+        (store.stats().tables_set_aside, "key tables do not read whole"),
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| format!("{count} {what}"))
+    .collect();
+    let is_damaged = !parts.is_empty();
+    is_damaged
+        .then(|| format!("{}; other data is unharmed, `pumice check` lists all damage", parts.join(", ")))
 }

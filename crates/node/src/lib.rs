@@ -22,7 +22,7 @@ mod watch;
 mod write;
 
 pub use batch::NodeBatch;
-pub use condition::{DriveCondition, DriveState};
+pub use condition::{DriveCondition, DriveState, NewDamage};
 pub use error::{CloseError, OpenError, WaitError, WriteError};
 pub use gate::Gate;
 pub use latch::{KeyHash, LatchSet, Latches, Latching, STRIPES};

@@ -18,7 +18,7 @@ use pumice_kv::{
 };
 
 use crate::batch::NodeBatch;
-use crate::condition::{DriveCondition, Met};
+use crate::condition::{DriveCondition, Met, NewDamage};
 use crate::error::{CloseError, OpenError, WaitError};
 use crate::gate::Gate;
 use crate::latch::{KeyHash, LatchSet, Latches, Latching};
@@ -260,7 +260,7 @@ impl Node {
 
     /// Notes that a read of `drive` failed that was not made by the node itself: of a large value, or a scan of one drive.
     pub fn note_read(&self, drive: u16, error: &StoreError) {
-        self.inner.met[usize::from(drive)].read(error);
+        self.inner.met[usize::from(drive)].read(self.store(drive), error);
     }
 
     /// Notes that `drive` refused a write that was not made by the node itself: of a piece of a large value.
@@ -387,7 +387,12 @@ impl Node {
 
     /// Whether there is no room below some drive.
     pub fn is_stalled(&self) -> bool {
-        (0..self.drive_count()).any(|drive| self.is_drive_stalled(drive))
+        self.stall().is_some()
+    }
+
+    /// Why nothing that is written to some drive becomes durable now; `None` where there is room below all of them.
+    pub fn stall(&self) -> Option<String> {
+        (0..self.drive_count()).find_map(|drive| self.stall_of(drive))
     }
 
     /// Why `gate` does not open, if that is for want of room below a drive.
@@ -485,10 +490,15 @@ impl Node {
         drives.map(|((store, met), name)| met.condition(store, name.clone())).collect()
     }
 
-    /// What is wrong with a drive that still reads but no longer takes writes; `None` when all is well.
+    /// What is wrong with any drive, in one line; `None` when all is well with all of them.
     pub fn trouble(&self) -> Option<String> {
-        (self.inner.stores.iter().zip(&self.inner.names))
-            .find_map(|(store, name)| store.heap().read_only().map(|why| format!("drive {name}: {why}")))
+        let troubles: Vec<String> = self.conditions().iter().filter_map(DriveCondition::trouble).collect();
+        (!troubles.is_empty()).then(|| troubles.join("; "))
+    }
+
+    /// The damage that reads of `drive` met and that nobody has been told of.
+    pub fn take_new_damage(&self, drive: u16) -> NewDamage {
+        self.inner.met[usize::from(drive)].take_new_damage()
     }
 
     /// Writes everything back and closes every drive cleanly. Nothing may be in flight any more.

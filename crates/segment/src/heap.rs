@@ -414,6 +414,11 @@ impl Heap {
         lives < self.lives() && read::was_opened_since(&self.inner, ptr, lives)
     }
 
+    /// Whether `segment` holds what it held when [`Heap::lives`] answered this: it was neither released nor opened since.
+    pub fn holds_since(&self, segment: SegmentId, lives: u64) -> bool {
+        self.inner.table().life_in_use(segment).is_some_and(|life| life < lives)
+    }
+
     /// Bytes `offset..offset + len` of a record's payload as they lie on flash, *not* verified: for objects with
     /// checksums of their own.
     ///
@@ -733,6 +738,11 @@ impl Heap {
     pub fn patrol_stats(&self) -> PatrolStats {
         let segments = self.inner.superblock.segment_count;
         PatrolStats { segments, ..*self.inner.patrol_stats() }
+    }
+
+    /// Places that the patrol found damaged and that hold what they held then.
+    pub fn damage_found(&self) -> u64 {
+        self.inner.found_damage().still_there(&self.inner)
     }
 
     /// Counters since opening.

@@ -19,6 +19,7 @@ use crate::layout::{frame, record};
 use crate::metalog::MetaLog;
 use crate::moves::Moves;
 use crate::pace::Pace;
+use crate::patrol::FoundDamage;
 use crate::room::{Lacks, Room};
 use crate::table::{NoSegment, OpenSegment, Table};
 use crate::tail::Tail;
@@ -95,6 +96,7 @@ pub(crate) struct Inner {
     pub ahead: Mutex<Ahead>,
     /// A leaf lock.
     patrol: Mutex<PatrolStats>,
+    found_damage: Mutex<FoundDamage>,
     /// When the commit stream last opened a segment.
     commit_opened_ns: AtomicU64,
     /// What the commit stream took for its last segment; `u64::MAX` before that is known.
@@ -163,6 +165,7 @@ impl Inner {
             has_aliases: AtomicBool::new(false),
             meta_kicked: AtomicBool::new(false),
             patrol: Mutex::default(),
+            found_damage: Mutex::default(),
             commit_opened_ns: AtomicU64::new(0),
             commit_segment_ns: AtomicU64::new(u64::MAX),
             free: AtomicU32::new(u32::MAX),
@@ -189,6 +192,11 @@ impl Inner {
 
     pub(crate) fn moves(&self) -> MutexGuard<'_, Moves> {
         lock(&self.moves)
+    }
+
+    /// What the patrol found damaged. Before the table's lock.
+    pub(crate) fn found_damage(&self) -> MutexGuard<'_, FoundDamage> {
+        lock(&self.found_damage)
     }
 
     pub(crate) fn patrol_stats(&self) -> MutexGuard<'_, PatrolStats> {

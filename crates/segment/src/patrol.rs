@@ -10,6 +10,7 @@
 //! `segment::ftl` has a patrol of its own (`ftl/scrub.rs`): there a block is a whole segment with a tag, and moving it is one
 //! copy; here records have owners who must be asked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pumice_flash::{FlashError, weak_limit};
@@ -42,6 +43,35 @@ pub struct PatrolStats {
     pub damaged: u64,
     /// Times that superblock or metadata log were written elsewhere because they decayed.
     pub renewed: u64,
+}
+
+/// Most damaged places that are remembered; those beyond are only counted.
+const FOUND_MAX: usize = 10_000;
+
+/// What the patrol found damaged: segment and offset, and the segment's life then (`None`: superblock or metadata log).
+#[derive(Debug, Default)]
+pub(crate) struct FoundDamage {
+    places: BTreeMap<(SegmentId, u32), Option<u64>>,
+}
+
+impl FoundDamage {
+    fn add(&mut self, damage: &Damage, life: Option<u64>) {
+        if self.places.len() < FOUND_MAX {
+            self.places.insert((damage.segment, damage.offset), life);
+        }
+    }
+
+    /// Superblock and metadata log were written elsewhere.
+    fn forget_metadata(&mut self) {
+        self.places.retain(|_, life| life.is_some());
+    }
+
+    /// Forgets what was released or reused since; answers how many are left.
+    pub(crate) fn still_there(&mut self, inner: &Inner) -> u64 {
+        self.places
+            .retain(|(segment, _), life| life.is_none() || inner.table().life_in_use(*segment) == *life);
+        self.places.len() as u64
+    }
 }
 
 /// What a step has read.
@@ -96,8 +126,16 @@ impl Patrol {
                 }
             },
         };
+        let life = match &walk {
+            Walk::Records { life, .. } => Some(*life),
+            Walk::Pages { life, .. } => *life,
+        };
         let mut step = PatrolStep::default();
-        if let Some(walk) = go_on(&self.inner, SegmentId(number), walk, &mut step).await? {
+        let went_on = go_on(&self.inner, SegmentId(number), walk, &mut step).await?;
+        for damage in &step.damage {
+            self.inner.found_damage().add(damage, life);
+        }
+        if let Some(walk) = went_on {
             self.walk = Some(walk);
         } else {
             self.renew_if_needed(number, !step.damage.is_empty()).await;
@@ -143,6 +181,7 @@ impl Patrol {
             let write = Write { snapshot: true, renew_superblock: superblock, ..Write::internal() };
             if metalog::write_meta(inner, write).await.is_ok() {
                 inner.patrol_stats().renewed += 1;
+                inner.found_damage().forget_metadata();
             }
         }
     }

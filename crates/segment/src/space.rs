@@ -123,8 +123,8 @@ impl fmt::Display for SpaceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "of {} are live {}, dead {} (cleaning wins it back), free {}, open {}, pending {}, reserved {}, \
-             metadata {}, bad {}; delete data or add a drive",
+            "of {} are live {}, dead {}, free {}, open {}, pending {}, reserved {}, \
+             metadata {}, bad {}; delete data",
             format_size(self.raw),
             format_size(self.live),
             format_size(self.dead),

@@ -310,6 +310,11 @@ impl Table {
             .map(|entry| entry.life)
     }
 
+    /// [`Table::life`] of a segment that was not released: somebody needs what it holds.
+    pub(crate) fn life_in_use(&self, id: SegmentId) -> Option<u64> {
+        self.life(id).filter(|_| !self.entries[id.0 as usize].releasing)
+    }
+
     pub(crate) fn next_life(&self) -> u64 {
         self.next_life
     }

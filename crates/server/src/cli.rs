@@ -216,7 +216,8 @@ pub struct InfoArgs {
     /// The running server at ADDR
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["target", "data"])]
     pub server: Option<String>,
-    /// Ask that server only for its health, as /health says it: exit 0 if it takes commands, else 1 (a supervisor's check)
+    /// Ask that server only for its health, as /health says it: exit 0 if it takes commands, ready or degraded, else 1 (a
+    /// supervisor's check)
     // `requires` alone says nothing where what is required conflicts with what was given.
     #[arg(long, requires = "data", conflicts_with_all = ["target", "server"])]
     pub health: bool,

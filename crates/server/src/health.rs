@@ -15,7 +15,7 @@ pub enum Condition {
     Loading,
     /// Serving.
     Ready,
-    /// Serving, but something is wrong.
+    /// Serving, but something is wrong with a drive: it refuses writes, or holds what does not read.
     Degraded(String),
     /// Closing its drives.
     Stopping,
@@ -64,7 +64,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// The condition now. A drive that refuses writes makes a ready server degraded.
+    /// The condition now. A drive that is not well, in whatever way, makes a ready server degraded.
     pub fn condition(&self) -> Condition {
         let condition = lock(&self.inner.condition).clone();
         match (&condition, self.inner.node.get()) {

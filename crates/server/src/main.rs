@@ -23,6 +23,7 @@ mod raw;
 mod serve;
 mod sim;
 mod space;
+mod watch;
 mod wire;
 
 use std::process::ExitCode;

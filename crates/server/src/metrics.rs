@@ -275,8 +275,8 @@ impl Snapshot {
             .collect();
         out.rows(
             "pumice_drive_damaged_records",
-            "Records that reads met and that do not verify",
-            true,
+            "Records that reads met, that do not verify, and whose place holds nothing else yet",
+            false,
             &damaged,
         )?;
         let mut states: Vec<([(&str, String); 2], f64)> = Vec::new();

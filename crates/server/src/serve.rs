@@ -32,7 +32,7 @@ use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
 use crate::process::{DEATH_RETRY, DEATH_WAIT};
 use crate::progress::Progress;
-use crate::{allocator, control, drives, http, logging, notify, process};
+use crate::{allocator, control, drives, http, logging, notify, process, watch};
 
 /// Files beside connections: drives, the log, the HTTP face's.
 const FILES_BESIDE_CLIENTS: u64 = 128;
@@ -308,7 +308,7 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     }
     shared.health.serves(server.clone());
     let lines = bind_redis(shared, &server).await?;
-    spawn(watch_over(shared.clone()));
+    spawn(watch::over(shared.health.clone()));
     spawn(face::keep_house(server.clone()));
 
     let started = pumice_reactor::now();
@@ -503,26 +503,5 @@ fn report_recovery(node: &Node, took: Duration) {
         for damage in &drive.damage {
             tracing::error!("drive {}: damaged: {damage}; `pumice check` lists all damage", drive.drive);
         }
-    }
-}
-
-/// Once a second: the cores' counters for the HTTP face, and a line in the log when a drive stops or begins to take writes.
-async fn watch_over(shared: Arc<Shared>) {
-    let mut last = None;
-    loop {
-        let trouble = match shared.health.condition() {
-            Condition::Degraded(why) => Some(why),
-            Condition::Ready => None,
-            _ => last.clone(),
-        };
-        if trouble != last {
-            match &trouble {
-                Some(why) => tracing::warn!("degraded: reads go on, writes are refused: {why}"),
-                None => tracing::info!("every drive takes writes again"),
-            }
-            last = trouble;
-        }
-        shared.health.set_core_metrics(pumice_reactor::metrics::all_cores());
-        pumice_reactor::sleep(Duration::from_secs(1)).await;
     }
 }

@@ -38,10 +38,11 @@ pub(super) async fn settle(ctx: &mut Ctx) -> CommandResult {
     loop {
         match pumice_reactor::timeout(crate::stall::WAIT_MAX, &mut syncing).await {
             Ok(synced) => break synced.map_err(|error| Failure::new(format!("ERR {error}")))?,
-            Err(_) if node.is_stalled() => {
-                return Err(Failure::new(format!("MISCONF {}", node.trouble().unwrap_or_default())));
+            Err(_) => {
+                if let Some(why) = node.stall() {
+                    return Err(Failure::new(format!("MISCONF {why}")));
+                }
             }
-            Err(_) => {}
         }
     }
     ctx.server.last_save.store(ctx.now_ms / 1000, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pumice_base::size::format_size;
-use pumice_node::DriveState;
+use pumice_node::{DriveCondition, DriveState};
 
 use crate::args::Args;
 use crate::command::{Row, Table};
@@ -258,7 +258,8 @@ fn persistence(ctx: &Ctx, lines: &mut Lines) {
     lines.add_idle("0", &["aof_rewrites", "aof_rewrites_consecutive_failures", "aof_last_cow_size"]);
     lines.add_idle("0", &["module_fork_in_progress", "module_fork_last_cow_size"]);
     lines.add("aof_last_bgrewrite_status", "ok");
-    let takes_writes = is_loading || ctx.server.node.trouble().is_none();
+    let is_read_only = |found: &DriveCondition| found.state.is_read_only();
+    let takes_writes = is_loading || !ctx.server.node.conditions().iter().any(is_read_only);
     lines.add("aof_last_write_status", if takes_writes { "ok" } else { "err" });
 }
 

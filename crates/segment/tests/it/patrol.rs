@@ -112,6 +112,13 @@ fn it_finds_what_decays_and_names_what_is_lost() {
         assert!(damage.iter().any(|d| d.offset == page_at), "{damage:?}");
         assert_eq!(mini.heap.endangered(), Some(weak.addr.segment()));
         assert_eq!(mini.heap.patrol_stats().damaged, damage.len() as u64);
+        // Met again it is the same damage, and it is none once nobody needs what lay there.
+        let found = mini.heap.damage_found();
+        assert!(found > 0 && found <= damage.len() as u64, "{found} of {damage:?}");
+        pass(&mini.heap).await;
+        assert_eq!(mini.heap.damage_found(), found);
+        mini.heap.release(lost.addr.segment());
+        assert_eq!(mini.heap.damage_found(), 0);
     });
 }
 
