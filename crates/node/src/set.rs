@@ -87,6 +87,13 @@ pub(crate) fn arrange(found: &[Found], new_set: [u8; 16]) -> Result<DriveSet, Op
     let count = u16::try_from(found.len())
         .map_err(|_| OpenError::WrongSet { why: "more than 65,535 drives".into() })?;
     let Some((first, member)) = found.iter().find_map(|f| f.member.map(|m| (f, m))) else {
+        if let Some(used) = found.iter().find(|drive| !drive.is_empty) {
+            return refuse(format!(
+                "{} holds data, but not which set of drives it belongs to: no server wrote that, or the drive is damaged \
+                 (`pumice check` tells)",
+                used.name
+            ));
+        }
         return Ok(DriveSet {
             set: new_set,
             order: (0..found.len()).collect(),
@@ -94,14 +101,6 @@ pub(crate) fn arrange(found: &[Found], new_set: [u8; 16]) -> Result<DriveSet, Op
         });
     };
     let mut order: Vec<Option<usize>> = vec![None; usize::from(member.count)];
-    if member.count != count {
-        return refuse(format!(
-            "{} belongs to a set of {} drive(s), but {} given: name all drives of the set, or format them anew",
-            first.name,
-            member.count,
-            if count == 1 { "1 was".to_string() } else { format!("{count} were") },
-        ));
-    }
     for (at, drive) in found.iter().enumerate() {
         let Some(m) = drive.member else { continue };
         if m.set != member.set || m.count != member.count {
@@ -116,6 +115,31 @@ pub(crate) fn arrange(found: &[Found], new_set: [u8; 16]) -> Result<DriveSet, Op
                 found[twin].name, drive.name, m.index
             ));
         }
+    }
+    if member.count > count {
+        let given = if count == 1 { "1 was".to_string() } else { format!("{count} were") };
+        let missing: Vec<String> = (0..)
+            .zip(&order)
+            .filter(|(_, at)| at.is_none())
+            .map(|(index, _): (u16, _)| index.to_string())
+            .collect();
+        return refuse(format!(
+            "{} belongs to a set of {} drive(s), but {given} given: drive {} of it is missing, counted from 0; name all \
+             drives of the set",
+            first.name,
+            member.count,
+            missing.join(", "),
+        ));
+    }
+    if member.count < count {
+        let strangers: Vec<&str> =
+            found.iter().filter(|drive| drive.member.is_none()).map(|drive| drive.name.as_str()).collect();
+        return refuse(format!(
+            "{} belongs to a set of {} drive(s), which is complete without {}: a set takes no further drives",
+            first.name,
+            member.count,
+            strangers.join(", "),
+        ));
     }
     let mut unwritten = Vec::new();
     for (at, drive) in found.iter().enumerate().filter(|(_, d)| d.member.is_none()) {

@@ -293,7 +293,7 @@ pub struct BenchArgs {
     /// Format the drive first, losing what it held
     #[arg(long)]
     pub force: bool,
-    /// Use the drive with the keys that an earlier run left on it
+    /// Use the drive with the keys that an earlier run left on it; one that holds anything else is refused
     #[arg(long, conflicts_with = "force")]
     pub reuse: bool,
     /// Number of keys (k, M and G mean thousands)

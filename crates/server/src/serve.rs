@@ -32,7 +32,7 @@ use crate::exit::{Outcome, Stop};
 use crate::health::{Condition, Health};
 use crate::process::{DEATH_RETRY, DEATH_WAIT};
 use crate::progress::Progress;
-use crate::{allocator, control, drives, http, logging, notify, process, watch};
+use crate::{allocator, bench, control, drives, http, logging, notify, process, watch};
 
 /// Files beside connections: drives, the log, the HTTP face's.
 const FILES_BESIDE_CLIENTS: u64 = 128;
@@ -338,6 +338,10 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     };
     let node = opened.map_err(|error| drives::explain_unreadable(shared.specs.iter(), &error.to_string()))?;
     report_recovery(&node, started.elapsed());
+    if let Err(stop) = bench::space::keep_out(&node).await {
+        node.close().await.map_err(Stop::because)?;
+        return Err(stop);
+    }
     server.attach(node.clone()).await.map_err(Stop::because)?;
     shared.health.opened(node.clone());
     shared.opened.set();

@@ -182,3 +182,27 @@ fn number(node: &Node, place: Place) -> u32 {
     let Peek::Found(entry) = node.peek(place, b"n") else { panic!("it is in memory") };
     u32::from_le_bytes(entry.value[..].try_into().expect("four bytes"))
 }
+
+/// A drive that the engine alone wrote: nobody knows which drives it belongs with.
+#[test]
+fn a_drive_with_data_and_no_place_in_a_set_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    pumice_reactor::block_on(async move {
+        let device =
+            Device::create(&DeviceSpec::Path(dir.path().join("0")), 64 << 20).await.expect("a device");
+        let format = StoreFormat { drive_id: [1; 16], ..StoreFormat::default() };
+        Store::format(&device, &format).await.expect("formatted");
+        let opened = Store::open(device, pumice_kv::StoreOptions::default(), &|_, _| {}).await;
+        let store = opened.expect("opened").store;
+        let mut batch = pumice_kv::Batch::new();
+        batch.put(SliceId(0), b"key", 0, 0, b"value");
+        store.write_ready(&batch).await.expect("written");
+        store.close().await.expect("closed");
+        drop(store);
+        let spec = DeviceSpec::Path(dir.path().join("0"));
+        let device = Device::open(&spec, pumice_flash::Access::ReadWrite).await.expect("a device");
+        let refused = Node::open(vec![("drive".into(), device)], &NodeOptions::default(), &|_, _| {}).await;
+        let why = refused.err().expect("refused").to_string();
+        assert!(why.contains("drive holds data, but not which set of drives it belongs to"), "{why}");
+    });
+}

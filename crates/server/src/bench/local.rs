@@ -21,13 +21,12 @@ use pumice_reactor::{CoreId, Nanos, now, spawn};
 
 use super::keys::{Values, key_of};
 use super::report::{Cost, Row, Tally};
+use super::space;
 use super::workload::{Op, Stream, Workload};
 use crate::cli::{BenchArgs, Distribution, DurabilityArg};
 use crate::exit::{Outcome, Stop};
 use crate::{drives, process};
 
-/// The key space of the benchmark: no Redis database is in it.
-const SPACE: [u8; 5] = [0xFF, 0xFF, 0xFF, 0xFE, 0];
 /// Values longer than this are written in pieces.
 const RECORD_VALUE_MAX: usize = pumice_kv::VALUE_BYTES_MAX;
 
@@ -168,6 +167,8 @@ async fn root(shared: &Arc<Shared>, core: CoreId) {
 async fn lead(shared: &Arc<Shared>) -> Outcome {
     let plan = &shared.plan;
     let mut devices = Vec::new();
+    // Of drives that are made now none is.
+    let is_reused = plan.reuse && plan.specs.iter().any(is_there);
     for spec in &plan.specs {
         devices.push((spec.to_string(), prepare(spec, plan).await?));
     }
@@ -182,6 +183,10 @@ async fn lead(shared: &Arc<Shared>) -> Outcome {
         patrol_pass: None,
     };
     let node = Node::open(devices, &options, &|_, _| {}).await.map_err(Stop::because)?;
+    if is_reused && let Err(stop) = space::refuse_foreign(&node).await {
+        let _ = node.close().await;
+        return Err(stop);
+    }
     let _ = shared.node.set(node.clone());
     shared.opened.set();
     for turn in &shared.turns {
@@ -200,12 +205,14 @@ async fn lead(shared: &Arc<Shared>) -> Outcome {
     node.close().await.map_err(Stop::because)
 }
 
+/// Whether a drive may hold what an earlier run left.
+fn is_there(spec: &DeviceSpec) -> bool {
+    matches!(spec, DeviceSpec::Path(path) if path.exists())
+}
+
 /// Opens a drive for the benchmark, made and formatted as the flags say.
 async fn prepare(spec: &DeviceSpec, plan: &Plan) -> Result<Device, Stop> {
-    let is_there = match spec {
-        DeviceSpec::Path(path) => path.exists(),
-        DeviceSpec::Emulated(_) => false,
-    };
+    let is_there = is_there(spec);
     if plan.reuse && is_there {
         return drives::open_locked(spec).await;
     }
@@ -275,7 +282,7 @@ struct Worker {
 
 fn encode(index: u64) -> [u8; 21] {
     let mut key = [0; 21];
-    key[..5].copy_from_slice(&SPACE);
+    key[..5].copy_from_slice(&space::PREFIX);
     key[5..].copy_from_slice(&key_of(index));
     key
 }

@@ -4,6 +4,7 @@ mod local;
 mod network;
 mod replies;
 mod report;
+pub mod space;
 pub mod workload;
 
 use pumice_reactor::Addr;
@@ -27,12 +28,13 @@ pub fn run(args: BenchArgs) -> Outcome {
     let value_len = usize::try_from(args.value_size).ok().filter(|len| (1..=512 << 20).contains(len));
     let value_len = value_len.ok_or_else(|| Stop::because("--value-size must be from 1 to 512MiB"))?;
     let values = Values::new(value_len, args.seed);
-    if !args.json {
-        println!("{}", Row::headings());
-    }
     let mut rows = Vec::new();
     let mut show = |row: Row| {
         if !args.json {
+            // Not before there is a row: what cannot run prints no table.
+            if rows.is_empty() {
+                println!("{}", Row::headings());
+            }
             println!("{}", row.line());
         }
         rows.push(row);

@@ -299,6 +299,11 @@ fn bench_prints_the_promised_fields() {
         }
     }
     check_exit(&run(&["bench", "nothing"]), 2, "is no workload");
+    // What it wrote is not a server's: FLUSHALL would leave it alive for ever.
+    let data = dir.path().join("data");
+    let refused = Server::try_start(&data, &["--device", &drive]).err().expect("refused");
+    assert!(refused.contains("exit status: 2") && refused.contains("`pumice bench` wrote"), "{refused}");
+    assert!(refused.contains("`pumice format --force`"), "{refused}");
     // The same drive again needs to be told what to do with it.
     check_exit(&run(&["bench", "r-get", "--device", &drive, "--ops", "10"]), 1, "--force");
     check_exit(
@@ -306,6 +311,33 @@ fn bench_prints_the_promised_fields() {
         1,
         "",
     );
+}
+
+#[test]
+fn bench_writes_to_no_drive_that_holds_anything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let drive = formatted(dir.path(), "drive");
+    let reuse = ["bench", "load", "--device", &drive, "--keys", "100", "--value-size", "100", "--reuse"];
+    let server = Server::start(&dir.path().join("data"), &["--device", &drive]);
+    server.stop();
+    check_exit(&run(&reuse), 1, "leave out --reuse");
+    let server = Server::start(&dir.path().join("data"), &["--device", &drive]);
+    let _: () = server.client().set("k", "v").unwrap();
+    server.stop();
+    let output = run(&reuse);
+    check_exit(&output, 1, "holds data that is not the benchmark's");
+    assert_eq!(stdout(&output), "", "no head of a table without rows");
+    let server = Server::start(&dir.path().join("data"), &["--device", &drive]);
+    assert_eq!(server.client().get::<_, String>("k").unwrap(), "v");
+    server.stop();
+    // Its own keys are used again.
+    let fresh = formatted(dir.path(), "fresh");
+    let args = |more: &str| {
+        run(&["bench", "s-get", "--device", &fresh, "--keys", "100", "--value-size", "100", "--json", more])
+    };
+    check_exit(&args("--force"), 0, "");
+    let again: Value = serde_json::from_str(&stdout(&args("--reuse"))).unwrap();
+    assert_eq!((&again["workloads"][0]["ops"], &again["workloads"][0]["misses"]), (&100.into(), &0.into()));
 }
 
 #[test]
@@ -422,8 +454,17 @@ fn two_drives_make_one_set_in_any_order_and_in_no_other_company() {
         assert!(why.contains("exit status: 2") && why.contains(says), "{why}");
     };
     refused(&[&a], "set of 2 drive(s)");
+    refused(&[&a], "drive 1 of it is missing");
+    refused(&[&b], "drive 0 of it is missing");
     refused(&[&a, &c], "which holds data");
     refused(&[&a, &b, &c], "set of 2 drive(s)");
+    refused(&[&a, &b, &c], &format!("complete without {c}"));
+    // A copy of a set's only drive beside it is told as such.
+    let server = Server::start(&data, &["--device", &c]);
+    server.stop();
+    let copy = dir.path().join("copy").to_str().unwrap().to_string();
+    let _ = std::fs::copy(&c, &copy).unwrap();
+    refused(&[&c, &copy], "one is a copy of the other");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! All tests of this crate but those beside this folder, whose heads say why: as one program, the engine's code is generated
 //! and linked once for all of them. One file: `cargo test -p pumice-server --test it process::`.
 
+mod bench_keys;
 mod cli;
 mod common;
 mod emulated;
