@@ -78,11 +78,16 @@ const PROCESS_BYTES: u64 = 16 << 20;
 const CORE_BYTES: u64 = 10 << 20;
 
 /// The stores' part of a process's memory, in bytes, when the process is to stay within `all` with so many cores
-/// (threads of the reactor) and stores. A quarter at least is others': clients' buffers, and what allocators round up. Where a store's least memory
-/// and so many cores do not fit, the process takes more than `all`.
+/// (threads of the reactor) and stores. A quarter at least is others': clients' buffers, and what allocators round up. Below
+/// [`process_bytes_min`] the process takes more than `all`.
 pub fn memory_of_process(all: u64, cores: u64, stores: u64) -> u64 {
     let others = (all / 4).max(PROCESS_BYTES + cores * CORE_BYTES);
     all.saturating_sub(others).max(stores * MEMORY_BYTES_MIN)
+}
+
+/// The least `all` of [`memory_of_process`] that such a process stays within.
+pub fn process_bytes_min(cores: u64, stores: u64) -> u64 {
+    PROCESS_BYTES + cores * CORE_BYTES + stores * MEMORY_BYTES_MIN
 }
 
 impl Default for StoreOptions {

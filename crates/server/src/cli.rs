@@ -113,11 +113,12 @@ pub struct ServeArgs {
     /// Where Prometheus (/metrics), health checks (/health) and people (/) look [default: off]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,
-    /// Serving threads, each with its own ring; one more does cold work [default: the machine's cores]
+    /// Serving threads, each with its own ring; one more does cold work [default: the machine's
+    /// cores, or as many as the memory is enough for]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
-    /// Memory of the process, 64MiB at least and 18MiB for each further drive [default: a quarter of the
-    /// machine's, or of what its control group may use]
+    /// Memory of the process: 64MiB at least, which is enough for two cores and a drive, 10MiB for each further core and
+    /// 18MiB for each further drive [default: a quarter of the machine's, or of what its control group may use]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
     /// When a write is acknowledged [default: always]

@@ -24,8 +24,8 @@ pub const PATROL_DAYS: f64 = 28.0;
 /// Most serving threads.
 const CORES_MAX: u16 = 1024;
 const PATROL_DAYS_MAX: f64 = 36_500.0;
-/// The least memory a server of one drive runs in.
-const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// Serving cores that the least memory is enough for.
+const CORES_OF_LEAST_MEMORY: u16 = 2;
 /// Default memory where the kernel does not say how much there is.
 const MEMORY_BYTES_UNTOLD: u64 = 1 << 30;
 
@@ -37,6 +37,8 @@ pub struct Settings {
     pub redis: Vec<Listen>,
     pub http: Option<Listen>,
     pub cores: u16,
+    /// The machine's, where nobody asked for a number and memory is too little for all of them.
+    pub cores_there: Option<u16>,
     pub memory_bytes: u64,
     /// What the machine and the control groups leave this process; `None` where the kernel does not say.
     pub memory_there: Option<u64>,
@@ -172,18 +174,17 @@ impl Settings {
         let http_by = asked_by(args.http.is_some(), "http");
         let http = args.http.or(file.http).map(|text| Listen::parse(&http_by, &text)).transpose()?;
         let devices = or(args.device, file.device);
-        let memory_min = memory_bytes_min(devices.len());
-        let memory_there = machine::memory_bytes(Path::new("/"));
-        let memory_bytes = args
-            .memory
-            .or(file_memory)
-            .unwrap_or_else(|| memory_there.map_or(MEMORY_BYTES_UNTOLD, |there| there / 4).max(memory_min));
-        if memory_bytes < memory_min {
-            let drives =
-                if devices.len() > 1 { format!(" for {} drives", devices.len()) } else { String::new() };
-            let named = asked_by(args.memory.is_some(), "memory");
-            return Err(Stop::because(format!("{named} must be at least {}MiB{drives}", memory_min >> 20)));
+        let cores_by = asked_by(args.cores.is_some(), "cores");
+        let cores_asked = args.cores.or(file.cores);
+        if cores_asked.is_some_and(|cores| !(1..=CORES_MAX).contains(&cores)) {
+            return Err(Stop::because(format!("{cores_by} must be from 1 to {CORES_MAX}")));
         }
+        let memory_by = asked_by(args.memory.is_some(), "memory");
+        let memory_asked = args.memory.or(file_memory);
+        let memory_there = machine::memory_bytes(Path::new("/"));
+        let (cores, memory_bytes) = fit(cores_asked, memory_asked, memory_there, devices.len())
+            .map_err(|least| Stop::because(format!("{memory_by} must be at least {least}")))?;
+        let cores_there = Some(machine_cores()).filter(|there| cores_asked.is_none() && cores < *there);
         let cert = args.redis_tls_cert.or(file.redis_tls_cert);
         let key = args.redis_tls_key.or(file.redis_tls_key);
         let ca = args.redis_tls_ca.or(file.redis_tls_ca);
@@ -206,10 +207,6 @@ impl Settings {
         if !(0.0..=PATROL_DAYS_MAX).contains(&patrol_days) {
             return Err(Stop::because(format!("patrol-days must be from 0 to {PATROL_DAYS_MAX}")));
         }
-        let cores = args.cores.or(file.cores).unwrap_or_else(machine_cores);
-        if !(1..=CORES_MAX).contains(&cores) {
-            return Err(Stop::because(format!("cores must be from 1 to {CORES_MAX}")));
-        }
         let clients_max = args.max_clients.or(file.max_clients).unwrap_or(10_000);
         if clients_max == 0 {
             return Err(Stop::because("max-clients must be at least 1"));
@@ -222,6 +219,7 @@ impl Settings {
             redis,
             http,
             cores,
+            cores_there,
             memory_bytes,
             memory_there,
             durability: args.durability.or(file.durability).unwrap_or(DurabilityArg::Always),
@@ -245,7 +243,36 @@ fn machine_cores() -> u16 {
     std::thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(1024))
 }
 
-/// The least memory a server of so many drives runs in.
-fn memory_bytes_min(drives: usize) -> u64 {
-    MEMORY_BYTES_MIN + drives.saturating_sub(1) as u64 * pumice_kv::MEMORY_BYTES_MIN
+/// The least memory a server of so many cores and drives stays within: one more thread does cold work.
+fn memory_bytes_min(cores: u16, drives: usize) -> u64 {
+    let threads = u64::from(cores.max(CORES_OF_LEAST_MEMORY)) + 1;
+    pumice_kv::process_bytes_min(threads, drives.max(1) as u64)
+}
+
+/// Cores and memory that go together. What was not asked for follows what was: fewer cores than the machine has, or more
+/// memory than its quarter. The error says what is the least.
+fn fit(
+    cores: Option<u16>,
+    memory: Option<u64>,
+    memory_there: Option<u64>,
+    drives: usize,
+) -> Result<(u16, u64), String> {
+    let least = memory_bytes_min(cores.unwrap_or(CORES_OF_LEAST_MEMORY), drives);
+    let quarter = || memory_there.map_or(MEMORY_BYTES_UNTOLD, |there| there / 4).max(least);
+    let memory = memory.unwrap_or_else(quarter);
+    if memory < least {
+        let of = [
+            cores.filter(|cores| *cores > CORES_OF_LEAST_MEMORY).map(|cores| format!("{cores} cores")),
+            (drives > 1).then(|| format!("{drives} drives")),
+        ];
+        let of: Vec<String> = of.into_iter().flatten().collect();
+        let of = if of.is_empty() { String::new() } else { format!(" for {}", of.join(" and ")) };
+        return Err(format!("{}MiB{of}", least >> 20));
+    }
+    let fits = |cores: &u16| memory_bytes_min(*cores, drives) <= memory;
+    let cores = cores.unwrap_or_else(|| {
+        let there = machine_cores();
+        (1..=there).rev().find(fits).unwrap_or(1)
+    });
+    Ok((cores, memory))
 }

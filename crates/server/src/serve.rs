@@ -162,6 +162,12 @@ fn tell_memory(settings: &Settings) {
         Some(there) => tracing::info!("memory: {budget} of {}", format_size(there)),
         None => tracing::info!("memory: {budget}"),
     }
+    if let Some(there) = settings.cores_there {
+        let cores = settings.cores;
+        tracing::info!(
+            "cores: {cores} of the machine's {there}, as many as {budget} are enough for (--memory; --cores asks for a number)"
+        );
+    }
 }
 
 /// The main thread's part: starts the side thread once the drives are ours, prints when ready.

@@ -397,7 +397,7 @@ fn an_ordinary_user_s_locked_memory_is_enough_for_many_cores() {
     for (locked_kib, cores) in [(8192, "20"), (2048, "15")] {
         let dir = tempfile::tempdir().unwrap();
         let Some(binary) = pumice_of_a_user(dir.path(), locked_kib) else { return };
-        let started = Server::try_start_of(binary, dir.path(), &["--cores", cores]);
+        let started = Server::try_start_of(binary, dir.path(), &["--cores", cores, "--memory", "256MiB"]);
         let server = started.unwrap_or_else(|error| panic!("{cores} cores in {locked_kib} KiB: {error}"));
         let _: () = server.client().set("k", "v").unwrap();
         server.stop();

@@ -1,6 +1,6 @@
 //! Settings from the config file and the command line together.
 
-use crate::common::{Server, check_exit, pumice, run, stdout};
+use crate::common::{Server, check_exit, pumice, run, stderr, stdout};
 
 const TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/tests/it/tls");
 
@@ -46,6 +46,37 @@ fn a_size_in_the_file_is_text_or_bytes_and_its_error_names_the_file() {
     refused("1000", "memory must be");
     check_exit(&run(&["serve", "--config", at, "--memory", "63MiB"]), 2, "pumice: --memory must be at least");
     assert!(stdout(&run(&["serve", "--help"])).contains("protected-mode = false"));
+}
+
+#[test]
+fn cores_and_memory_go_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let serve = |more: &[&str]| {
+        run(&[&["serve", "--data", &at("data"), "--redis", "127.0.0.1:0", "--device", "/nonexistent"], more]
+            .concat())
+    };
+    let refused = |more: &[&str], says: &str| check_exit(&serve(more), 2, says);
+    refused(&["--cores", "24", "--memory", "64MiB"], "pumice: --memory must be at least 284MiB for 24 cores");
+    refused(
+        &["--cores", "3", "--memory", "91MiB", "--device", "/other"],
+        "--memory must be at least 92MiB for 3 cores and 2 drives",
+    );
+    std::fs::write(at("a.toml"), "cores = 4\nmemory = '83MiB'\n").unwrap();
+    let config = at("a.toml");
+    refused(
+        &["--config", &config],
+        &format!("config file {config}: memory must be at least 84MiB for 4 cores"),
+    );
+    refused(&["--config", &config, "--cores", "5"], "memory must be at least 94MiB for 5 cores");
+    // What is enough gets as far as the drive that is not there.
+    refused(&["--config", &config, "--memory", "84MiB"], "there is no such file");
+    refused(&["--cores", "2", "--memory", "64MiB"], "there is no such file");
+    // Where nobody asked for cores, as many serve as there is memory for: told, if that is fewer than there are.
+    let there = std::thread::available_parallelism().unwrap().get();
+    let told = stderr(&serve(&["--memory", "64MiB"]));
+    assert_eq!(told.contains(&format!("cores: 2 of the machine's {there}")), there > 2, "{told}");
+    assert!(!stderr(&serve(&["--memory", "1TiB"])).contains("of the machine's"), "{told}");
 }
 
 /// As an environment file has it whose password somebody left open.
