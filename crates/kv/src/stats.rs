@@ -149,11 +149,17 @@ impl StoreStats {
         data + heap.meta_bytes + heap.prewritten_bytes
     }
 
-    /// Flash bytes written per byte of users' records; 0 while none was written.
+    /// Bytes written to flash because of what users wrote: all but those ahead of need, which are written once in a drive's life
+    /// and soon after it was made, whatever users do.
+    pub fn amplified_bytes(&self) -> u64 {
+        self.flash_written_bytes() - self.heap.prewritten_bytes
+    }
+
+    /// [`StoreStats::amplified_bytes`] per byte of users' records; 0 while none was written.
     pub fn write_amplification(&self) -> f64 {
         match self.counters.user_bytes {
             0 => 0.0,
-            user => self.flash_written_bytes() as f64 / user as f64,
+            user => self.amplified_bytes() as f64 / user as f64,
         }
     }
 }

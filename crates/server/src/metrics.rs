@@ -66,7 +66,7 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("key_table_bytes", "Bytes of key tables written", h.table_bytes),
             ("large_value_bytes", "Bytes of large values written", h.large_bytes),
             ("metadata_bytes", "Bytes of metadata written", h.meta_bytes),
-            ("prewritten_bytes", "Bytes written ahead of need", h.prewritten_bytes),
+            ("prewritten_bytes", "Bytes written ahead of need, once in a drive's life", h.prewritten_bytes),
             ("flash_reads", "Read requests to the media", h.reads),
             ("flash_read_bytes", "Bytes read from the media", h.read_bytes),
             ("flash_written_bytes", "Bytes written to the media", stats.flash_written_bytes()),
@@ -79,7 +79,11 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("busy", "Writes told to wait", h.busy),
         ],
         gauges: vec![
-            ("write_amplification", "Flash bytes written per user byte", stats.write_amplification()),
+            (
+                "write_amplification",
+                "Flash bytes written per user byte, those ahead of need left out",
+                stats.write_amplification(),
+            ),
             (
                 "key_tables_set_aside",
                 "Key tables of which part does not read, which merging leaves alone",
@@ -414,10 +418,14 @@ pub fn overview(health: &Health) -> Vec<(&'static str, String)> {
         let stats = node.stats();
         for (drive, found) in stats.drives.iter().zip(node.conditions()) {
             let space = &drive.space;
+            let ahead = match drive.heap.prewritten_bytes {
+                0 => String::new(),
+                bytes => format!(" (beside {} written ahead of need)", format_size(bytes)),
+            };
             rows.push((
                 "drive",
                 format!(
-                    "{}, {} of {} live, {} free, write amplification {:.2}, commit p99 {:.2} ms",
+                    "{}, {} of {} live, {} free, write amplification {:.2}{ahead}, commit p99 {:.2} ms",
                     found.state.word(),
                     format_size(space.live),
                     format_size(space.raw),

@@ -366,9 +366,11 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     let user = sum(|d| d.counters.user_bytes);
     lines.add("user_written_bytes", user);
     lines.add("flash_written_bytes", written);
+    lines.add("prewritten_bytes", sum(|d| d.heap.prewritten_bytes));
+    let amplified = sum(pumice_kv::StoreStats::amplified_bytes);
     lines.add(
         "write_amplification",
-        format!("{:.3}", if user == 0 { 0.0 } else { written as f64 / user as f64 }),
+        format!("{:.3}", if user == 0 { 0.0 } else { amplified as f64 / user as f64 }),
     );
     let gets = sum(|d| d.counters.gets + d.counters.row_hits);
     let values = sum(|d| (d.counters.value_reads + d.heap.ahead_reads).saturating_sub(d.heap.ahead_hits));
