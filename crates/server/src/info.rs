@@ -144,8 +144,21 @@ fn lines(value: &Value, indent: usize, in_bytes: bool) {
                     }
                 }
             }
+            // As metrics are named, in which seconds are the unit.
+            other if name.contains("seconds") && other.is_number() => {
+                println!("{pad}{name:<24} {}", duration(other.as_f64().unwrap_or(0.0)));
+            }
             other => println!("{pad}{name:<24} {}", plain(other, bytes)),
         }
+    }
+}
+
+/// Seconds in the unit in which they are more than a fraction.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        1.0.. => format!("{seconds:.3} s"),
+        0.001.. => format!("{:.3} ms", seconds * 1e3),
+        _ => format!("{:.1} us", seconds * 1e6),
     }
 }
 

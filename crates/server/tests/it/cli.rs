@@ -415,6 +415,12 @@ fn a_running_server_tells_about_itself_in_every_way_promised() {
     let data = dir.path().to_str().unwrap();
     let info = json(&["info", "--data", data, "--json"]);
     assert_eq!((&info["state"], &info["drives"][0]["records_written"].is_number()), (&"ready".into(), &true));
+    // People read durations in their unit, programs read seconds.
+    assert!(info["drives"][0]["commit_seconds_p50"].as_f64().unwrap() > 0.0, "{info}");
+    let text = stdout(&run(&["info", "--data", data]));
+    let line = text.lines().find(|line| line.contains("commit_seconds_p50")).expect("a line");
+    assert!(line.ends_with(" us") || line.ends_with(" ms") || line.ends_with(" s"), "{line}");
+    assert!(!line.contains(" 0.0"), "{line}");
     let addr = format!("127.0.0.1:{}", server.port);
     let info = json(&["info", &addr, "--json"]);
     assert!(info["redis_version"].as_str().unwrap().starts_with("7."), "{info}");
