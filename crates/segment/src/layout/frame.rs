@@ -15,7 +15,7 @@ const FLAG_MORE: u8 = 1;
 pub struct FrameHeader {
     /// Life of the segment.
     pub life: u64,
-    /// Number in the stream: consecutive.
+    /// Commit stream: consecutive. Moved stream: rising. Others: the page in the segment, but 0 for the first frame, on page 1.
     pub number: u64,
     /// Commit: sequence number of the first record. Others: newest sequence number when it was written.
     pub seq: u64,

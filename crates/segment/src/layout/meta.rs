@@ -53,8 +53,8 @@ pub struct SegmentEntry {
     pub state: SegmentState,
     /// Its stream.
     pub stream: u8,
-    /// Bit 0: was written before (on files). Bit 1: a program failed in it. Bit 2: a page of it is near its end. Bit 4: it ends before
-    /// frames that were durable.
+    /// Bit 0: was written before (on files). Bit 1: a program failed in it. Bit 2: a page of it is near its end. Bit 3: it was
+    /// written when the drive was formatted, and its space is not given back. Bit 4: it ends before frames that were durable.
     pub flags: u8,
     /// Times it was erased.
     pub erase_count: u32,
@@ -92,13 +92,14 @@ pub struct MetaRecord {
     pub index: u32,
     /// Commit frames up to this sequence number need no replay.
     pub replay_from: u64,
-    /// Moved frames up to this stamp need no replay.
+    /// Moved frames below this number need no replay.
     pub moved_from: u64,
     /// Newest sequence number given out.
     pub last_seq: u64,
     /// Lives from here on were not given out.
     pub next_life: u64,
-    /// Frames of the commit and the moved stream that were durable for certain: at least this many.
+    /// Frames of the commit stream that were durable for certain: at least this many. Then the number of the moved stream's next
+    /// frame.
     pub durable_frames: [u64; 2],
     /// The segment that the patrol reads next, and its passes.
     pub patrol: [u32; 2],
