@@ -170,9 +170,10 @@ pub enum FlashError {
         /// What.
         operation: Operation,
     },
-    /// The file system under the device is full.
+    /// The file system under the device is full, or the file may not grow.
     #[error(
-        "no space left under the device ({operation} at {block}): free space on the file system that holds it"
+        "no space left under the device ({operation} at {block}): free space on the file system that holds it, or raise the \
+         limit on the size of files where it is that (ulimit -f)"
     )]
     NoSpace {
         /// What.
@@ -206,9 +207,11 @@ impl FlashError {
     pub(crate) fn from_io(operation: Operation, block: Option<BlockAddr>, error: io::Error) -> Self {
         // Raw numbers where std has no stable kind: ENXIO 6, ENODEV 19, ESTALE 116.
         match (error.kind(), error.raw_os_error(), block) {
-            (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _, Some(block)) => {
-                Self::NoSpace { operation, block }
-            }
+            (
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge,
+                _,
+                Some(block),
+            ) => Self::NoSpace { operation, block },
             (io::ErrorKind::ReadOnlyFilesystem, ..) => Self::ReadOnly { operation },
             (io::ErrorKind::TimedOut, _, Some(block)) => Self::Timeout { operation, block },
             (_, Some(6 | 19 | 116), _) => Self::Gone { operation },

@@ -37,7 +37,7 @@ pub use net::{Came, Listener, ListenerShare, RecvHalf, SendHalf, Sending, Stream
 pub use run::{Config, Init, Running, Without, block_on, block_on_with, start};
 pub use task::{Aborted, JoinHandle};
 pub use time::{Elapsed, Nanos, now, sleep, sleep_until, timeout, wall_ms, wall_us, yield_now};
-pub use uring::{raise_open_files_limit, somebody_listens};
+pub use uring::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 
 use std::future::Future;
 use std::pin::Pin;

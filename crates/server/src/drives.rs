@@ -9,6 +9,7 @@ use std::pin::pin;
 
 use pumice_flash::{Access, Device, DeviceSpec, FlashError};
 use pumice_kv::{OpenError, Store, StoreFormat};
+use rustix::process::{Resource, getrlimit};
 
 use crate::config::DEFAULT_DRIVE_BYTES;
 use crate::exit::{Outcome, Stop};
@@ -25,6 +26,9 @@ const OURS: [&[u8]; 2] = [b"PUMICESB", b"PUMSEGMT"];
 
 /// How pages of a raw-flash drive begin that tell what it is.
 const RAW_FLASH: [&[u8]; 3] = [b"PUMFTLCP", b"PUMFTLOP", b"PUMFTLTG"];
+/// What to do where there is too little space for a drive whose size nobody named.
+pub const NAME_A_SIZE: &str = "choose another place or name a --size";
+
 /// Where such a page may begin, in bytes.
 const RAW_FLASH_ALIGN: usize = 512;
 
@@ -191,19 +195,22 @@ pub fn too_large_for_its_place(path: &Path) -> Option<String> {
     })
 }
 
-/// The size of a drive that is made at `path` without being told: [`DEFAULT_DRIVE_BYTES`], or what fits there.
-pub fn fitting_bytes(path: &Path) -> Result<u64, Stop> {
+/// The size of a drive that is made at `path` without being told: [`DEFAULT_DRIVE_BYTES`], or what fits there and the process
+/// may write to a file. `advice`: what to do where that is too little.
+pub fn fitting_bytes(path: &Path, advice: &str) -> Result<u64, Stop> {
     let parent = folder_of(path);
     let free = free_bytes(parent).map_err(|e| {
         Stop::doing(format!("{}: looking for space in {}", path.display(), parent.display()), e)
     })?;
-    let bytes = DEFAULT_DRIVE_BYTES.min(free / 100 * FREE_SHARE_PERCENT) >> 20 << 20;
+    let allowed = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+    let bytes = DEFAULT_DRIVE_BYTES.min(free / 100 * FREE_SHARE_PERCENT).min(allowed) >> 20 << 20;
     if bytes < DRIVE_BYTES_MIN {
-        return Err(Stop::because(format!(
-            "{} has {} free, too little for a drive: choose another place or name a --size",
-            parent.display(),
-            pumice_base::size::format_size(free)
-        )));
+        use pumice_base::size::format_size;
+        let (free, limit) = (format_size(free), format_size(allowed));
+        let limited = format!("no file may be larger than {limit} (ulimit -f)");
+        let why =
+            if allowed < DRIVE_BYTES_MIN { limited } else { format!("{} has {free} free", parent.display()) };
+        return Err(Stop::because(format!("{}: {why}, too little for a drive: {advice}", path.display())));
     }
     Ok(bytes)
 }
@@ -284,8 +291,11 @@ fn is_there(path: &Path) -> Result<bool, Stop> {
 /// leaves nothing that the next one takes for a drive. What it did leave is formatted again rather than removed: of two
 /// servers that start at once, one might remove what the other has just locked.
 async fn make_default(path: &Path) -> Outcome {
-    let bytes = fitting_bytes(path)?;
     let shown = path.display();
+    let advice = format!(
+        "choose another place (--data), name a drive (--device), or make a small one here with `pumice format {shown} --size SIZE`"
+    );
+    let bytes = fitting_bytes(path, &advice)?;
     let unfinished = path.with_extension("new");
     let spec = DeviceSpec::Path(unfinished.clone());
     let failed = |e: &dyn std::fmt::Display| Stop::doing(format!("making drive {shown}"), e);

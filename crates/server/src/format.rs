@@ -53,7 +53,7 @@ pub fn run(args: FormatArgs) -> Outcome {
             return Err(Stop::because("an emulated drive's size is part of its name: emu:PRESET,size=SIZE"));
         }
         (Some(size), _) => size,
-        (None, DeviceSpec::Path(path)) if !path.exists() => drives::fitting_bytes(path)?,
+        (None, DeviceSpec::Path(path)) if !path.exists() => drives::fitting_bytes(path, drives::NAME_A_SIZE)?,
         _ => 0,
     };
     let made = !path.exists();

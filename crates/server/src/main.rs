@@ -46,6 +46,7 @@ fn end_quietly_without_a_reader() {
 
 fn main() -> ExitCode {
     end_quietly_without_a_reader();
+    pumice_reactor::ignore_file_size_signal();
     let cli = Cli::parse();
     exit::finish(match cli.command {
         Command::Serve(args) => serve::run(*args),

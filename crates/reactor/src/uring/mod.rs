@@ -21,7 +21,7 @@ mod zones;
 pub(crate) use bufring::BufRing;
 pub(crate) use memory::{HUGE_PAGE_BYTES, Mapping};
 pub(crate) use sys::{EventFd, hold_signals, raise, unlock};
-pub use sys::{raise_open_files_limit, somebody_listens};
+pub use sys::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 
 use crate::buf::Pool;
 use crate::driver::{

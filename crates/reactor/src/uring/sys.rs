@@ -411,6 +411,13 @@ pub(crate) fn hold_signals() -> io::Result<()> {
     }
 }
 
+/// From now on a write beyond the process's limit on the size of files (`ulimit -f`) is an error, EFBIG, instead of the
+/// process's end.
+pub fn ignore_file_size_signal() {
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Makes a signal that was taken pending again; it is held, so that it waits for the next read.
 pub(crate) fn raise(signal: Signal) {
     let number = match signal {

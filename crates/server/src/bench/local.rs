@@ -218,7 +218,7 @@ async fn prepare(spec: &DeviceSpec, plan: &Plan) -> Result<Device, Stop> {
     }
     let size = match (plan.size, spec) {
         (Some(size), _) => size,
-        (None, DeviceSpec::Path(path)) if !is_there => drives::fitting_bytes(path)?,
+        (None, DeviceSpec::Path(path)) if !is_there => drives::fitting_bytes(path, drives::NAME_A_SIZE)?,
         _ => 0,
     };
     let device = Device::create(spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;

@@ -47,7 +47,7 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
         check_exit(&run(&["bench", "r-get", &format!("--seconds={seconds}")]), 2, "is no time");
     }
     check_exit(&run(&["sim", "run", "kv", "--seeds", "0"]), 2, "--seeds");
-    assert!(stdout(&run(&["serve", "--help"])).contains("64MiB at least and 18MiB for each further drive"));
+    assert!(stdout(&run(&["serve", "--help"])).contains("64MiB at least, which is enough for two cores"));
     // A supervisor that asked in a way that nobody answers was told that all is well.
     for other in [["drive0"].as_slice(), &["127.0.0.1:6379"], &["--server", "127.0.0.1:6379"]] {
         check_exit(&run(&[&["info", "--health"], other].concat()), 2, "cannot be used with");

@@ -328,6 +328,51 @@ fn a_full_file_system_refuses_writes_with_the_reason_and_they_go_on_once_it_has_
     server.stop();
 }
 
+/// `ulimit -f`: the signal that comes with it would end the process, and the drive would take no writes any more.
+#[test]
+fn a_limit_on_the_size_of_files_is_a_full_file_system_that_can_be_enlarged() {
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive");
+    let drive = drive.to_str().unwrap();
+    check_exit(&run(&["format", drive, "--size", "1GiB", "--segment", "1MiB"]), 0, "");
+    let binary = pumice();
+    let mut limited = std::process::Command::new("bash");
+    limited.args(["-c", "ulimit -Sf 65536 && exec \"$0\" \"$@\""]).arg(binary.get_program());
+    limited.env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG").env_remove("NOTIFY_SOCKET");
+    let args = ["--cores", "1", "--device", drive, "--http", "127.0.0.1:0"];
+    let mut server = Server::try_start_of(limited, dir.path(), &args).unwrap();
+    let filler = Filler::start(&server);
+    eventually("the limit is noticed", || server.http("/health").1.contains("\"state\":\"no-space\""));
+    let mut client = server.client();
+    let refusal = client.set::<_, _, String>("late", "x").unwrap_err().to_string();
+    assert!(refusal.contains("ulimit -f"), "{refusal}");
+    assert_eq!(client.get::<_, Vec<u8>>("k0").unwrap(), Filler::value(0));
+    assert!(server.is_alive(), "{}", server.said());
+    let raise = || {
+        let pid = rustix::process::Pid::from_raw(server.pid() as i32);
+        let unlimited = rustix::process::Rlimit { current: None, maximum: None };
+        rustix::process::prlimit(pid, rustix::process::Resource::Fsize, unlimited).unwrap();
+    };
+    let acknowledged = filler.end(raise);
+    assert!((100..1024).contains(&acknowledged), "{acknowledged} values of 64 KiB in 64 MiB");
+    eventually("writes go on", || client.set::<_, _, String>("late", "x").is_ok());
+    server.stop();
+    // A drive that is made keeps within the limit, or is not begun.
+    let make = |kib: &str| {
+        let line = format!("ulimit -f {kib} && exec \"$0\" \"$@\"");
+        let mut command = std::process::Command::new("bash");
+        let to = dir.path().join("made");
+        command.args(["-c", &line]).arg(pumice().get_program()).arg("format").arg(&to);
+        (command.output().unwrap(), to)
+    };
+    let (output, to) = make("65536");
+    check_exit(&output, 2, "no file may be larger than 64MiB (ulimit -f), too little for a drive");
+    assert!(!to.exists());
+    let (output, to) = make("524288");
+    check_exit(&output, 0, "");
+    assert_eq!(to.metadata().unwrap().len(), 512 << 20);
+}
+
 #[test]
 fn expired_keys_are_removed_from_all_drives_but_the_one_that_refuses() {
     const KEYS: usize = 100;

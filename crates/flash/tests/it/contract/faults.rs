@@ -10,6 +10,7 @@ use super::{PAGE, at, emulated, geometry, pages, read};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
+const EFBIG: i32 = 27;
 
 #[test]
 fn failed_programs_and_erases_have_their_own_errors() {
@@ -119,6 +120,7 @@ fn a_file_sorts_the_system_s_errors_into_the_contract_s() {
         assert!(matches!(late, FlashError::Timeout { .. }), "{op:?}: {late:?}");
     }
     assert!(matches!(file_answers(FaultOp::Write, ENOSPC), FlashError::NoSpace { .. }));
+    assert!(matches!(file_answers(FaultOp::Write, EFBIG), FlashError::NoSpace { .. }));
 }
 
 /// A commit that a full file system refuses is tried again; the next one may set out meanwhile.
