@@ -1,4 +1,4 @@
-//! Log lines for people, on stderr: time, level, what happened. Results and the `ready` line go to stdout.
+//! Log lines for people, on stderr: time (but for the journal, which has it), level, what happened. Results and the `ready` line go to stdout.
 
 use tracing_subscriber::filter::EnvFilter;
 
@@ -21,11 +21,19 @@ pub fn check(level: &str) -> Result<EnvFilter, Stop> {
 pub fn start(level: &str) -> Result<(), Stop> {
     let filter = check(level)?;
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(colours)
-        .with_target(false)
-        .try_init()
-        .map_err(|e| Stop::doing("logging", e))
+        .with_target(false);
+    let started = if is_journal() { log.without_time().try_init() } else { log.try_init() };
+    started.map_err(|e| Stop::doing("logging", e))
+}
+
+/// Whether stderr is the journal, which puts times before lines by itself: `JOURNAL_STREAM` names its device and inode, as
+/// systemd.exec(5) says. Whoever inherits the variable and writes elsewhere is told apart by that.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    rustix::fs::fstat(std::io::stderr())
+        .is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
 }

@@ -4,6 +4,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Child, Stdio};
 
+use std::os::unix::fs::MetadataExt;
+
 use crate::common::{PATIENCE, check_exit, pumice, run};
 
 fn serve(data: &std::path::Path, notify: &str) -> Child {
@@ -55,4 +57,25 @@ fn a_supervisor_that_is_not_there_does_not_keep_a_server_from_running() {
     crate::common::eventually("it is ready", || run(&["info", "--data", data, "--health"]).status.success());
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// The journal puts times before lines by itself.
+#[test]
+fn lines_for_the_journal_bear_no_time_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |stream: &dyn Fn(&std::fs::Metadata) -> String| {
+        let path = dir.path().join("stderr");
+        let stderr = std::fs::File::create(&path).unwrap();
+        let stream = stream(&stderr.metadata().unwrap());
+        let mut command = pumice();
+        command.args(["serve", "--redis", "127.0.0.1:0", "--device", "/nonexistent/drive"]).stderr(stderr);
+        let status = command.env("JOURNAL_STREAM", stream).status().unwrap();
+        assert_eq!(status.code(), Some(2));
+        std::fs::read_to_string(path).unwrap()
+    };
+    let text = said(&|file| format!("{}:{}", file.dev(), file.ino()));
+    assert!(text.trim_start().starts_with("INFO memory: "), "{text}");
+    // Inherited from somebody whose stderr is the journal.
+    let text = said(&|file| format!("{}:{}", file.dev(), file.ino() + 1));
+    assert!(text.starts_with("20") && text.contains("INFO memory: "), "{text}");
 }
