@@ -15,7 +15,7 @@ use crate::errors::StoreError;
 use crate::open::Progress;
 use crate::retired::Retired;
 use crate::scan::{SliceSet, Want};
-use crate::store::{Store, show_key};
+use crate::store::{Inner, Store};
 use crate::table;
 use crate::table::version::Table;
 use crate::types::{Direction, SliceId};
@@ -32,7 +32,7 @@ pub struct CheckReport {
     pub records: u64,
     /// Key tables read.
     pub tables: u64,
-    /// Keys that are there.
+    /// Keys that are there: entries of the ordered map, of which the layers above make one key or many.
     pub keys: u64,
     /// Bytes of their values.
     pub value_bytes: u64,
@@ -54,6 +54,14 @@ impl CheckReport {
         } else {
             self.more_problems += 1;
         }
+    }
+}
+
+impl Inner {
+    /// What is wrong with a key: most errors name it already.
+    fn of_key(&self, key: &[u8], error: &StoreError) -> String {
+        let (name, error) = (self.show_key(key), error.to_string());
+        if error.contains(&name) { error } else { format!("{name}: {error}") }
     }
 }
 
@@ -160,7 +168,7 @@ impl Store {
                 }
                 Ok(Some((key, Ok(entry)))) => (key, entry),
                 Ok(Some((key, Err(error)))) => {
-                    report.problem(format!("{}: {error}", show_key(&key)));
+                    report.problem(self.inner.of_key(&key, &error));
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -174,7 +182,7 @@ impl Store {
                         Ok(Some(_)) => {}
                         Ok(None) => break,
                         Err(error) => {
-                            report.problem(format!("{}: {error}", show_key(&key)));
+                            report.problem(self.inner.of_key(&key, &error));
                             break;
                         }
                     }
@@ -208,13 +216,13 @@ impl Store {
             let block = block.ok_or_else(|| format!("the block at {offset} does not verify"))?;
             for (key, _) in block.entries().map_err(|_| format!("the block at {offset} does not parse"))? {
                 if entries > 0 && key <= last {
-                    return Err(format!("{} is out of order", show_key(&key)));
+                    return Err(format!("{} is out of order", inner.show_key(&key)));
                 }
                 if head.index.block_of(&key) != Some(at) {
-                    return Err(format!("the block index misses {}", show_key(&key)));
+                    return Err(format!("the block index misses {}", inner.show_key(&key)));
                 }
                 if !head.may_contain(table::filter::filter_hash(&key)) {
-                    return Err(format!("the filter misses {}", show_key(&key)));
+                    return Err(format!("the filter misses {}", inner.show_key(&key)));
                 }
                 entries += 1;
                 last = key;
@@ -222,7 +230,10 @@ impl Store {
             yield_now().await;
         }
         if entries != footer.entries || last > meta.max_key {
-            return Err(format!("{entries} entries up to {} are not what was written", show_key(&last)));
+            return Err(format!(
+                "{entries} entries up to {} are not what was written",
+                inner.show_key(&last)
+            ));
         }
         Ok(())
     }

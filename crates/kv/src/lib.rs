@@ -73,7 +73,7 @@ pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport, Turn};
 pub use scan::{Scan, SliceSet, Want};
 pub use snapshot::Snapshot;
 pub use stats::{CounterValues, StoreStats};
-pub use store::Store;
+pub use store::{KeyNames, Store};
 pub use together::{InLine, write_together};
 pub use types::{
     Direction, Entry, EntryView, Hint, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX, ValueView,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
@@ -143,6 +143,7 @@ impl Store {
             merge_found_no_room: AtomicBool::new(false),
             aside: Mutex::default(),
             dead_large: Mutex::default(),
+            key_names: OnceLock::new(),
             uncounted: Mutex::default(),
             released_at: Mutex::default(),
             active_bytes: AtomicU64::new(0),

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     pub inline_max: usize,
     pub budget: Budget,
     pub config: Bytes,
+    /// See [`Store::call_keys`].
+    pub key_names: OnceLock<KeyNames>,
     pub slices: Box<[Mutex<Slice>]>,
     pub cache: TableCache,
     pub snapshots: Snapshots,
@@ -316,6 +318,11 @@ impl Store {
     /// Whether `key` lies under a prefix that was retired: nobody looks there any more.
     pub fn is_retired(&self, slice: SliceId, key: &[u8]) -> bool {
         self.inner.is_retired(slice, key)
+    }
+
+    /// From now on errors call keys by these names: the layer above knows what its users call them. Once only.
+    pub fn call_keys(&self, names: KeyNames) {
+        let _ = self.inner.key_names.set(names);
     }
 
     /// Where the drive's bytes are.
@@ -604,8 +611,18 @@ impl Inner {
     }
 }
 
+/// What errors call a key; `None`: as bytes.
+pub type KeyNames = Arc<dyn Fn(&[u8]) -> Option<String> + Send + Sync>;
+
+impl Inner {
+    /// How errors call a key.
+    pub fn show_key(&self, key: &[u8]) -> String {
+        self.key_names.get().and_then(|names| names(key)).unwrap_or_else(|| show_bytes(key))
+    }
+}
+
 /// A short, printable form of a key for error texts.
-pub(crate) fn show_key(key: &[u8]) -> String {
+fn show_bytes(key: &[u8]) -> String {
     let shown = key.get(..64).unwrap_or(key);
     format!("key \"{}\"{}", shown.escape_ascii(), if key.len() > 64 { "…" } else { "" })
 }

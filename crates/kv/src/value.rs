@@ -14,7 +14,7 @@ use crate::errors::StoreError;
 use crate::large::LargeRef;
 use crate::large::again::Origin;
 use crate::record;
-use crate::store::{Inner, entry_of, show_key, value_in};
+use crate::store::{Inner, entry_of, value_in};
 use crate::types::{Entry, SliceId};
 
 impl Inner {
@@ -40,7 +40,7 @@ impl Inner {
             return Ok(entry_of(found, value));
         }
         let mut large = LargeRef::decode(&value).ok_or_else(|| StoreError::Damaged {
-            what: format!("the list of pieces of {}", show_key(key)),
+            what: format!("the list of pieces of {}", self.show_key(key)),
             ptr: found.record().unwrap_or_default(),
             reason: "lengths do not add up".into(),
         })?;
@@ -61,7 +61,7 @@ impl Inner {
         lives: u64,
     ) -> Result<Bytes, StoreError> {
         let ptr = self.place_of(ptr);
-        let of_key = |source| StoreError::Read { what: show_key(key), source };
+        let of_key = |source| StoreError::Read { what: self.show_key(key), source };
         let record = match self.heap.peek(ptr) {
             Some(record) => record,
             None => {
@@ -90,7 +90,7 @@ impl Inner {
         match value_in(&record.payload, key) {
             Some(value) if matches => Ok(value),
             _ => Err(StoreError::Damaged {
-                what: show_key(key),
+                what: self.show_key(key),
                 ptr,
                 reason: "the record there belongs to another key".into(),
             }),

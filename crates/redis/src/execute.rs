@@ -4,12 +4,14 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use pumice_kv::Hint;
 
 use crate::args::{Args, OwnedArgs};
 use crate::command::{Command, Facts, Fast, Table};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
+use crate::keyspace::{name_collection, names_a_collection};
 use crate::options::DebugAccess;
 use crate::resp::parser::KEY_BYTES_MAX;
 use crate::resp::reply::Mark;
@@ -291,6 +293,14 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
         Some(Fast::Done) => Ok(()),
         Some(Fast::Fail(failure)) => Err(failure),
         Some(Fast::Slow | Fast::NeedsFlash(_)) | None => (command.run)(ctx, args).await,
+    };
+    let result = match result {
+        Err(failure) if names_a_collection(&failure) => {
+            let places = crate::command::key_places(command.facts_of(&args), &args).unwrap_or_default();
+            let keys = places.into_iter().filter_map(|at| args.get(at)).map(Bytes::copy_from_slice).collect();
+            Err(Box::pin(name_collection(ctx, keys, failure)).await)
+        }
+        result => result,
     };
     let nanos = pumice_reactor::now().0.saturating_sub(started.0);
     account(ctx, command, command.stats_of(&args), result, mark, nanos);

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::task::Poll;
@@ -33,7 +34,7 @@ impl Deref for NodeCell {
 
 /// The databases' spaces, known once the drives are open.
 #[derive(Default)]
-pub struct SpacesCell(OnceLock<Spaces>);
+pub struct SpacesCell(OnceLock<Arc<Spaces>>);
 
 impl Deref for SpacesCell {
     type Target = Spaces;
@@ -161,9 +162,25 @@ impl Server {
         }
         pass_over(&node, &spaces).await;
         forget_counts(&node, &spaces).await;
+        let spaces = Arc::new(spaces);
+        for drive in 0..node.drive_count() {
+            let spaces = spaces.clone();
+            let names = move |raw: &[u8]| crate::keyspace::name_of(raw, Some(&spaces));
+            node.store(drive).call_keys(Arc::new(names));
+        }
         assert!(self.node.0.set(node).is_ok() && self.spaces.0.set(spaces).is_ok(), "attached twice");
         self.is_loaded.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Keys of all databases, expired ones that are still stored included; what is not durable yet counts.
+    pub fn keys(&self) -> u64 {
+        if !self.is_loaded() {
+            return 0;
+        }
+        (0..crate::keyspace::DATABASES)
+            .map(|database| u64::try_from(self.node.tally(self.spaces.of(database).0)).unwrap_or(0))
+            .sum()
     }
 
     /// Whether the drives are open.

@@ -4,7 +4,9 @@ use std::cell::Cell;
 
 use pumice_base::size::format_size;
 use pumice_flash::DeviceSpec;
-use pumice_kv::{CheckReport, Opened, Store, StoreOptions};
+use pumice_kv::{CheckReport, Opened, SliceId, Store, StoreOptions};
+use pumice_node::{MEMBER_KEY, Member};
+use pumice_redis::keyspace;
 
 use crate::cli::CheckArgs;
 use crate::drives;
@@ -40,6 +42,9 @@ pub fn run(args: CheckArgs) -> Outcome {
         };
         is_open.set(true);
         opening.finish();
+        let member = store.get(SliceId(0), MEMBER_KEY).await.ok().flatten();
+        let member = member.and_then(|entry| Member::decode(&entry.value).ok());
+        keyspace::call_keys_by_name(&store, member.is_some_and(|member| member.index == 0)).await;
         let mut report =
             store.check(&shown).await.map_err(|e| Stop::doing(format!("checking {}", args.device), e))?;
         for damage in damage {
@@ -48,6 +53,8 @@ pub fn run(args: CheckArgs) -> Outcome {
                 report.problems.push(line);
             }
         }
+        // What does not read is in the report already.
+        let _ = keyspace::resolve(&store, &mut report.problems).await;
         Ok(report)
     });
     opening.finish();
@@ -80,14 +87,14 @@ fn print(args: &CheckArgs, report: &CheckReport) {
             "{}",
             serde_json::json!({
                 "device": args.device, "clean": report.is_clean(), "segments": report.segments,
-                "records": report.records, "tables": report.tables, "keys": report.keys,
+                "records": report.records, "tables": report.tables, "entries": report.keys,
                 "value_bytes": report.value_bytes, "problems": report.problems,
             })
         );
         return;
     }
     println!(
-        "{}: {} segments, {} records and {} key tables read; {} keys with {} of values",
+        "{}: {} segments, {} records and {} key tables read; {} entries (keys and elements) with {} of values",
         args.device,
         report.segments,
         report.records,

@@ -22,7 +22,7 @@ use pumice_segment::{RecordPtr, SegmentId};
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::scan::{SliceSet, Want};
-use crate::store::{Inner, Store, show_key};
+use crate::store::{Inner, Store};
 use crate::types::{Direction, SliceId};
 
 /// Keys looked at before others may work.
@@ -141,7 +141,7 @@ impl Inner {
     ) {
         let is_here = |ptr: RecordPtr| self.place_of(ptr).addr.segment() == segment;
         if let Some(ptr) = found.record().filter(|ptr| is_here(*ptr)) {
-            named.add(ptr.len, || show_key(key));
+            named.add(ptr.len, || self.show_key(key));
         }
         if !found.large {
             return;
@@ -150,11 +150,11 @@ impl Inner {
             Ok(entry) => {
                 let pieces = entry.large.iter().flat_map(|list| &list.pieces);
                 for piece in pieces.filter(|piece| is_here(piece.ptr)) {
-                    named.add(piece.ptr.len, || show_key(key));
+                    named.add(piece.ptr.len, || self.show_key(key));
                 }
             }
             // Its pieces may lie anywhere.
-            Err(_) => named.add(1, || show_key(key)),
+            Err(_) => named.add(1, || self.show_key(key)),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::errors::WriteError;
 use crate::large::{BeingWritten, LargeRef};
 use crate::slice::{Slice, key_hash};
-use crate::store::{Inner, show_key};
+use crate::store::Inner;
 use crate::types::{Seq, SliceId};
 
 /// Where a list of pieces comes from.
@@ -81,7 +81,7 @@ impl Inner {
             let mut bytes = Vec::new();
             now.iter().for_each(|now| now.encode(&mut bytes));
             let Some(origin) = now.and_then(|now| now.origin) else {
-                return Err(WriteError::Gone(show_key(key)));
+                return Err(WriteError::Gone(self.show_key(key)));
             };
             let renewed = renewed.get_or_insert_with(|| batch.clone());
             // Moving pieces changes where they lie, not how many there are.

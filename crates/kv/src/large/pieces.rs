@@ -20,7 +20,7 @@ use crate::flush::ROOM_TRIES;
 use crate::large::{LargeRef, PIECES_AT_ONCE};
 use crate::record;
 use crate::slice::key_hash;
-use crate::store::{Inner, show_key};
+use crate::store::Inner;
 use crate::types::{Seq, SliceId};
 
 /// Pieces of one value to move.
@@ -173,7 +173,7 @@ impl Inner {
                     self.segment_may_come().await;
                 }
                 Some(Err(error)) => {
-                    return Err(StoreError::Write { what: show_key(key), reason: error.to_string() });
+                    return Err(StoreError::Write { what: self.show_key(key), reason: error.to_string() });
                 }
             }
         }

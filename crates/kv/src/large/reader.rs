@@ -14,7 +14,7 @@ use pumice_reactor::sync::OwnedPermit;
 use crate::errors::StoreError;
 use crate::large::{LargeRef, PIECES_AT_ONCE, Piece};
 use crate::record::{self, PieceName};
-use crate::store::{Inner, Store, show_key};
+use crate::store::{Inner, Store};
 
 /// Reads a large value in order, a few pieces ahead.
 pub struct LargeReader {
@@ -161,9 +161,19 @@ impl LargeReader {
         })
         .await;
         match reading.pop_front().map(|first| first.state) {
-            Some(State::Ready((result, _))) => result,
+            Some(State::Ready((result, _))) => result.map_err(|error| self.of_key(error)),
             _ => unreachable!("the poll above ends when the front is ready"),
         }
+    }
+
+    /// The error with the key that the value is of.
+    fn of_key(&self, mut error: StoreError) -> StoreError {
+        if let Some((_, key)) = &self.value.owner
+            && let StoreError::Damaged { what, .. } | StoreError::Read { what, .. } = &mut error
+        {
+            what.push_str(&format!(" of {}", self.store.show_key(key)));
+        }
+        error
     }
 }
 
@@ -198,7 +208,7 @@ async fn read_piece(
         Some((owner, ..)) => Err(StoreError::Damaged {
             what: what(),
             ptr: piece.ptr,
-            reason: format!("the record there belongs to {}", show_key(&record.payload[owner.key])),
+            reason: format!("the record there belongs to {}", store.show_key(&record.payload[owner.key])),
         }),
         None => Err(StoreError::Damaged { what: what(), ptr: piece.ptr, reason: "it is no piece".into() }),
     }

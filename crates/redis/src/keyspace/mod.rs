@@ -22,6 +22,7 @@ mod cursor;
 mod head;
 mod key;
 mod merged;
+mod names;
 mod overlay;
 mod scan;
 mod spaces;
@@ -44,6 +45,8 @@ pub use key::{
     collection_prefix, decode_index, decode_score, element_key, encode_index, encode_score, head_prefix,
     latch_hash, space_of, space_prefix, user_key,
 };
+pub use names::{call_keys_by_name, name_of, resolve};
+pub(crate) use names::{name_collection, names_a_collection};
 pub use overlay::Overlay;
 pub use scan::{ElementScan, KeyScan};
 pub use spaces::{DATABASES, Moved, RECORD_PLACE, Spaces, forget_counts, pass_over, record_key};
