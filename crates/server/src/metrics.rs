@@ -179,7 +179,21 @@ impl Collector for Snapshot {
             .map(|(label, state)| (&label[..], f64::from(u8::from(state == condition.word()))))
             .collect();
         out.rows("pumice_state", "The server's condition: 1 for the one it is in", false, &rows)?;
+        out.rows(
+            "pumice_build_info",
+            "The build",
+            false,
+            &[(&[("version", env!("CARGO_PKG_VERSION").into())], 1.0)],
+        )?;
         let own = process::usage();
+        if let Some(started) = own.started_seconds {
+            out.rows(
+                "process_start_time_seconds",
+                "When it was started, in unix time",
+                false,
+                &[(&[], started)],
+            )?;
+        }
         out.rows("process_cpu_seconds", "CPU time used", true, &[(&[], own.cpu_seconds)])?;
         out.rows(
             "process_resident_memory_bytes",
@@ -210,6 +224,13 @@ impl Snapshot {
     fn redis(&self, out: &mut Out<'_, '_>) -> std::fmt::Result {
         let Some(server) = self.health.redis() else { return Ok(()) };
         let stats = &server.stats;
+        let budget = server.options.memory_bytes as f64;
+        out.rows(
+            "pumice_memory_budget_bytes",
+            "What the process may take: --memory",
+            false,
+            &[(&[], budget)],
+        )?;
         let counters = [
             ("connections_accepted", "Connections accepted", &stats.connections),
             ("connections_rejected", "Connections turned away", &stats.rejected_connections),
@@ -226,6 +247,12 @@ impl Snapshot {
         }
         let gauges = [
             ("clients", "Connected clients", server.clients.len() as f64),
+            (
+                "clients_max",
+                "Clients at once at most",
+                server.settings.clients_max.load(Ordering::Relaxed) as f64,
+            ),
+            ("keys", "Keys of all databases", server.keys() as f64),
             (
                 "output_waiting_bytes",
                 "Replies that clients did not take yet",
@@ -272,6 +299,12 @@ impl Snapshot {
             out.rows(&format!("pumice_drive_{name}"), help, false, &rows)?;
         }
         let conditions = node.conditions();
+        let paths: Vec<[(&str, String); 2]> = (0..)
+            .zip(&conditions)
+            .map(|(at, found): (usize, _)| [("drive", at.to_string()), ("path", found.drive.clone())])
+            .collect();
+        let rows: Vec<(&Labels<'_>, f64)> = paths.iter().map(|label| (&label[..], 1.0)).collect();
+        out.rows("pumice_drive_info", "How each drive was named", false, &rows)?;
         let damaged: Vec<(&Labels<'_>, f64)> = labels
             .iter()
             .zip(&conditions)

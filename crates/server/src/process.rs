@@ -54,6 +54,8 @@ pub struct Usage {
     pub cpu_seconds: f64,
     /// Resident memory, in bytes.
     pub resident_bytes: u64,
+    /// When the process was started, in seconds of unix time, to 10 ms.
+    pub started_seconds: Option<f64>,
 }
 
 /// What this process uses now; zeros where /proc does not say.
@@ -64,7 +66,11 @@ pub fn usage() -> Usage {
         stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
     let ticks = |at: usize| fields.get(at).and_then(|t| t.parse::<f64>().ok()).unwrap_or(0.0);
     let pages: u64 = fields.get(21).and_then(|t| t.parse().ok()).unwrap_or(0);
+    let booted_seconds = fs::read_to_string("/proc/stat").ok().and_then(|stat| {
+        stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse::<f64>().ok()
+    });
     Usage {
+        started_seconds: booted_seconds.map(|booted| booted + ticks(19) / TICKS_PER_SECOND),
         cpu_seconds: (ticks(11) + ticks(12)) / TICKS_PER_SECOND,
         resident_bytes: pages * rustix::param::page_size() as u64,
     }
