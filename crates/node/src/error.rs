@@ -1,5 +1,7 @@
 //! What can go wrong on the way to, or in, a server's drives.
 
+use std::sync::Arc;
+
 use pumice_kv::StoreError;
 use thiserror::Error;
 
@@ -35,20 +37,22 @@ pub enum OpenError {
 
 /// Why a batch was refused. Nothing of it was written, on any drive.
 #[derive(Debug, Error)]
-#[error("drive {drive}: {source}")]
+#[error("drive {name}: {source}")]
 pub struct WriteError {
     /// The index of the drive that refused.
     pub drive: u16,
+    /// The drive, as it was named.
+    pub name: Arc<str>,
     /// Its reason.
     pub source: pumice_kv::WriteError,
 }
 
 /// Why what a reply depends on can no longer become durable.
 #[derive(Debug, Error)]
-#[error("drive {drive}: {source}")]
+#[error("drive {name}: {source}")]
 pub struct WaitError {
-    /// The index of the drive whose commit failed.
-    pub drive: u16,
+    /// The drive whose commit failed, as it was named.
+    pub name: Arc<str>,
     /// What the engine says.
     pub source: StoreError,
 }

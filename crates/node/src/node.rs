@@ -37,7 +37,7 @@ pub struct Node {
 
 struct Inner {
     stores: Vec<Store>,
-    names: Vec<String>,
+    names: Vec<Arc<str>>,
     placement: Placement,
     latches: Latches,
     watches: Watches,
@@ -137,7 +137,7 @@ impl Node {
         let mut slots: Vec<Option<Store>> = stores.into_iter().map(Some).collect();
         let stores: Vec<Store> =
             set.order.iter().map(|&at| slots[at].take().expect("each drive has one place")).collect();
-        let names = set.order.iter().map(|&at| found[at].name.clone()).collect();
+        let names = set.order.iter().map(|&at| found[at].name.as_str().into()).collect();
         let slices = stores[0].slice_count();
         if let Some(odd) = stores.iter().position(|s| s.slice_count() != slices) {
             let (name, has) = (&found[set.order[odd]].name, stores[odd].slice_count());
@@ -165,7 +165,7 @@ impl Node {
     }
 
     async fn write_member(&self, member: Member) -> Result<(), OpenError> {
-        let drive = self.inner.names[usize::from(member.index)].clone();
+        let drive = self.inner.names[usize::from(member.index)].to_string();
         let mut batch = NodeBatch::new();
         let place = Place { drive: member.index, slice: SliceId(0) };
         batch.put(place, MEMBER_KEY, 0, 0, &member.encode());
@@ -189,6 +189,11 @@ impl Node {
     /// The engine of drive `drive`.
     pub fn store(&self, drive: u16) -> &Store {
         &self.inner.stores[usize::from(drive)]
+    }
+
+    /// How a drive was named.
+    pub fn name(&self, drive: u16) -> Arc<str> {
+        self.inner.names[usize::from(drive)].clone()
     }
 
     /// How each drive was found when it was opened, in the order they were given.
@@ -333,7 +338,8 @@ impl Node {
     /// Waits until all that `gate` depends on is durable.
     pub async fn wait(&self, gate: &Gate) -> Result<(), WaitError> {
         for &(drive, seq) in gate.needs() {
-            self.store(drive).wait_durable(seq).await.map_err(|source| WaitError { drive, source })?;
+            let waited = self.store(drive).wait_durable(seq).await;
+            waited.map_err(|source| WaitError { name: self.name(drive), source })?;
         }
         Ok(())
     }
@@ -350,7 +356,7 @@ impl Node {
     pub async fn sync_drive(&self, drive: u16) -> Result<(), WaitError> {
         self.store(drive).heap().flush().await.map_err(|failed| {
             let source = StoreError::Write { what: "the log".into(), reason: failed.to_string() };
-            WaitError { drive, source }
+            WaitError { name: self.name(drive), source }
         })
     }
 
@@ -487,7 +493,7 @@ impl Node {
     /// How each drive does, in set order.
     pub fn conditions(&self) -> Vec<DriveCondition> {
         let drives = self.inner.stores.iter().zip(&self.inner.met).zip(&self.inner.names);
-        drives.map(|((store, met), name)| met.condition(store, name.clone())).collect()
+        drives.map(|((store, met), name)| met.condition(store, name.to_string())).collect()
     }
 
     /// What is wrong with any drive, in one line; `None` when all is well with all of them.
@@ -506,7 +512,7 @@ impl Node {
         let mut outcome = Ok(());
         for (store, name) in self.inner.stores.iter().zip(&self.inner.names) {
             if let Err(source) = store.close().await {
-                outcome = Err(CloseError { drive: name.clone(), source });
+                outcome = Err(CloseError { drive: name.to_string(), source });
             }
         }
         outcome

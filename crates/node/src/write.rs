@@ -67,7 +67,7 @@ impl Node {
 
     fn refused(&self, drive: u16, source: pumice_kv::WriteError) -> WriteError {
         self.note_refused(drive, &source);
-        WriteError { drive, source }
+        WriteError { drive, name: self.name(drive), source }
     }
 
     /// Writes parts on several drives, by rising drive. `was_called`: for which of them the caller has waited in line. Of a

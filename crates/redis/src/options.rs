@@ -66,6 +66,10 @@ pub struct Options {
     pub port: u16,
     /// What INFO and CONFIG GET tell of files: the directory of the data.
     pub directory: PathBuf,
+    /// Addresses of this machine that it listens at, what CONFIG GET bind answers.
+    pub bind: String,
+    /// What INFO tells as `config_file`; empty: none.
+    pub config_file: PathBuf,
     /// How soon a write is safe: what CONFIG GET appendfsync answers.
     pub durability: Durability,
     /// Memory budget of the whole server, in bytes: what CONFIG GET maxmemory answers.
@@ -89,6 +93,8 @@ impl Default for Options {
             tls: None,
             port: 6379,
             directory: PathBuf::from("."),
+            bind: String::new(),
+            config_file: PathBuf::new(),
             durability: Durability::Always,
             memory_bytes: 256 << 20,
             allocator: "unknown",

@@ -56,9 +56,11 @@ pub enum StartError {
         why: String,
     },
     /// TLS files.
-    #[error("TLS: {why}")]
+    #[error("TLS: {}: {why}", path.display())]
     Tls {
-        /// Which file, and what is wrong with it.
+        /// Which file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
         why: String,
     },
     /// An address could not be listened at.

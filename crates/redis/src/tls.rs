@@ -35,7 +35,8 @@ impl Acceptor {
     /// Reads the files.
     pub fn new(options: &TlsOptions) -> Result<Self, StartError> {
         let failed = |what: &std::path::Path, why: &dyn std::fmt::Display| StartError::Tls {
-            why: format!("{}: {why}", what.display()),
+            path: what.to_path_buf(),
+            why: why.to_string(),
         };
         let certificates = |path: &std::path::Path| -> Result<Vec<CertificateDer<'static>>, StartError> {
             let found: Vec<_> = CertificateDer::pem_file_iter(path)

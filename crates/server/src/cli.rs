@@ -212,15 +212,15 @@ pub struct InfoArgs {
     #[arg(required_unless_present_any = ["data", "server"], value_name = "DEVICE|ADDR", value_hint = ValueHint::FilePath)]
     pub target: Option<String>,
     /// The running server that keeps its control socket in DIR
-    #[arg(long, value_name = "DIR", conflicts_with = "target")]
+    #[arg(long, value_name = "DIR", conflicts_with = "target", group = "running")]
     pub data: Option<PathBuf>,
     /// The running server at ADDR
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["target", "data"])]
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["target", "data"], group = "running")]
     pub server: Option<String>,
-    /// Ask that server only for its health, as /health says it: exit 0 if it takes commands, ready or degraded, else 1 (a
+    /// Ask that server (--data or --server) only for its health, as /health says it: exit 0 if it takes commands, ready or degraded, else 1 (a
     /// supervisor's check)
     // `requires` alone says nothing where what is required conflicts with what was given.
-    #[arg(long, requires = "data", conflicts_with_all = ["target", "server"])]
+    #[arg(long, requires = "running", conflicts_with = "target")]
     pub health: bool,
     /// Password of the server
     #[arg(long, env = "PUMICE_PASSWORD", hide_env_values = true)]

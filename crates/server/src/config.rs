@@ -51,6 +51,8 @@ pub struct Settings {
     pub patrol_days: f64,
     pub tls: Option<Tls>,
     pub log: String,
+    /// The config file, if there is one.
+    pub config_file: Option<PathBuf>,
 }
 
 /// Where to listen. Shown as errors name it: with the flag, or file and key, that it comes from.
@@ -80,6 +82,23 @@ pub struct Tls {
     pub cert: PathBuf,
     pub key: PathBuf,
     pub ca: Option<PathBuf>,
+    /// Whether each of the three comes from a flag, and the config file.
+    from_flags: [bool; 3],
+    file_name: String,
+}
+
+impl Tls {
+    /// Where the setting stands that names `path`.
+    pub fn asked_by(&self, path: &Path) -> String {
+        let names = [(Some(&self.cert), "cert"), (Some(&self.key), "key"), (self.ca.as_ref(), "ca")];
+        let at = names.iter().position(|(file, _)| file.is_some_and(|file| file == path)).unwrap_or(0);
+        asked_by(&self.file_name, self.from_flags[at], &format!("redis-tls-{}", names[at].1))
+    }
+}
+
+/// How errors call a setting: by its flag, or by the file and its name there.
+fn asked_by(file_name: &str, is_flag: bool, name: &str) -> String {
+    if is_flag { format!("--{name}") } else { format!("{file_name}: {name}") }
 }
 
 #[derive(Deserialize)]
@@ -160,9 +179,7 @@ impl Settings {
         let or = |given: Vec<String>, kept: Option<OneOrMany>| {
             if given.is_empty() { kept.map(OneOrMany::into_vec).unwrap_or_default() } else { given }
         };
-        let asked_by = |is_flag: bool, name: &str| {
-            if is_flag { format!("--{name}") } else { format!("{file_name}: {name}") }
-        };
+        let asked_by = |is_flag: bool, name: &str| asked_by(&file_name, is_flag, name);
         // Before anything is made on disk.
         let redis_by = asked_by(!args.redis.is_empty() || file.redis.is_none(), "redis");
         let mut redis = or(args.redis, file.redis);
@@ -173,6 +190,7 @@ impl Settings {
             redis.iter().map(|text| Listen::parse(&redis_by, text)).collect::<Result<_, _>>()?;
         let http_by = asked_by(args.http.is_some(), "http");
         let http = args.http.or(file.http).map(|text| Listen::parse(&http_by, &text)).transpose()?;
+        refuse_same(redis.iter().chain(&http))?;
         let devices = or(args.device, file.device);
         let cores_by = asked_by(args.cores.is_some(), "cores");
         let cores_asked = args.cores.or(file.cores);
@@ -185,11 +203,13 @@ impl Settings {
         let (cores, memory_bytes) = fit(cores_asked, memory_asked, memory_there, devices.len())
             .map_err(|least| Stop::because(format!("{memory_by} must be at least {least}")))?;
         let cores_there = Some(machine_cores()).filter(|there| cores_asked.is_none() && cores < *there);
+        let from_flags =
+            [&args.redis_tls_cert, &args.redis_tls_key, &args.redis_tls_ca].map(|flag| flag.is_some());
         let cert = args.redis_tls_cert.or(file.redis_tls_cert);
         let key = args.redis_tls_key.or(file.redis_tls_key);
         let ca = args.redis_tls_ca.or(file.redis_tls_ca);
         let tls = match (cert, key) {
-            (Some(cert), Some(key)) => Some(Tls { cert, key, ca }),
+            (Some(cert), Some(key)) => Some(Tls { cert, key, ca, from_flags, file_name: file_name.clone() }),
             (None, None) if ca.is_none() => None,
             // Who asks for TLS in part must not be served without it.
             (cert, key) => {
@@ -203,13 +223,15 @@ impl Settings {
                 )));
             }
         };
+        let patrol_by = asked_by(args.patrol_days.is_some(), "patrol-days");
         let patrol_days = args.patrol_days.or(file.patrol_days).unwrap_or(PATROL_DAYS);
         if !(0.0..=PATROL_DAYS_MAX).contains(&patrol_days) {
-            return Err(Stop::because(format!("patrol-days must be from 0 to {PATROL_DAYS_MAX}")));
+            return Err(Stop::because(format!("{patrol_by} must be from 0 to {PATROL_DAYS_MAX}")));
         }
+        let clients_by = asked_by(args.max_clients.is_some(), "max-clients");
         let clients_max = args.max_clients.or(file.max_clients).unwrap_or(10_000);
         if clients_max == 0 {
-            return Err(Stop::because("max-clients must be at least 1"));
+            return Err(Stop::because(format!("{clients_by} must be at least 1")));
         }
         let log = args.log.or(file.log).unwrap_or_else(|| "info".into());
         logging::check(&log)?;
@@ -230,8 +252,22 @@ impl Settings {
             clients_max,
             tls,
             log,
+            config_file: args.config,
         })
     }
+}
+
+/// Refuses an address that is asked for twice: it would be taken for another server's. Port 0 is another one each time.
+fn refuse_same<'a>(all: impl Iterator<Item = &'a Listen>) -> Result<(), Stop> {
+    let mut known: Vec<&Listen> = Vec::new();
+    for listen in all {
+        let has_any_port = matches!(&listen.addr, Addr::Tcp(addr) if addr.port() == 0);
+        if let Some(first) = known.iter().find(|first| !has_any_port && first.addr == listen.addr) {
+            return Err(Stop::because(format!("{first} and {listen} are the same address: name each once")));
+        }
+        known.push(listen);
+    }
+    Ok(())
 }
 
 /// A password that was given: an empty one is none, as `PUMICE_PASSWORD=` in an environment file is.

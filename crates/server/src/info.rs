@@ -21,7 +21,7 @@ pub fn run(args: InfoArgs) -> Outcome {
     if let Some(data) = args.data.as_ref().filter(|_| args.health) {
         let (status, body) = control::ask(&control::socket_path(data), "/health")?;
         print!("{body}");
-        return if status == 200 { Ok(()) } else { Err(Stop::No("the server takes no commands".into())) };
+        return health_outcome(status == 200);
     }
     if let Some(data) = &args.data {
         let body = control::get(&control::socket_path(data), "/info")?;
@@ -56,6 +56,9 @@ fn server(addr: &Addr, args: &InfoArgs) -> Outcome {
     const TLS_ADVICE: &str = "ask the server through its control socket, `pumice info --data DIR`";
     let password = config::password(args.password.clone());
     let info = wire::info(addr, password.as_deref(), TLS_ADVICE)?;
+    if args.health {
+        return health(&info);
+    }
     if args.json {
         let object: serde_json::Map<String, Value> =
             info.into_iter().filter(|(k, _)| !k.starts_with('#')).map(|(k, v)| (k, v.into())).collect();
@@ -70,6 +73,27 @@ fn server(addr: &Addr, args: &InfoArgs) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// What INFO tells of a server's health, as /health would say it.
+fn health(info: &[(String, String)]) -> Outcome {
+    let of = |name: &str| info.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str());
+    let (is_loading, why) = (of("loading") == "1", of("trouble"));
+    let state = match (is_loading, why) {
+        (true, _) => "loading",
+        (false, "") => "ready",
+        _ => "degraded",
+    };
+    let mut body = json!({ "state": state });
+    if state == "degraded" {
+        body["why"] = why.into();
+    }
+    println!("{body}");
+    health_outcome(!is_loading)
+}
+
+fn health_outcome(takes_commands: bool) -> Outcome {
+    if takes_commands { Ok(()) } else { Err(Stop::No("the server takes no commands".into())) }
 }
 
 fn drive(target: &str) -> Result<Value, Stop> {

@@ -10,6 +10,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::task::Poll;
@@ -24,7 +25,7 @@ use pumice_reactor::sync::Event;
 use pumice_reactor::{Addr, CoreId, Init, LocalBoxFuture, Signal, spawn};
 use pumice_redis::face;
 use pumice_redis::options::DebugAccess;
-use pumice_redis::server::Server;
+use pumice_redis::server::{Server, StartError};
 
 use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
 use crate::config::{Listen, Settings};
@@ -293,7 +294,13 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     for listen in settings.redis.iter().chain(&settings.http) {
         refuse_taken(listen).await?;
     }
-    let server = Arc::new(Server::new(redis_options(shared)?).map_err(Stop::because)?);
+    let server = Server::new(redis_options(shared)?).map_err(|error| match (&error, &settings.tls) {
+        (StartError::Tls { path, why }, Some(tls)) => {
+            Stop::doing(format!("{} {}", tls.asked_by(path), path.display()), why)
+        }
+        _ => Stop::because(error),
+    })?;
+    let server = Arc::new(server);
     let mut devices = Vec::new();
     for spec in &shared.specs {
         let device = match spec {
@@ -420,6 +427,13 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         Addr::Tcp(addr) => Some(addr.port()),
         Addr::Unix(_) => None,
     });
+    let bind: Vec<String> = (settings.redis.iter())
+        .filter_map(|listen| match &listen.addr {
+            Addr::Tcp(addr) => Some(addr.ip().to_string()),
+            Addr::Unix(_) => None,
+        })
+        .collect();
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     Ok(pumice_redis::options::Options {
         password: settings.password.clone().unwrap_or_default().into_bytes(),
         clients_max: u64::from(settings.clients_max),
@@ -439,7 +453,9 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         }),
         port: port.unwrap_or(0),
         durability: durability(settings),
-        directory: std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone()),
+        bind: bind.join(" "),
+        config_file: settings.config_file.as_ref().map(absolute).unwrap_or_default(),
+        directory: absolute(&settings.data),
         memory_bytes: settings.memory_bytes,
         allocator: allocator::NAME,
         seed: u64::from_le_bytes(seed[..8].try_into().expect("16 bytes")),
@@ -495,23 +511,29 @@ fn is_taken(listen: &Listen) -> Result<bool, Stop> {
             Err(e) => Err(Stop::doing(listen, e)),
         },
         Addr::Tcp(_) => Ok(false),
-        Addr::Unix(path) => process::clear_socket(path).map_err(|e| Stop::doing(listen, e)),
+        Addr::Unix(path) => {
+            // Now, not once a drive is made: a socket needs a folder that it can be made in.
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let may_make = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+            rustix::fs::access(folder.unwrap_or(Path::new(".")), may_make)
+                .map_err(|e| Stop::doing(format!("{listen}: cannot listen: its folder"), e))?;
+            process::clear_socket(path).map_err(|e| Stop::doing(listen, e))
+        }
     }
 }
 
 fn report_recovery(node: &Node, took: Duration) {
     for drive in node.recovered() {
+        let name = &drive.drive;
         if drive.clean {
-            tracing::info!("drive {}: opened in {took:.1?}, closed cleanly before", drive.drive);
+            tracing::info!("drive {name}: closed cleanly before");
         } else {
-            tracing::info!(
-                "drive {}: opened in {took:.1?}, replayed {} records of the log",
-                drive.drive,
-                drive.replayed_records
-            );
+            tracing::info!("drive {name}: replayed {} records of the log", drive.replayed_records);
         }
         for damage in &drive.damage {
             tracing::error!("drive {}: damaged: {damage}; `pumice check` lists all damage", drive.drive);
         }
     }
+    let count = node.drive_count();
+    tracing::info!("opened {count} {} in {took:.1?}", if count == 1 { "drive" } else { "drives" });
 }

@@ -104,7 +104,7 @@ fn live(server: &Server) -> Vec<(&'static str, Vec<u8>)> {
     let mut all = vec![
         ("appendfsync", appendfsync(server).to_string()),
         ("appendonly", yes_no(true)),
-        ("bind", String::new()),
+        ("bind", server.options.bind.clone()),
         ("client-output-buffer-limit", limits),
         ("client-query-buffer-limit", number(&settings.query_buffer_bytes_max)),
         ("daemonize", yes_no(false)),

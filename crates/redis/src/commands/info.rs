@@ -147,8 +147,9 @@ fn server(ctx: &Ctx, lines: &mut Lines) {
     lines.add("hz", &hz);
     lines.add("configured_hz", hz);
     lines.add("io_threads_active", 0);
-    lines.add("executable", "");
-    lines.add("config_file", "");
+    let executable = std::env::current_exe().unwrap_or_default();
+    lines.add("executable", executable.display());
+    lines.add("config_file", ctx.server.options.config_file.display());
 }
 
 fn clients(ctx: &Ctx, lines: &mut Lines) {

@@ -49,8 +49,8 @@ fn help_teaches_with_examples_and_errors_of_usage_exit_2() {
     check_exit(&run(&["sim", "run", "kv", "--seeds", "0"]), 2, "--seeds");
     assert!(stdout(&run(&["serve", "--help"])).contains("64MiB at least, which is enough for two cores"));
     // A supervisor that asked in a way that nobody answers was told that all is well.
-    for other in [["drive0"].as_slice(), &["127.0.0.1:6379"], &["--server", "127.0.0.1:6379"]] {
-        check_exit(&run(&[&["info", "--health"], other].concat()), 2, "cannot be used with");
+    for other in ["drive0", "127.0.0.1:6379"].map(|target| [target]) {
+        check_exit(&run(&[&["info", "--health"], &other[..]].concat()), 2, "cannot be used with");
     }
     check_exit(&run(&["info", "--health"]), 2, "required");
     check_exit(&run(&["sim", "run", "sdf", "--plot", "/dev/null/x"]), 2, "--plot /dev/null/x");
@@ -95,6 +95,21 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
             check_exit(&output, 2, &format!("pumice: config file {config}: {key} {taken}"));
         }
     }
+    serve(
+        &["--redis", "unix:/nonexistent/x.sock"],
+        "--redis unix:/nonexistent/x.sock: cannot listen: its folder",
+    );
+    serve(
+        &["--http", "unix:/nonexistent/x.sock"],
+        "--http unix:/nonexistent/x.sock: cannot listen: its folder",
+    );
+    // Not as another server's.
+    let twice = "127.0.0.1:7 and --http 127.0.0.1:7 are the same address: name each once";
+    serve(&["--redis", "127.0.0.1:7", "--http", "127.0.0.1:7"], twice);
+    serve(
+        &["--redis", "unix:x", "--redis", "unix:x"],
+        "--redis unix:x and --redis unix:x are the same address",
+    );
     assert!(!Path::new(&data).exists(), "nothing is made before drive and port are there");
     check_exit(&run(&["serve", "--data", &text, "--redis", "127.0.0.1:0"]), 2, "this is not a directory");
     for command in ["info", "check"] {
@@ -144,8 +159,14 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     }
     serve(&["--log", "loud"], "log level 'loud' is none: use error");
     serve(&["--max-clients", "0"], "--max-clients");
-    serve(&["--config", &file("e.toml", "max-clients = 0\n")], "max-clients must be at least 1");
-    serve(&["--config", &file("f.toml", "cores = 2000\n")], "cores must be from 1 to 1024");
+    let of_config = |name: &str, text: &str, says: &str| {
+        let config = file(name, text);
+        serve(&["--config", &config], &format!("pumice: config file {config}: {says}"));
+    };
+    of_config("e.toml", "max-clients = 0\n", "max-clients must be at least 1");
+    of_config("f.toml", "cores = 2000\n", "cores must be from 1 to 1024");
+    of_config("h.toml", "patrol-days = -1.0\n", "patrol-days must be from 0");
+    serve(&["--patrol-days=-1"], "pumice: --patrol-days must be from 0");
     serve(&["--config", &file("g.toml", "log = 'foo'\n")], "log level 'foo' is none");
     assert!(!dir.path().join("data/drive0").exists(), "nothing is made before the settings are right");
     let output = run(&["serve", "--data", &data, "--device", &drive, "--redis", "unix:/nonexistent/socket"]);
@@ -159,6 +180,12 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     let (pem, key) = (format!("{tls}/server.pem"), format!("{tls}/server.key"));
     let junk = file("junk.pem", "nothing\n");
     serve(&["--redis-tls-cert", &at("none.pem"), "--redis-tls-key", &key], "none.pem");
+    serve(&["--redis-tls-cert", &at("none.pem"), "--redis-tls-key", &key], "pumice: --redis-tls-cert /");
+    let config = file("tls.toml", &format!("redis-tls-key = '{junk}'\n"));
+    serve(
+        &["--redis-tls-cert", &pem, "--config", &config],
+        &format!("pumice: config file {config}: redis-tls-key {junk}: it holds no private key"),
+    );
     serve(&["--redis-tls-cert", &junk, "--redis-tls-key", &key], "holds no certificate");
     serve(&["--redis-tls-cert", &pem, "--redis-tls-key", &junk], "holds no private key");
     serve(
@@ -387,6 +414,9 @@ fn a_config_file_mirrors_the_flags_and_the_command_line_wins() {
     assert!(error.contains("NOAUTH"), "{error}");
     let client = redis::Client::open(format!("redis://:from%20flag@127.0.0.1:{}/", server.port)).unwrap();
     assert_eq!(client.get_connection().unwrap().get::<_, Option<String>>("k").unwrap(), None);
+    let mut client = client.get_connection().unwrap();
+    let told: String = redis::cmd("INFO").arg("server").query(&mut client).unwrap();
+    assert!(told.contains(&format!("\r\nconfig_file:{config}\r\n")), "{told}");
     let (status, body) = server.http("/health");
     let health: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &health["state"]), (200, &"ready".into()), "{body}");
@@ -424,8 +454,29 @@ fn a_running_server_tells_about_itself_in_every_way_promised() {
     let addr = format!("127.0.0.1:{}", server.port);
     let info = json(&["info", &addr, "--json"]);
     assert!(info["redis_version"].as_str().unwrap().starts_with("7."), "{info}");
+    let binary = std::fs::canonicalize(pumice().get_program()).unwrap();
+    assert_eq!(info["executable"].as_str(), binary.to_str(), "{info}");
+    let health = run(&["info", "--server", &addr, "--health"]);
+    check_exit(&health, 0, "");
+    assert_eq!(stdout(&health), "{\"state\":\"ready\"}\n");
+    let bind: Vec<String> = redis::cmd("CONFIG").arg("GET").arg("bind").query(&mut server.client()).unwrap();
+    assert_eq!(bind, ["bind", "127.0.0.1"]);
     let (status, metrics) = server.http("/metrics");
     assert_eq!(status, 200);
+    let drive = dir.path().join("drive0").display().to_string();
+    for line in [
+        format!("pumice_build_info{{version=\"{}\"}} 1.0", env!("CARGO_PKG_VERSION")),
+        format!("pumice_drive_info{{drive=\"0\",path=\"{drive}\"}} 1.0"),
+        format!("pumice_memory_budget_bytes{{}} {}.0", 128 << 20),
+        "pumice_redis_keys{} 1.0".into(),
+        "pumice_redis_clients_max{} 10000.0".into(),
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
+    }
+    let started = metrics.lines().find_map(|line| line.strip_prefix("process_start_time_seconds{} "));
+    let started: f64 = started.and_then(|text| text.parse().ok()).expect("a time");
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    assert!(now - 3600.0 < started && started < now + 60.0, "{started}, and now it is {now}");
     for name in ["pumice_drive_commits_total", "pumice_drive_space_bytes", "pumice_core_turns_total", "# EOF"]
     {
         assert!(metrics.contains(name), "no {name} in /metrics");
