@@ -276,3 +276,34 @@ fn the_front_pages_are_there() {
         assert!(root().join(page).exists(), "{page} is missing");
     }
 }
+
+/// Words of a page that are written as code and end as a file's name does.
+fn named_files(page: &str) -> Vec<&str> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let spans = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let words = spans.flat_map(|span| span.split(move |c| !is_path(c)));
+    words
+        .filter(|word| {
+            [".rs", ".md", ".toml"].iter().any(|end| word.ends_with(end) && word.len() > end.len())
+        })
+        .collect()
+}
+
+/// From the root, so that whoever reads can open them; a page may name those beside it without their folder.
+#[test]
+fn files_that_pages_name_are_there() {
+    let mut wrong = Vec::new();
+    let is_page = |path: &std::path::Path| path.extension().is_some_and(|end| end == "md");
+    let pages = ["ARCHITECTURE.md", "STYLE.md", "README.md", "CHANGELOG.md"].map(|page| root().join(page));
+    for page in pages.into_iter().chain(files("docs", is_page)) {
+        let text = fs::read_to_string(&page).unwrap();
+        let beside = page.parent().expect("a page has a folder");
+        for file in named_files(&text) {
+            let is_beside = file.ends_with(".md") && beside.join(file).exists();
+            if !is_beside && !root().join(file).exists() {
+                wrong.push(format!("{}: there is no `{file}`: name files from the root", shown(&page)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
