@@ -167,9 +167,9 @@ async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
     }
     let _held = if everything { ctx.latch_all().await } else { ctx.latch_hashes(&hashes).await };
     ctx.now_ms = pumice_reactor::wall_ms();
-    let changed = ctx.watched_changed().await?;
+    let changed = ctx.watched_changed().await;
     ctx.forget_watches();
-    if changed {
+    if changed? {
         ctx.reply.null_array();
         return Ok(());
     }
