@@ -177,7 +177,7 @@ async fn reply_string(ctx: &mut Ctx, place: Place, found: Option<StringHead>) ->
     }
 }
 
-/// Answers GETs whose entries were read side by side.
+/// Answers GETs whose entries were read side by side; none behind one that ends in the midst of its value.
 pub(crate) async fn answer_cold_gets(
     ctx: &mut Ctx,
     results: Vec<(Place, Result<Option<Entry>, Failure>)>,
@@ -193,6 +193,9 @@ pub(crate) async fn answer_cold_gets(
             Err(failure) => Err(failure),
         };
         crate::execute::account(ctx, command, command.stats_at, answered, mark, each);
+        if ctx.session.close_after_reply {
+            return;
+        }
     }
 }
 

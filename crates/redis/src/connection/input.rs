@@ -79,7 +79,7 @@ impl Connection {
     }
 
     /// Counts what is kept of the command under way. If it is too much, the command is let go, or the client is.
-    pub(super) fn check_input(&mut self) -> Option<Flow> {
+    pub(super) async fn check_input(&mut self) -> Option<Flow> {
         match self.count_input(self.pending.len()) {
             Room::Enough => return None,
             Room::Less(failure) => {
@@ -93,17 +93,22 @@ impl Connection {
         stats.input_limit_closes.fetch_add(1, Ordering::Relaxed);
         let (client, bytes) = (self.ctx.session.client.id, self.counted_bytes);
         tracing::warn!(client, bytes, "closed: too much input");
-        self.ctx
-            .reply
-            .error("ERR Protocol error: what this client, or all clients, sent ahead exceeds the limit");
+        if matches!(self.settle().await, Flow::Go) {
+            self.ctx
+                .reply
+                .error("ERR Protocol error: what this client, or all clients, sent ahead exceeds the limit");
+        }
         Some(Flow::Stop)
     }
 
     /// Answers a command that was not kept, or whose value could not be.
-    pub(super) async fn answer_refused(&mut self) {
-        self.settle().await;
+    pub(super) async fn answer_refused(&mut self) -> Flow {
+        if matches!(self.settle().await, Flow::Stop) {
+            return Flow::Stop;
+        }
         self.ctx.commands += 1;
         let failure = self.refused.take().unwrap_or_else(|| errors::SYNTAX.into());
         refuse(&mut self.ctx, &failure);
+        Flow::Go
     }
 }

@@ -61,7 +61,7 @@ impl Connection {
                 }
                 _ => return,
             };
-            self.settle().await;
+            let flow = if matches!(flow, Flow::Go) { self.settle().await } else { flow };
             self.ctx.flush_replies();
             let client = &self.ctx.session.client;
             client.set_processing(false);
@@ -114,7 +114,9 @@ impl Connection {
                     }
                 }
                 self.skim = None;
-                self.answer_refused().await;
+                if matches!(self.answer_refused().await, Flow::Stop) {
+                    return Flow::Stop;
+                }
                 self.ctx.begin_run();
                 continue;
             }
@@ -135,7 +137,7 @@ impl Connection {
                 self.pending.extend_from_slice(&rest[..take]);
                 self.need -= take.min(self.need);
                 rest = &rest[take..];
-                if let Some(flow) = self.check_input() {
+                if let Some(flow) = self.check_input().await {
                     return flow;
                 }
                 if self.need > 0 || self.skim.is_some() {
@@ -161,7 +163,7 @@ impl Connection {
                         self.pending.reserve(rest.len() + need.min(1 << 20));
                         self.pending.extend_from_slice(rest);
                         rest = &[];
-                        if let Some(flow) = self.check_input() {
+                        if let Some(flow) = self.check_input().await {
                             return flow;
                         }
                     }
@@ -206,9 +208,10 @@ impl Connection {
                     self.begin_streaming(len);
                 }
                 Parsed::Broken(error) => {
-                    self.settle().await;
-                    self.ctx.server.stats.note_error(&error);
-                    self.ctx.reply.error(&error);
+                    if matches!(self.settle().await, Flow::Go) {
+                        self.ctx.server.stats.note_error(&error);
+                        self.ctx.reply.error(&error);
+                    }
                     return Flow::Stop;
                 }
             }
@@ -249,8 +252,8 @@ impl Connection {
         {
             self.cold.push(cold(&self.ctx, key, None));
         } else {
-            if !self.cold.is_empty() {
-                settle(&mut self.ctx, &mut self.cold).await;
+            if !self.cold.is_empty() && matches!(settle(&mut self.ctx, &mut self.cold).await, Flow::Stop) {
+                return Flow::Stop;
             }
             if let Some(failure) = self.refused.take() {
                 refuse(&mut self.ctx, &failure);
@@ -271,8 +274,8 @@ impl Connection {
         }
         self.parser.reset();
         self.large.clear();
-        if self.cold.len() >= crate::join::PARALLEL_READS_MAX {
-            settle(&mut self.ctx, &mut self.cold).await;
+        if self.cold.len() >= crate::join::PARALLEL_READS_MAX && matches!(self.settle().await, Flow::Stop) {
+            return Flow::Stop;
         }
         if self.ctx.session.close_after_reply {
             return Flow::Stop;
@@ -290,10 +293,8 @@ impl Connection {
     }
 
     /// Answers the GETs that wait, if any do.
-    pub(super) async fn settle(&mut self) {
-        if !self.cold.is_empty() {
-            settle(&mut self.ctx, &mut self.cold).await;
-        }
+    pub(super) async fn settle(&mut self) -> Flow {
+        settle(&mut self.ctx, &mut self.cold).await
     }
 }
 
@@ -302,8 +303,12 @@ fn cold(ctx: &Ctx, key: &[u8], hint: Option<Hint>) -> Cold {
     Cold { place: key.place, key: RawKey::from_slice(key.raw()), hint }
 }
 
-/// Reads the values of a run of GETs side by side and answers them in order.
-async fn settle(ctx: &mut Ctx, cold: &mut Vec<Cold>) {
+/// Reads the values of a run of GETs, if there are any, side by side and answers them in order. Where one ends in the midst of its
+/// value, nothing that came behind it may be carried out or answered: the client would take that for the rest of the value.
+async fn settle(ctx: &mut Ctx, cold: &mut Vec<Cold>) -> Flow {
+    if cold.is_empty() {
+        return Flow::Go;
+    }
     let started = pumice_reactor::now();
     ctx.now_ms = pumice_reactor::wall_ms();
     let keys = cold.iter_mut().map(|get| (get.place, &get.key[..], get.hint.take()));
@@ -312,4 +317,5 @@ async fn settle(ctx: &mut Ctx, cold: &mut Vec<Cold>) {
     let results = cold.drain(..).zip(results).map(|(get, result)| (get.place, result)).collect();
     crate::commands::answer_cold_gets(ctx, results, nanos).await;
     ctx.begin_run();
+    if ctx.session.close_after_reply { Flow::Stop } else { Flow::Go }
 }

@@ -3,6 +3,7 @@
 
 mod administration;
 mod answers;
+mod broken_replies;
 mod collections;
 mod command_docs;
 mod common;
