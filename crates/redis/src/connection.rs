@@ -237,9 +237,9 @@ async fn send(output: &Output, server: &Server, client: &Client, sender: &Sender
                     }
                 }
             }
-            output.merge(&mut outgoing, |gate| gate.is_empty() || server.node.is_open(gate));
+            output.fit(&mut outgoing, |gate| gate.is_empty() || server.node.is_open(gate));
         } else {
-            output.merge(&mut outgoing, Gate::is_empty);
+            output.fit(&mut outgoing, Gate::is_empty);
         }
         output.sending();
         let bytes = outgoing.bytes;

@@ -61,7 +61,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Keeps the first `at` bytes; gives what is behind them, which waits for nothing more than they do.
+    /// Keeps the first `at` bytes, which may leave, and gives what is behind them, which may then leave too.
     fn split_off(&mut self, at: usize) -> Option<Self> {
         if self.bytes <= at {
             return None;
@@ -221,12 +221,7 @@ impl Output {
             }
             let mut queue = self.queue.borrow_mut();
             match queue.pop_front() {
-                Some(mut outgoing) => {
-                    if let Some(rest) = outgoing.split_off(SEND_BYTES) {
-                        queue.push_front(rest);
-                    }
-                    Poll::Ready(Some(outgoing))
-                }
+                Some(outgoing) => Poll::Ready(Some(outgoing)),
                 None if self.is_finished.get() => Poll::Ready(None),
                 None => {
                     *self.sender.borrow_mut() = Some(context.waker().clone());
@@ -264,15 +259,31 @@ impl Output {
         .await
     }
 
-    /// Takes what may leave with `first`: the batches behind it whose gates it passes too.
-    pub fn merge(&self, first: &mut Outgoing, is_open: impl Fn(&Gate) -> bool) {
+    /// Makes one send of `first`, whose gate is open: without what is too much for one, which leaves next; with the batches behind
+    /// it whose gates it passes too. Not to be done before: what waits is answered as a whole where it may not leave.
+    pub fn fit(&self, first: &mut Outgoing, is_open: impl Fn(&Gate) -> bool) {
         let mut queue = self.queue.borrow_mut();
+        if let Some(rest) = first.split_off(SEND_BYTES) {
+            queue.push_front(rest);
+        }
         let fits = |next: &Outgoing, bytes| bytes + next.bytes <= SEND_BYTES && is_open(&next.gate);
         while queue.front().is_some_and(|next| fits(next, first.bytes)) {
             let Some(mut next) = queue.pop_front() else { break };
             first.bytes += next.bytes;
             first.parts.append(&mut next.parts);
         }
+    }
+
+    /// What waits in `outgoing` is answered with `parts` instead.
+    pub fn replace(&self, outgoing: &mut Outgoing, parts: Vec<Bytes>) {
+        let bytes = parts.iter().map(Bytes::len).sum();
+        let waiting = self.waiting_bytes.get() - outgoing.bytes + bytes;
+        self.waiting_bytes.set(waiting);
+        self.client.output_bytes.store(waiting as u64, Ordering::Relaxed);
+        let total = &self.server.stats.output_waiting_bytes;
+        total.fetch_add(bytes as u64, Ordering::Relaxed);
+        total.fetch_sub(outgoing.bytes as u64, Ordering::Relaxed);
+        (outgoing.parts, outgoing.bytes) = (parts, bytes);
     }
 
     /// A send begins: from here on it is the client that takes it or does not.

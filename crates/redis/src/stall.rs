@@ -47,7 +47,7 @@ pub(crate) async fn answer(
     let error = vec![Bytes::from(format!("-{text}\r\n"))];
     match waiting.holds {
         Holds::OneReply => {
-            waiting.parts = error;
+            output.replace(waiting, error);
             return true;
         }
         Holds::Replies => {

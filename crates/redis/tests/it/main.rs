@@ -25,6 +25,7 @@ mod parser;
 mod scans;
 mod simulated;
 mod slow_readers;
+mod stalled;
 mod strings;
 mod tls;
 mod transaction_memory;
