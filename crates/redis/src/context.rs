@@ -272,17 +272,22 @@ impl Ctx {
         if self.reply.len() < STREAM_BYTES {
             return Ok(());
         }
-        if self.is_silent() {
-            self.reply.rollback(self.reply_from);
-            return Ok(());
-        }
-        if self.in_exec() {
+        if self.in_exec() && !self.is_silent() {
             return self.weigh(0);
         }
-        let Some(output) = self.output.clone() else { return Ok(()) };
-        self.hand_over(true);
-        self.is_streaming = true;
-        output.drain().await;
-        if output.is_closed() { Err("ERR the client is gone".into()) } else { Ok(()) }
+        let output = self.output.clone();
+        if self.is_silent() {
+            self.reply.rollback(self.reply_from);
+            // Nothing holds it up: others of its core get their turn, and whoever closes it does.
+            pumice_reactor::yield_now().await;
+        } else if let Some(output) = &output {
+            self.hand_over(true);
+            self.is_streaming = true;
+            output.drain().await;
+        }
+        if output.is_some_and(|output| output.is_closed()) {
+            return Err("ERR the client is gone".into());
+        }
+        Ok(())
     }
 }

@@ -301,7 +301,8 @@ impl Answer<'_> {
 }
 
 /// Answers a count: positive, that many different elements; negative, that many draws with repetition. With what belongs to
-/// them each is a pair, in RESP3 as an array of two.
+/// them each is a pair, in RESP3 as an array of two. For who wants no reply nothing is drawn: it says how many, and has nothing to
+/// take that would hold it up.
 pub(super) async fn reply_many(
     ctx: &mut Ctx,
     collection: Collection,
@@ -309,6 +310,9 @@ pub(super) async fn reply_many(
     count: i64,
     with: With,
 ) -> CommandResult {
+    if ctx.is_silent() {
+        return Ok(());
+    }
     let repeats = count < 0;
     let draws = if repeats { count.unsigned_abs() } else { (count as u64).min(collection.count) };
     let want = match with {

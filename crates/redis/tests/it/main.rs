@@ -23,6 +23,7 @@ mod large_memory;
 mod moved_meanwhile;
 mod parser;
 mod scans;
+mod silent_clients;
 mod simulated;
 mod slow_readers;
 mod stalled;
