@@ -81,10 +81,7 @@ async fn getrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let range = found.as_ref().and_then(|found| range_of(start, end, found.entry.value_len()));
     match (found, range) {
         (Some(found), Some((from, to))) => match &found.entry.large {
-            Some(large) => {
-                let part = ctx.large_range(key.place, large, from, to - from).await?;
-                ctx.reply.bulk_bytes(part);
-            }
+            Some(large) => ctx.reply_large(key.place, large, from..to).await?,
             None => ctx.reply.bulk_bytes(found.entry.value.slice(from as usize..to as usize)),
         },
         _ => ctx.reply.bulk(b""),

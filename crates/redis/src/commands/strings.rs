@@ -1,5 +1,7 @@
 //! Strings: reading and setting whole values. Counters and parts of values are in `string_parts.rs`.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use pumice_kv::{Entry, LargeRef, PIECE_BYTES_MAX, Peek, VALUE_BYTES_MAX};
 use pumice_node::Place;
@@ -52,25 +54,45 @@ impl Ctx {
 
     /// Writes a value as a bulk string; a large one piece by piece.
     pub(crate) async fn reply_entry(&mut self, place: Place, entry: Entry) -> CommandResult {
-        let Some(large) = entry.large else {
-            self.reply.bulk_bytes(entry.value);
-            return Ok(());
-        };
-        self.reply.bulk_header(large.len());
-        let mut at = 0;
-        while at < large.len() {
-            at = self.reply_pieces(place, &large, at).await?;
-            if at < large.len() {
-                at = self.reply_share(place, &large, at).await?;
+        match entry.large {
+            Some(large) => self.reply_large(place, &large, 0..large.len()).await,
+            None => {
+                self.reply.bulk_bytes(entry.value);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a range of a large value as a bulk string, piece by piece.
+    pub(crate) async fn reply_large(
+        &mut self,
+        place: Place,
+        large: &LargeRef,
+        range: Range<u64>,
+    ) -> CommandResult {
+        self.reply.bulk_header(range.end - range.start);
+        let mut left = range;
+        while !left.is_empty() {
+            if left.end - left.start > SHARE_BYTES {
+                left.start = self.reply_pieces(place, large, left.clone()).await?;
+            }
+            if !left.is_empty() {
+                left.start = self.reply_share(place, large, left.clone()).await?;
             }
         }
         self.reply.bulk_end();
         Ok(())
     }
 
-    /// Sends a large value from `at` on, as long as there is memory for whole pieces; answers where that ended.
-    async fn reply_pieces(&mut self, place: Place, large: &LargeRef, mut at: u64) -> Result<u64, Failure> {
-        let mut pieces = self.server.node.read_large(place, large, at..large.len());
+    /// Sends a range of a large value, as long as there is memory for whole pieces; answers where that ended.
+    async fn reply_pieces(
+        &mut self,
+        place: Place,
+        large: &LargeRef,
+        range: Range<u64>,
+    ) -> Result<u64, Failure> {
+        let mut at = range.start;
+        let mut pieces = self.server.node.read_large(place, large, range.clone());
         loop {
             match self.output.as_ref().map(|output| output.room_bytes()) {
                 Some(None) => return Ok(at),
@@ -87,8 +109,11 @@ impl Ctx {
                 self.drain().await?;
                 return Ok(at + share as u64);
             }
-            at += piece.len() as u64;
-            self.reply.raw_bytes(piece);
+            let end = at + piece.len() as u64;
+            // A part of a piece would hold all of it in memory.
+            let is_part = (at == range.start && at > 0) || (end == range.end && end < large.len());
+            self.reply.raw_bytes(if is_part { Bytes::copy_from_slice(&piece) } else { piece });
+            at = end;
             if self.output.as_ref().is_some_and(|output| output.is_full()) {
                 pieces.let_go();
             }
@@ -96,10 +121,15 @@ impl Ctx {
         }
     }
 
-    /// Sends as much of a large value as every client may have waiting, copied out of its piece, which is not kept.
-    async fn reply_share(&mut self, place: Place, large: &LargeRef, at: u64) -> Result<u64, Failure> {
-        let end = large.len().min(at + SHARE_BYTES);
-        let mut pieces = self.server.node.read_large(place, large, at..end);
+    /// Sends as much of a large value's range as every client may have waiting, copied out of its piece, which is not kept.
+    async fn reply_share(
+        &mut self,
+        place: Place,
+        large: &LargeRef,
+        range: Range<u64>,
+    ) -> Result<u64, Failure> {
+        let end = range.end.min(range.start + SHARE_BYTES);
+        let mut pieces = self.server.node.read_large(place, large, range.start..end);
         pieces.set_ahead(1);
         while let Some(piece) =
             pieces.next().await.map_err(|e| large_failure(&self.server.node, place, &e))?

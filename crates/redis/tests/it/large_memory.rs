@@ -23,7 +23,7 @@ fn noise(seed: u64) -> Vec<u8> {
 
 /// The most that `waiting` shows until it has been still for a while, once it was above `least`.
 #[track_caller]
-fn most(waiting: &AtomicU64, least: u64) -> u64 {
+pub fn most(waiting: &AtomicU64, least: u64) -> u64 {
     eventually(&format!("more than {least} B wait"), || waiting.load(Ordering::Relaxed) > least);
     let (mut most, mut last, mut since) = (0, 0, Instant::now());
     while since.elapsed() < Duration::from_millis(500) {

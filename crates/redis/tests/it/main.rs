@@ -20,6 +20,7 @@ mod hostile;
 mod interrupted_lists;
 mod introspection;
 mod large_memory;
+mod large_parts;
 mod moved_meanwhile;
 mod parser;
 mod scans;
