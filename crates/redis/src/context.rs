@@ -14,9 +14,9 @@ use pumice_kv::Turn;
 use pumice_node::Gate;
 use pumice_reactor::Nanos;
 
+use crate::collected::Collected;
 use crate::command::{Command, Table};
 use crate::errors::CommandResult;
-use crate::exec_memory::ExecMemory;
 use crate::keyspace::{Change, Overlay, Space};
 use crate::output::{Holds, Outgoing, Output};
 use crate::resp::reply::{Mark, Reply};
@@ -39,7 +39,7 @@ pub struct Ctx {
     /// What the running EXEC has written so far.
     pub transaction: Option<Overlay>,
     /// What it holds in memory.
-    pub(crate) exec_memory: Option<ExecMemory>,
+    pub(crate) exec_collected: Option<Collected>,
     pub(crate) spare_change: Option<Change>,
     /// What it may write while others wait for room.
     pub(crate) turn: Turn,
@@ -107,7 +107,7 @@ impl Ctx {
             now_ms,
             gate: Gate::open(),
             transaction: None,
-            exec_memory: None,
+            exec_collected: None,
             spare_change: None,
             turn: Turn::default(),
             was_refused: false,

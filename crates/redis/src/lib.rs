@@ -9,6 +9,7 @@
 
 pub mod args;
 pub mod clients;
+mod collected;
 pub mod command;
 mod command_docs;
 mod command_facts;
@@ -16,7 +17,6 @@ mod commands;
 pub mod connection;
 pub mod context;
 pub mod errors;
-mod exec_memory;
 mod execute;
 pub mod face;
 pub mod glob;

@@ -59,7 +59,8 @@ pub struct Stats {
     pub input_waiting_bytes: AtomicU64,
     /// Bytes of queued commands and watched keys, all clients together.
     pub transaction_bytes: AtomicU64,
-    /// Bytes of replies and writes that running EXECs have collected, all clients together.
+    /// Bytes of replies and writes that running EXECs, and commands that answer what they remove, have collected, all clients
+    /// together.
     pub exec_bytes: AtomicU64,
     /// Keys and clients that WATCH compared with those that it was given: what telling known from new ones costs.
     pub watched_compared: AtomicU64,

@@ -12,6 +12,7 @@ use pumice_kv::{Direction, Want};
 use super::collection::{MEMBERS, clamp_range, damaged, note_sizes};
 use super::list_shift;
 use crate::args::Args;
+use crate::collected::Taken;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
@@ -123,46 +124,75 @@ fn missing(list: &Collection, at: i64) -> Failure {
     damaged(list, (at - list.first).unsigned_abs())
 }
 
-/// Takes up to `count` elements off one end, the outermost first. `change` stores what is left.
+/// Takes the outermost element off one end. `change` stores what is left.
+pub(super) async fn take_one(
+    ctx: &mut Ctx,
+    change: &mut Change,
+    list: &mut Collection,
+    end: End,
+) -> Result<Bytes, Failure> {
+    let at = match end {
+        End::Left => list.first,
+        End::Right => list.end - 1,
+    };
+    let value = element_at(ctx, list, at).await?;
+    if list.count == 1 {
+        ctx.erase_elements(change, list).await?;
+    } else {
+        remove(change, list, at);
+    }
+    shrink(change, list, end, 1);
+    Ok(value)
+}
+
+/// Takes `count` elements, which is not more than there are, off one end, and answers them, the outermost first. `change` stores
+/// what is left; `by`: the command.
 pub(super) async fn pop(
     ctx: &mut Ctx,
     change: &mut Change,
     list: &mut Collection,
     end: End,
     count: u64,
-) -> Result<Vec<Bytes>, Failure> {
-    let wanted = count.min(list.count);
-    let width = wanted as i64;
-    let (from, to, direction) = match end {
-        End::Left => (list.first, list.first + width, Direction::Forward),
-        End::Right => (list.end - width, list.end, Direction::Backward),
+    by: &'static str,
+) -> CommandResult {
+    if count <= 1 {
+        if count == 1 {
+            let value = take_one(ctx, change, list, end).await?;
+            ctx.reply.bulk_bytes(value);
+        }
+        return Ok(());
+    }
+    let width = count as i64;
+    let (from, step, mut scan) = match end {
+        End::Left => (list.first, 1, read(ctx, list, list.first, list.first + width, Direction::Forward)),
+        End::Right => (list.end - 1, -1, read(ctx, list, list.end - width, list.end, Direction::Backward)),
     };
-    let mut popped = Vec::new();
-    if wanted == 1 {
-        popped.push(element_at(ctx, list, from).await?);
-    } else if wanted > 0 {
-        let mut scan = read(ctx, list, from, to, direction);
-        while let Some((_, value)) = scan.next(ctx).await? {
-            popped.push(value);
-        }
+    if count == list.count {
+        ctx.erase_elements(change, list).await?;
     }
-    if popped.len() as u64 != wanted {
-        return Err(damaged(list, popped.len() as u64));
-    }
-    if wanted > 0 {
-        if wanted == list.count {
-            ctx.erase_elements(change, list).await?;
-        } else {
-            (from..to).for_each(|at| remove(change, list, at));
+    let mut taken = Taken::new(ctx, by);
+    while let Some((_, value)) = scan.next(ctx).await? {
+        if count < list.count {
+            remove(change, list, from + step * taken.count as i64);
         }
-        match end {
-            End::Left => list.first = to,
-            End::Right => list.end = from,
-        }
-        list.count -= wanted;
-        change.put_collection(list, true);
+        ctx.reply.bulk_bytes(value);
+        taken.note(ctx, change)?;
     }
-    Ok(popped)
+    if taken.count != count {
+        return Err(damaged(list, taken.count));
+    }
+    shrink(change, list, end, count);
+    Ok(())
+}
+
+/// The `count` elements at one end are gone.
+fn shrink(change: &mut Change, list: &mut Collection, end: End, count: u64) {
+    match end {
+        End::Left => list.first += count as i64,
+        End::Right => list.end -= count as i64,
+    }
+    list.count -= count;
+    change.put_collection(list, true);
 }
 
 async fn push_all(ctx: &mut Ctx, args: Args<'_>, end: End, must_exist: bool) -> CommandResult {
@@ -203,7 +233,8 @@ async fn rpushx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     push_all(ctx, args, End::Right, true).await
 }
 
-async fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, end: End, name: &str) -> CommandResult {
+async fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, end: End) -> CommandResult {
+    let (name, by) = if end == End::Left { ("lpop", "LPOP") } else { ("rpop", "RPOP") };
     if args.len() > 3 {
         return Err(errors::wrong_arity(name));
     }
@@ -222,26 +253,24 @@ async fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, end: End, name: &str) -> Com
         }
         return Ok(());
     };
-    let mut change = ctx.change();
-    let popped = pop(ctx, &mut change, &mut list, end, count.unwrap_or(1) as u64).await?;
-    if !popped.is_empty() {
-        ctx.commit(change).await?;
-    }
+    let wanted = list.count.min(count.unwrap_or(1) as u64);
     if count.is_some() {
-        ctx.reply.array(popped.len());
+        ctx.reply.array(wanted as usize);
     }
-    for value in popped {
-        ctx.reply.bulk_bytes(value);
+    let mut change = ctx.change();
+    pop(ctx, &mut change, &mut list, end, wanted, by).await?;
+    if wanted > 0 {
+        ctx.commit(change).await?;
     }
     Ok(())
 }
 
 async fn lpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    pop_one_key(ctx, args, End::Left, "lpop").await
+    pop_one_key(ctx, args, End::Left).await
 }
 
 async fn rpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    pop_one_key(ctx, args, End::Right, "rpop").await
+    pop_one_key(ctx, args, End::Right).await
 }
 
 async fn llen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -1,6 +1,6 @@
 //! LMOVE, RPOPLPUSH, LMPOP: elements that leave one list, perhaps for another.
 
-use super::list::{End, element_at, open, pop, push, remove};
+use super::list::{End, element_at, open, pop, push, remove, take_one};
 use super::zset_pop::{pop_count, pop_keys};
 use crate::args::Args;
 use crate::command::Row;
@@ -41,8 +41,7 @@ async fn move_element(ctx: &mut Ctx, args: Args<'_>, from: End, to: End) -> Comm
             Some(target) => target,
             None => ctx.collection_or_new(&mut change, target_key, Type::List).await?,
         };
-        let popped = pop(ctx, &mut change, &mut source, from, 1).await?;
-        let value = popped.into_iter().next().ok_or(errors::NO_SUCH_KEY)?;
+        let value = take_one(ctx, &mut change, &mut source, from).await?;
         push(&mut change, &mut target, to, &value);
         change.put_collection(&mut target, true);
         value
@@ -68,16 +67,13 @@ async fn lmpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch(keys.iter().copied()).await;
     for key in keys {
         let Some(mut list) = open(ctx, key).await? else { continue };
-        let mut change = ctx.change();
-        let popped = pop(ctx, &mut change, &mut list, end, count).await?;
-        ctx.commit(change).await?;
+        let wanted = list.count.min(count);
         ctx.reply.array(2);
         ctx.reply.bulk(key);
-        ctx.reply.array(popped.len());
-        for value in popped {
-            ctx.reply.bulk_bytes(value);
-        }
-        return Ok(());
+        ctx.reply.array(wanted as usize);
+        let mut change = ctx.change();
+        pop(ctx, &mut change, &mut list, end, wanted, "LMPOP").await?;
+        return ctx.commit(change).await;
     }
     ctx.reply.null_array();
     Ok(())

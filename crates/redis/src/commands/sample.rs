@@ -86,19 +86,20 @@ pub(super) async fn one(ctx: &mut Ctx, collection: &Collection) -> Result<Bytes,
     Ok(Urn::new(ctx, collection, Want::Keys).one(ctx).await?.0)
 }
 
-/// The fields of `count` different elements, or all if there are not so many; every choice equally likely. Hold the latch.
+/// Gives `take` the fields of `count` different elements, or of all if there are not so many; every choice equally likely. Hold the
+/// latch.
 pub(super) async fn distinct(
     ctx: &mut Ctx,
     collection: &Collection,
     count: u64,
-) -> Result<Vec<Bytes>, Failure> {
+    mut take: impl FnMut(&mut Ctx, Bytes) -> CommandResult,
+) -> CommandResult {
     let urn = Urn::new(ctx, collection, Want::Keys);
     let mut drawn = Distinct::new(ctx, &urn, count);
-    let mut fields = Vec::new();
     while let Some((field, _)) = drawn.next(ctx, &urn).await? {
-        fields.push(field);
+        take(ctx, field)?;
     }
-    Ok(fields)
+    Ok(())
 }
 
 impl<'a> Urn<'a> {

@@ -3,12 +3,14 @@
 
 use std::ops::Bound;
 
+use bytes::Bytes;
 use pumice_kv::{Direction, Want};
 
 use super::collection::{MEMBERS, check_member, contains, damaged, member_field, member_of, unique};
 use super::element_scan;
 use super::sample::{self, With};
 use crate::args::Args;
+use crate::collected::Taken;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
@@ -161,32 +163,33 @@ async fn spop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         // Redis answers all that there is as a union of one set, whose look-up it counts.
         ctx.count_look_up(true);
     }
-    let drawn = match count {
-        Some(_) => sample::distinct(ctx, &set, wanted).await?,
-        None => vec![sample::one(ctx, &set).await?],
-    };
-    if drawn.len() as u64 != wanted {
-        return Err(damaged(&set, drawn.len() as u64));
-    }
     let mut change = ctx.change();
-    if wanted > 0 && wanted == set.count {
+    let takes_all = wanted == set.count;
+    if takes_all {
         ctx.erase_elements(&mut change, &set).await?;
-        set.count = 0;
-    } else {
-        for field in &drawn {
-            change.delete_element(&set, MEMBERS, field);
+    }
+    let mut taken = Taken::new(ctx, "SPOP");
+    let mut take = |ctx: &mut Ctx, field: Bytes| {
+        if !takes_all {
+            change.delete_element(&set, MEMBERS, &field);
         }
-        set.count -= wanted;
+        ctx.reply.bulk_bytes(member_of(&field));
+        taken.note(ctx, &change)
+    };
+    if count.is_some() {
+        ctx.reply.set(wanted as usize);
+        sample::distinct(ctx, &set, wanted, take).await?;
+    } else {
+        let field = sample::one(ctx, &set).await?;
+        take(ctx, field)?;
+    }
+    if taken.count != wanted {
+        return Err(damaged(&set, taken.count));
     }
     if wanted > 0 {
+        set.count -= wanted;
         change.put_collection(&mut set, true);
         ctx.commit(change).await?;
-    }
-    if count.is_some() {
-        ctx.reply.set(drawn.len());
-    }
-    for field in drawn {
-        ctx.reply.bulk_bytes(member_of(&field));
     }
     Ok(())
 }

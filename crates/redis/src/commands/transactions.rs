@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 use pumice_node::KeyHash;
 
 use crate::args::Args;
+use crate::collected::Collected;
 use crate::command::{Row, Table, key_places};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
-use crate::exec_memory::ExecMemory;
 use crate::handler;
 use crate::keyspace::{Overlay, is_expired, latch_hash};
 use crate::session::{Multi, TransactionMemory, WatchedKey};
@@ -174,7 +174,7 @@ async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
         return Ok(());
     }
     ctx.transaction = Some(Overlay::default());
-    ctx.exec_memory = Some(ExecMemory::new(ctx.server.clone()));
+    ctx.exec_collected = Some(Collected::new(ctx.server.clone(), "EXEC"));
     let selected = ctx.session.database;
     if !ctx.is_silent() {
         ctx.reply.array(multi.queue.len());
@@ -195,7 +195,7 @@ async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
     if outcome.is_ok() {
         outcome = ctx.commit_transaction().await;
     }
-    ctx.exec_memory = None;
+    ctx.exec_collected = None;
     if let Err(failure) = outcome {
         // Nothing was written: SELECT did not happen either.
         ctx.select(selected);

@@ -10,42 +10,52 @@ use super::zset_range::write_member;
 use super::zset_rank::walk;
 use super::zset_spec::OrderRange;
 use crate::args::Args;
+use crate::collected::Taken;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
 use crate::keyspace::{Collection, Type};
+use crate::resp::reply::Reply;
 
 /// The commands of this module.
 pub static ROWS: &[Row] =
     &[("zpopmin", handler!(zpopmin)), ("zpopmax", handler!(zpopmax)), ("zmpop", handler!(zmpop))];
 
-/// Removes up to `count` members from one end. Hold the latch.
+/// Removes `count` members, which is not more than there are, from one end, and answers each as `write` does; `by`: the command.
+/// Hold the latch.
 async fn pop(
     ctx: &mut Ctx,
     mut zset: Collection,
     count: u64,
     end: Direction,
-) -> Result<Vec<(Bytes, f64)>, Failure> {
-    let wanted = count.min(zset.count);
-    let mut popped = Vec::new();
-    let mut scan = walk(ctx, &zset, &OrderRange::ALL, end, Want::Values);
-    while (popped.len() as u64) < wanted {
-        let Some((field, value)) = scan.next(ctx).await? else {
-            return Err(damaged(&zset, popped.len() as u64));
-        };
-        popped.push(decode_order(&field, &value)?);
-    }
-    if popped.is_empty() {
-        return Ok(popped);
+    by: &'static str,
+    write: impl Fn(&mut Reply, Bytes, f64),
+) -> CommandResult {
+    if count == 0 {
+        return Ok(());
     }
     let mut change = ctx.change();
-    for (member, score) in &popped {
-        remove(&mut change, &mut zset, member, *score);
+    let mut scan = walk(ctx, &zset, &OrderRange::ALL, end, Want::Values);
+    let takes_all = count == zset.count;
+    if takes_all {
+        ctx.erase_elements(&mut change, &zset).await?;
+    }
+    let mut taken = Taken::new(ctx, by);
+    while taken.count < count {
+        let Some((field, value)) = scan.next(ctx).await? else { return Err(damaged(&zset, taken.count)) };
+        let (member, score) = decode_order(&field, &value)?;
+        if !takes_all {
+            remove(&mut change, &mut zset, &member, score);
+        }
+        write(&mut ctx.reply, member, score);
+        taken.note(ctx, &change)?;
+    }
+    if takes_all {
+        zset.count = 0;
     }
     change.put_collection(&mut zset, true);
-    ctx.commit(change).await?;
-    Ok(popped)
+    ctx.commit(change).await
 }
 
 async fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, end: Direction) -> CommandResult {
@@ -57,23 +67,23 @@ async fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, end: Direction) -> CommandRe
     if count.is_some_and(|count| count < 0) {
         return Err(errors::NOT_POSITIVE.into());
     }
-    let popped = {
-        let _held = ctx.latch([&args[1]]).await;
-        match ctx.collection(&args[1], Type::Zset).await? {
-            Some(zset) => pop(ctx, zset, count.unwrap_or(1) as u64, end).await?,
-            None => Vec::new(),
-        }
+    let _held = ctx.latch([&args[1]]).await;
+    let Some(zset) = ctx.collection(&args[1], Type::Zset).await? else {
+        ctx.reply.array(0);
+        return Ok(());
     };
+    let wanted = zset.count.min(count.unwrap_or(1) as u64);
     let nested = count.is_some() && ctx.reply.is_resp3();
-    ctx.reply.array(if nested { popped.len() } else { 2 * popped.len() });
-    for (member, score) in popped {
+    ctx.reply.array(if nested { wanted as usize } else { 2 * wanted as usize });
+    let by = if end == Direction::Forward { "ZPOPMIN" } else { "ZPOPMAX" };
+    let write = |reply: &mut Reply, member, score| {
         if nested {
-            ctx.reply.array(2);
+            reply.array(2);
         }
-        ctx.reply.bulk_bytes(member);
-        ctx.reply.double(score);
-    }
-    Ok(())
+        reply.bulk_bytes(member);
+        reply.double(score);
+    };
+    pop(ctx, zset, wanted, end, by, write).await
 }
 
 async fn zpopmin(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -95,17 +105,17 @@ async fn zmpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch(keys.iter().copied()).await;
     for key in keys {
         let Some(zset) = ctx.collection(key, Type::Zset).await? else { continue };
-        let popped = pop(ctx, zset, count, end).await?;
+        let wanted = zset.count.min(count);
         ctx.reply.array(2);
         ctx.reply.bulk(key);
-        ctx.reply.array(popped.len());
-        for (member, score) in popped {
-            if !ctx.reply.is_resp3() {
-                ctx.reply.array(2);
+        ctx.reply.array(wanted as usize);
+        let write = |reply: &mut Reply, member, score| {
+            if !reply.is_resp3() {
+                reply.array(2);
             }
-            write_member(&mut ctx.reply, member, Some(score));
-        }
-        return Ok(());
+            write_member(reply, member, Some(score));
+        };
+        return pop(ctx, zset, wanted, end, "ZMPOP", write).await;
     }
     ctx.reply.null_array();
     Ok(())

@@ -21,6 +21,7 @@ mod interrupted_lists;
 mod introspection;
 mod large_memory;
 mod large_parts;
+mod long_pops;
 mod moved_meanwhile;
 mod parser;
 mod scans;

@@ -1,0 +1,107 @@
+//! What is collected in memory before any of it leaves:
+//!
+//! 1. A running EXEC's replies, and its writes, which are one batch.
+//! 2. The reply of a command that answers with what it removes (LPOP, SPOP, ZPOPMIN and relatives), and its removals, one batch,
+//!    too: were some removed and answered before others, a client that is gone, or a crash, would leave the command done in part.
+//!
+//! Where all clients together would hold more than replies may take, the EXEC is refused as a whole (were it the one command alone,
+//! those behind it would run without it); of the other commands the one that would exceed it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::context::Ctx;
+use crate::errors::{CommandResult, Failure};
+use crate::keyspace::Change;
+use crate::server::Server;
+
+/// Bytes between two looks at what all hold.
+const STEP_BYTES: u64 = 64 << 10;
+/// The most that one may hold, however much memory there is: a batch has less than 4 GiB.
+const EXEC_BYTES_MAX: u64 = 2 << 30;
+
+/// Let go of when dropped.
+pub(crate) struct Collected {
+    server: Arc<Server>,
+    /// Who collects.
+    by: &'static str,
+    bytes: u64,
+    refused: Option<Failure>,
+}
+
+impl Collected {
+    /// None yet.
+    pub fn new(server: Arc<Server>, by: &'static str) -> Self {
+        Self { server, by, bytes: 0, refused: None }
+    }
+
+    /// Holds `bytes` by now. Once that was too much it is for good.
+    fn hold(&mut self, bytes: u64) -> CommandResult {
+        if let Some(failure) = &self.refused {
+            return Err(failure.clone());
+        }
+        if bytes <= self.bytes + STEP_BYTES {
+            return Ok(());
+        }
+        let grown = bytes - self.bytes;
+        let all = self.server.stats.exec_bytes.fetch_add(grown, Ordering::Relaxed) + grown;
+        self.bytes = bytes;
+        let max = self.server.options.output_bytes_max.min(EXEC_BYTES_MAX);
+        if all <= max {
+            return Ok(());
+        }
+        let failure = Failure::new(format!(
+            "OOM {} has collected {bytes} bytes of replies and writes, {all} with those of other clients, where {max} (--memory) \
+             is the most; nothing of it was done",
+            self.by
+        ));
+        self.refused = Some(failure.clone());
+        Err(failure)
+    }
+}
+
+impl Drop for Collected {
+    fn drop(&mut self) {
+        self.server.stats.exec_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Ctx {
+    /// In EXEC: notes what it holds, and `more` that the running command is about to write; an error where that is too much.
+    pub(crate) fn weigh(&mut self, more: usize) -> CommandResult {
+        let (Some(overlay), Some(memory)) = (&self.transaction, &mut self.exec_collected) else {
+            return Ok(());
+        };
+        memory.hold((self.reply.len() + overlay.bytes() + more) as u64)
+    }
+}
+
+/// What a command answers and removes, element by element.
+pub(crate) struct Taken {
+    /// Elements so far.
+    pub count: u64,
+    collected: Collected,
+    /// Where its reply begins.
+    reply_from: usize,
+}
+
+impl Taken {
+    /// Nothing yet; `by`: the command.
+    pub fn new(ctx: &Ctx, by: &'static str) -> Self {
+        let collected = Collected::new(ctx.server.clone(), by);
+        Self { count: 0, collected, reply_from: ctx.reply.len() }
+    }
+
+    /// One more element is in the reply, and its removal in `change`. An error where that is too much; one alone never is, as long
+    /// as it may be.
+    pub fn note(&mut self, ctx: &mut Ctx, change: &Change) -> CommandResult {
+        self.count += 1;
+        if ctx.in_exec() {
+            return ctx.weigh(change.kept_bytes());
+        }
+        if self.count == 1 {
+            return Ok(());
+        }
+        self.collected.hold((ctx.reply.len() - self.reply_from + change.bytes()) as u64)
+    }
+}
