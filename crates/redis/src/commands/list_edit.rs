@@ -1,9 +1,11 @@
 //! LINSERT, LREM, LTRIM, LPOS: the middle of lists.
 
-use pumice_kv::Direction;
+use std::ops::Bound;
+
+use pumice_kv::{Direction, Snapshot, Want};
 
 use super::build::Builder;
-use super::collection::{clamp_range, commit_piece, is_piece};
+use super::collection::{MEMBERS, clamp_range, commit_piece, damaged, is_piece};
 use super::list::{open, open_to_read, read, remove};
 use super::list_shift::{self, Shift};
 use crate::args::Args;
@@ -11,7 +13,7 @@ use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{Collection, Type};
+use crate::keyspace::{Collection, ElementScan, Type, encode_index};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -21,6 +23,8 @@ pub static ROWS: &[Row] = &[
     ("lpos", handler!(lpos)),
 ];
 
+/// Places that LPOS keeps in memory. More are counted, and searched for once more while they are answered.
+const PLACES_MAX: usize = 64 << 10;
 /// A trim that keeps fewer elements than this share of those it removes writes them anew instead.
 const REWRITE_SHARE: u64 = 4;
 
@@ -179,45 +183,99 @@ impl Search {
     }
 }
 
+/// The places of a value in a list, as they are found.
+struct Places<'a> {
+    scan: ElementScan,
+    value: &'a [u8],
+    /// Elements of the list, where it is searched from its end.
+    from_end: Option<u64>,
+    /// Places still to be passed over.
+    skip: u64,
+    compared: u64,
+    compared_max: u64,
+}
+
+impl<'a> Places<'a> {
+    fn new(ctx: &mut Ctx, at: &Snapshot, list: &Collection, search: &Search, value: &'a [u8]) -> Self {
+        let is_backward = search.rank < 0;
+        let direction = if is_backward { Direction::Backward } else { Direction::Forward };
+        let (first, end) = (encode_index(list.first), encode_index(list.end));
+        let (first, end) = (Bound::Included(&first[..]), Bound::Excluded(&end[..]));
+        Self {
+            scan: ctx.scan_elements_at(at, list, MEMBERS, first, end, direction, Want::Values),
+            value,
+            from_end: is_backward.then_some(list.count),
+            skip: search.rank.unsigned_abs() - 1,
+            compared: 0,
+            compared_max: if search.compared_max == 0 { u64::MAX } else { search.compared_max },
+        }
+    }
+
+    async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<u64>, Failure> {
+        while self.compared < self.compared_max
+            && let Some((_, value)) = self.scan.next(ctx).await?
+        {
+            let at = self.compared;
+            self.compared += 1;
+            if value != self.value {
+                continue;
+            }
+            if self.skip == 0 {
+                return Ok(Some(self.from_end.map_or(at, |count| count - 1 - at)));
+            }
+            self.skip -= 1;
+        }
+        Ok(None)
+    }
+}
+
 async fn lpos(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let search = Search::parse(&args)?;
     let held = ctx.latch([&args[1]]).await;
-    let list = open_to_read(ctx, &args[1]).await?;
-    let mut places = Vec::new();
-    if let Some(list) = list {
-        let direction = if search.rank < 0 { Direction::Backward } else { Direction::Forward };
-        let mut scan = read(ctx, &list, list.first, list.end, direction);
-        drop(held);
-        let wanted = match search.count {
-            Some(0) => usize::MAX,
-            Some(count) => usize::try_from(count).unwrap_or(usize::MAX),
-            None => 1,
-        };
-        let compared_max = if search.compared_max == 0 { u64::MAX } else { search.compared_max };
-        let (mut skip, mut compared) = (search.rank.unsigned_abs() - 1, 0);
-        while places.len() < wanted
-            && compared < compared_max
-            && let Some((_, value)) = scan.next(ctx).await?
-        {
-            if value == args[2] {
-                if skip > 0 {
-                    skip -= 1;
-                } else {
-                    places.push(if search.rank < 0 { list.count - 1 - compared } else { compared });
-                }
+    let Some(list) = open_to_read(ctx, &args[1]).await? else {
+        match search.count {
+            Some(_) => ctx.reply.array(0),
+            None => ctx.reply.null(),
+        }
+        return Ok(());
+    };
+    let snapshot = ctx.snapshot_of(&list);
+    drop(held);
+    let mut places = Places::new(ctx, &snapshot, &list, &search, &args[2]);
+    let wanted = match search.count {
+        None => {
+            match places.next(ctx).await? {
+                Some(place) => ctx.reply.count(place),
+                None => ctx.reply.null(),
             }
-            compared += 1;
+            return Ok(());
+        }
+        Some(0) => u64::MAX,
+        Some(count) => count,
+    };
+    // How many there are is answered before them.
+    let (mut known, mut found) = (Vec::new(), 0);
+    while found < wanted
+        && let Some(place) = places.next(ctx).await?
+    {
+        found += 1;
+        if known.len() < PLACES_MAX {
+            known.push(place);
         }
     }
-    match (search.count, places.first()) {
-        (Some(_), _) => {
-            ctx.reply.array(places.len());
-            for place in places {
-                ctx.reply.count(place);
-            }
+    ctx.reply.array(found as usize);
+    if found == known.len() as u64 {
+        for place in known {
+            ctx.reply.count(place);
+            ctx.drain().await?;
         }
-        (None, Some(place)) => ctx.reply.count(*place),
-        (None, None) => ctx.reply.null(),
+        return Ok(());
+    }
+    places = Places::new(ctx, &snapshot, &list, &search, &args[2]);
+    for _ in 0..found {
+        let place = places.next(ctx).await?;
+        ctx.reply.count(place.ok_or_else(|| damaged(&list, places.compared))?);
+        ctx.drain().await?;
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ mod introspection;
 mod large_memory;
 mod large_parts;
 mod long_pops;
+mod long_searches;
 mod moved_meanwhile;
 mod parser;
 mod scans;
