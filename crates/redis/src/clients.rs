@@ -168,8 +168,13 @@ impl Client {
         std::mem::take(&mut queue.lines)
     }
 
+    /// Gives it a line, if it is a monitor still.
     fn push_monitor_line(&self, line: &[u8]) {
         let mut queue = lock(&self.monitor);
+        // Whoever ends being one takes the lock after that, to drop what is there.
+        if !self.is_monitor() {
+            return;
+        }
         queue.bytes += line.len();
         if queue.bytes > MONITOR_BYTES_MAX {
             queue.lines.clear();

@@ -23,6 +23,7 @@ mod large_memory;
 mod large_parts;
 mod long_pops;
 mod long_searches;
+mod monitors;
 mod moved_meanwhile;
 mod parser;
 mod scans;
