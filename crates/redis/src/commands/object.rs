@@ -185,15 +185,18 @@ async fn usage(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
         Some(Head::Collection(collection)) => {
             let prefix = crate::keyspace::collection_prefix(key.space(), collection.id);
             let mut scan = ctx.scan_prefix_values(collection.elements, &prefix);
-            let (mut looked_at, mut bytes) = (0, 0);
+            let (mut looked_at, mut bytes) = (0, 0u64);
             while (samples == 0 || looked_at < samples)
                 && let Some((raw, entry)) = scan.next_raw(ctx).await?
             {
                 looked_at += 1;
                 bytes += ENTRY_BYTES + raw.len() as u64 + entry.value_len();
             }
-            let entries = if collection.kind == Type::Zset { 2 * collection.count } else { collection.count };
-            own + 40 + bytes * entries / (looked_at as u64).max(1)
+            let per_element = if collection.kind == Type::Zset { 2 } else { 1 };
+            // Of very many looked at, the product is longer than 64 bits; and the count is what flash says.
+            let entries = u128::from(collection.count) * per_element;
+            let elements = u128::from(bytes) * entries / (looked_at as u128).max(1);
+            (u128::from(own + 40) + elements).min(i64::MAX as u128) as u64
         }
     };
     ctx.reply.count(total);

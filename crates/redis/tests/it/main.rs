@@ -13,6 +13,7 @@ mod differential;
 mod emptying;
 mod expiry;
 mod forged;
+mod forged_counts;
 mod formats;
 mod full_drive;
 mod gates;
