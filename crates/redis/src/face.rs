@@ -142,6 +142,10 @@ async fn expire_one(
     let key = HeadKey::new(database, space, user, &ctx.server.node);
     assert_eq!(key.place, place);
     let _held = ctx.latch_hashes(&[key.hash()]).await;
+    // Emptied while this waited: nothing may be written into the space any more, nor counted of it.
+    if ctx.server.spaces.of(database) != space {
+        return Ok(());
+    }
     ctx.now_ms = pumice_reactor::wall_ms();
     let entry = ctx.entry(key.place, key.raw()).await?;
     let Some(entry) = entry.filter(|entry| is_expired(entry.expire_ms, ctx.now_ms)) else { return Ok(()) };

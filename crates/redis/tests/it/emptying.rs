@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
-use crate::common::{Client, Setup, TestServer, eventually};
+use crate::common::client::encode;
+use crate::common::{Client, Reply, Setup, TestServer, eventually};
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{Batch, Store, StoreOptions};
+use pumice_redis::keyspace::latch_hash;
 
 const SETUP: fn() -> Setup = || Setup { drives: 2, memory_bytes: 128 << 20, ..Setup::default() };
 
@@ -13,7 +15,7 @@ const SETUP: fn() -> Setup = || Setup { drives: 2, memory_bytes: 128 << 20, ..Se
 fn left_over(server: &TestServer) -> Vec<String> {
     let server = server.server();
     let mut left = Vec::new();
-    for (name, counted) in (0..2).flat_map(|drive| server.node.tallies(drive)) {
+    for (name, counted) in (0..server.node.drive_count()).flat_map(|drive| server.node.tallies(drive)) {
         let space = pumice_redis::keyspace::Space(name).of_keys();
         if server.spaces.database_of(space).is_none() {
             left.push(format!("{}{}: {counted}", space.0, if name == space.0 { "" } else { "+" }));
@@ -146,4 +148,29 @@ fn check_left_key(counts: bool) {
 fn keys_that_a_crash_left_in_the_next_space_do_not_come_back() {
     check_left_key(true);
     check_left_key(false);
+}
+
+/// The expiry found a key and waits for it behind a command that empties the database: what it would then write belongs to a space
+/// that nobody is in, where a count stays for good.
+#[test]
+fn a_key_that_expired_in_a_database_emptied_meanwhile_is_not_taken_out_of_its_next_count() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    client.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.line("SET k v PX 1");
+    eventually("its time is over", || client.line("EXISTS k") == Reply::Int(0));
+    let latches = server.server().node.latches();
+    let held = latches.try_latch(&[latch_hash(0, b"k")]).expect("nobody else writes");
+    let waits = latches.waits();
+    let mut other = server.client();
+    other.send(&encode(&["FLUSHDB"]));
+    eventually("FLUSHDB waits for the key", || latches.waits() > waits);
+    client.line("DEBUG SET-ACTIVE-EXPIRE 1");
+    eventually("the expiry waits behind it", || latches.waits() > waits + 1);
+    drop(held);
+    assert_eq!(other.read().to_string(), "OK");
+    // It looks at one key after the other: when it has removed this one it is done with the first.
+    client.line("SET later v PX 1");
+    eventually("the next key is removed", || client.line("DBSIZE") == Reply::Int(0));
+    assert_eq!(left_over(&server), Vec::<String>::new());
 }
