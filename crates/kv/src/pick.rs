@@ -23,15 +23,51 @@ const ROWS_AT_ONCE: u32 = 2048;
 /// Draws before [`Store::random_key`] takes the first key instead.
 const DRAWS_MAX: u32 = 32;
 
+/// A table of which something does not read is looked through again after so long.
+const UNREADABLE_RESTS_MS: u64 = 60_000;
+
+/// Expired keys being looked for.
+struct Looking<F> {
+    now_ms: u64,
+    limit: usize,
+    put_off: F,
+    found: Vec<(SliceId, Bytes)>,
+}
+
+impl<F: Fn(&[u8]) -> u64> Looking<F> {
+    /// From when on a key is wanted that has, or gets, its time at `expire_ms`.
+    fn wanted_from(&self, key: &[u8], expire_ms: u64) -> u64 {
+        if expire_ms > self.now_ms { expire_ms } else { expire_ms.max((self.put_off)(key)) }
+    }
+
+    fn is_enough(&self) -> bool {
+        self.found.len() >= self.limit
+    }
+}
+
 impl Store {
     /// Up to about `limit` keys that expired before `now_ms`, for the caller to delete; those that it does not come again.
     /// Memtables and tables whose earliest expiry lies ahead are not looked at, nor keys under retired prefixes, which nobody
-    /// deletes one by one.
+    /// deletes one by one. What does not read is left alone for a while.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// As [`Store::get`], but for damage.
     pub async fn expired(&self, now_ms: u64, limit: usize) -> Result<Vec<(SliceId, Bytes)>, StoreError> {
-        let mut found = Vec::new();
+        self.expired_but(now_ms, limit, |_| 0).await
+    }
+
+    /// [`Store::expired`] without keys that the caller does not want for now: `put_off` says until when, in milliseconds as
+    /// `now_ms`. Called with locks held. What is put off to `u64::MAX` is not looked for any more where it lies now.
+    ///
+    /// # Errors
+    /// As [`Store::expired`].
+    pub async fn expired_but(
+        &self,
+        now_ms: u64,
+        limit: usize,
+        put_off: impl Fn(&[u8]) -> u64,
+    ) -> Result<Vec<(SliceId, Bytes)>, StoreError> {
+        let mut looking = Looking { now_ms, limit, put_off, found: Vec::new() };
         for id in 0..self.slice_count() {
             let slice = SliceId(id);
             // Before the tables are looked up, so that none of them is reused.
@@ -44,25 +80,31 @@ impl Store {
             };
             let mut candidates = Vec::new();
             for memtable in &memtables {
-                self.expired_rows(memtable, now_ms, &mut candidates).await;
+                self.expired_rows(memtable, &looking, &mut candidates).await;
             }
             for (key, seq) in candidates {
-                self.keep_newest(slice, key, seq, &mut found).await?;
+                self.keep_newest(slice, key, seq, &mut looking.found).await?;
             }
             for table in version.tables() {
-                if found.len() >= limit {
+                if looking.is_enough() {
                     break;
                 }
                 let earliest = table.next_expiry_ms.load(Ordering::Relaxed);
                 if earliest != 0 && earliest <= now_ms {
-                    under(&pin, self.expired_entries(table, now_ms, limit, &mut found).await)?;
+                    match under(&pin, self.expired_entries(table, &mut looking).await) {
+                        Err(error) if error.is_of_the_media() => {
+                            tracing::warn!(%error, "expired keys of this table stay for now");
+                            table.next_expiry_ms.store(now_ms + UNREADABLE_RESTS_MS, Ordering::Relaxed);
+                        }
+                        done => done?,
+                    }
                 }
             }
-            if found.len() >= limit {
+            if looking.is_enough() {
                 break;
             }
         }
-        Ok(found)
+        Ok(looking.found)
     }
 
     /// Keeps a key of which this is the newest version, once, unless its prefix was retired.
@@ -81,7 +123,13 @@ impl Store {
         Ok(())
     }
 
-    async fn expired_rows(&self, memtable: &SharedMemtable, now_ms: u64, candidates: &mut Vec<(Bytes, Seq)>) {
+    async fn expired_rows<F: Fn(&[u8]) -> u64>(
+        &self,
+        memtable: &SharedMemtable,
+        looking: &Looking<F>,
+        candidates: &mut Vec<(Bytes, Seq)>,
+    ) {
+        let now_ms = looking.now_ms;
         let mut from = 0;
         let mut next = u64::MAX;
         loop {
@@ -97,10 +145,14 @@ impl Store {
                 let end = (from + ROWS_AT_ONCE).min(memtable.len() as u32);
                 for row in from..end {
                     let (seq, expire_ms) = memtable.expiry_of(row);
-                    if expire_ms != 0 && expire_ms <= now_ms {
+                    if expire_ms == 0 {
+                        continue;
+                    }
+                    let wanted_ms = looking.wanted_from(memtable.key(row), expire_ms);
+                    if wanted_ms <= now_ms {
                         candidates.push((Bytes::copy_from_slice(memtable.key(row)), seq));
-                    } else if expire_ms != 0 {
-                        next = next.min(expire_ms);
+                    } else {
+                        next = next.min(wanted_ms);
                     }
                 }
                 from = end;
@@ -116,40 +168,58 @@ impl Store {
         }
     }
 
-    async fn expired_entries(
+    async fn expired_entries<F: Fn(&[u8]) -> u64>(
         &self,
         table: &Table,
-        now_ms: u64,
-        limit: usize,
-        found: &mut Vec<(SliceId, Bytes)>,
+        looking: &mut Looking<F>,
     ) -> Result<(), StoreError> {
         let head = self.inner.head(table).await?;
-        let (mut next, before) = (u64::MAX, found.len());
+        let (mut next, before, mut unread) = (u64::MAX, looking.found.len(), None);
         for at in 0..head.index.blocks() {
-            let block = self.inner.passing_block(table, BlockPlace::of(&head, at)).await?;
-            let entries =
-                block.entries().map_err(|_| crate::cache::damaged(table, "a block does not parse"))?;
-            for (key, entry) in entries {
-                if entry.expire_ms == 0 || key < table.meta.min_key {
-                    continue;
-                }
-                if entry.expire_ms > now_ms {
-                    next = next.min(entry.expire_ms);
-                } else {
-                    let key = Bytes::copy_from_slice(&key);
-                    self.keep_newest(table.meta.slice, key, entry.seq, found).await?;
-                }
+            match self.expired_in_block(table, BlockPlace::of(&head, at), looking).await {
+                Ok(later) => next = next.min(later),
+                // Those behind it are there to be found.
+                Err(error) if error.is_of_the_media() => drop(unread.get_or_insert(error)),
+                Err(error) => return Err(error),
             }
-            if found.len() >= limit {
+            if looking.is_enough() {
                 return Ok(());
             }
             yield_now().await;
         }
         // What was found is looked for again: a full drive may refuse its delete.
-        if found.len() == before {
+        if looking.found.len() == before {
+            if let Some(error) = unread {
+                return Err(error);
+            }
             table.next_expiry_ms.store(if next == u64::MAX { 0 } else { next }, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Answers when the next key of the block is wanted that is not yet.
+    async fn expired_in_block<F: Fn(&[u8]) -> u64>(
+        &self,
+        table: &Table,
+        place: BlockPlace,
+        looking: &mut Looking<F>,
+    ) -> Result<u64, StoreError> {
+        let mut next = u64::MAX;
+        let block = self.inner.passing_block(table, place).await?;
+        let entries = block.entries().map_err(|_| crate::cache::damaged(table, "a block does not parse"))?;
+        for (key, entry) in entries {
+            if entry.expire_ms == 0 || key < table.meta.min_key {
+                continue;
+            }
+            let wanted_ms = looking.wanted_from(&key, entry.expire_ms);
+            if wanted_ms > looking.now_ms {
+                next = next.min(wanted_ms);
+            } else {
+                let key = Bytes::copy_from_slice(&key);
+                self.keep_newest(table.meta.slice, key, entry.seq, &mut looking.found).await?;
+            }
+        }
+        Ok(next)
     }
 
     /// Some key under `prefix` of the slice, near enough to uniform over what tables and memtables hold; `None`

@@ -446,14 +446,16 @@ impl Node {
         self.store(drive).tally(space)
     }
 
-    /// Up to `limit` encoded keys (with their places) of a drive whose time is over at `now_ms`, for the caller to delete.
-    pub async fn expired(
+    /// Up to `limit` encoded keys (with their places) of a drive whose time is over at `now_ms`, for the caller to delete; without
+    /// those that it puts off, see the engine's `expired_but`.
+    pub async fn expired_but(
         &self,
         drive: u16,
         now_ms: u64,
         limit: usize,
+        put_off: impl Fn(&[u8]) -> u64,
     ) -> Result<Vec<(Place, Bytes)>, StoreError> {
-        let keys = self.store(drive).expired(now_ms, limit).await?;
+        let keys = self.store(drive).expired_but(now_ms, limit, put_off).await?;
         Ok(keys.into_iter().map(|(slice, key)| (Place { drive, slice }, key)).collect())
     }
 

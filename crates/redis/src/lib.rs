@@ -18,6 +18,7 @@ pub mod connection;
 pub mod context;
 pub mod errors;
 mod execute;
+mod expiry;
 pub mod face;
 pub mod glob;
 mod join;

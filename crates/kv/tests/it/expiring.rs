@@ -1,6 +1,8 @@
 //! Which expired keys are found, and that none is forgotten.
 
-use crate::common::{device, format, no_progress, write};
+use std::collections::BTreeSet;
+
+use crate::common::{device, format, no_progress, tear_a_page_of_each_table, write};
 use bytes::Bytes;
 use pumice_kv::{Batch, SliceId, Store, StoreOptions};
 use pumice_reactor::{spawn, yield_now};
@@ -98,5 +100,61 @@ fn a_key_that_gets_its_time_while_others_are_looked_for_is_found_later() {
         assert!(!looking.is_finished(), "it has not come to its end");
         assert!(looking.await.expect("task").is_empty());
         assert_eq!(expired(&store).await, ["key00000"]);
+    });
+}
+
+#[test]
+fn keys_that_the_caller_puts_off_do_not_stand_before_others_and_come_again_in_their_time() {
+    pumice_reactor::block_on(async {
+        for is_in_tables in [false, true] {
+            let store = still().await;
+            for n in 0..4 * LIMIT {
+                put(&store, &format!("a{n:04}"), 1).await;
+            }
+            put(&store, "b", 2).await;
+            if is_in_tables {
+                store.checkpoint().await.expect("checkpoint");
+            }
+            let put_off = |key: &[u8]| if key[0] == b'a' { NOW + 5 } else { 0 };
+            for later in 0..2 {
+                let found = store.expired_but(NOW + later, LIMIT, put_off).await.expect("expired");
+                assert_eq!(found, [(SLICE, Bytes::from_static(b"b"))], "in tables: {is_in_tables}");
+            }
+            delete(&store, &[Bytes::from_static(b"b")]).await;
+            assert!(store.expired_but(NOW + 4, LIMIT, put_off).await.expect("expired").is_empty());
+            let found = store.expired_but(NOW + 5, LIMIT, put_off).await.expect("expired");
+            assert!(found.len() >= LIMIT, "{} in tables: {is_in_tables}", found.len());
+        }
+    });
+}
+
+#[test]
+fn what_does_not_read_does_not_stand_before_other_expired_keys() {
+    const KEYS: usize = 2000;
+    pumice_reactor::block_on(async {
+        let device = device("emu:tiny,channels=2,blocks=64,pages=64").await;
+        Store::format(&device, &format()).await.expect("format");
+        let store =
+            Store::open(device.clone(), StoreOptions::default(), &no_progress).await.expect("open").store;
+        for n in 0..KEYS {
+            let mut batch = Batch::new();
+            batch.put(SLICE, format!("key{n:05}").as_bytes(), 0, 1, &[b'v'; 60]);
+            write(&store, &batch).await;
+        }
+        store.close().await.expect("close");
+        let store =
+            Store::open(device.clone(), StoreOptions::default(), &no_progress).await.expect("open").store;
+        let torn = tear_a_page_of_each_table(&store, &device, 32 << 10).await;
+        let mut left: BTreeSet<Bytes> = (0..KEYS).map(|n| format!("key{n:05}").into()).collect();
+        loop {
+            let found = expired(&store).await;
+            if found.is_empty() {
+                break;
+            }
+            delete(&store, &found).await;
+            left.retain(|key| !found.contains(key));
+        }
+        // A page lies in two blocks of about fifty keys each.
+        assert!(torn > 1 && !left.is_empty() && left.len() <= 150 * torn, "{} of {torn} pages", left.len());
     });
 }

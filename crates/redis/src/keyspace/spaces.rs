@@ -89,6 +89,13 @@ impl Spaces {
         (0..DATABASES).find(|&database| self.of(database) == space)
     }
 
+    /// Whether a database left `space` and none will be in it again.
+    pub fn is_left(&self, space: Space) -> bool {
+        // In this order: where a database is put is known before its space counts as given out.
+        let was_given = space < Space(self.next.load(Ordering::Acquire)) && space != SYSTEM_SPACE;
+        was_given && self.database_of(space).is_none()
+    }
+
     /// Reads the stored record; `None` when it is damaged or of a newer version: each database has a space of its own, none is one
     /// that a database left (opening retires those), and all were given out.
     pub fn decode(record: &[u8]) -> Option<Self> {

@@ -1,5 +1,7 @@
 //! Expired keys go without being touched: from the count, from the drive, and after a restart too.
 
+use std::path::Path;
+
 use crate::common::client::encode;
 use crate::common::oracle::Oracle;
 use crate::common::{Client, PATIENCE, Reply, Setup, TestServer, eventually, info_number, split};
@@ -84,6 +86,60 @@ fn keys_that_expire_while_the_server_is_down_go_after_its_start() {
     eventually("DBSIZE forgets expired keys", || client.line("DBSIZE") == Reply::Int(staying));
     eventually("the drive's live bytes fall", || live_bytes(&mut client) < before / 10);
     assert_eq!(client.line("EXISTS goes:0 goes:hash stays:0"), Reply::Int(1));
+}
+
+/// Damages what a drive that nobody serves holds of values of such bytes: each piece of so many of them, at a multiple of that.
+fn damage(drive: &Path, byte: u8, piece: usize) {
+    let mut held = std::fs::read(drive).expect("read");
+    let places = (0..held.len()).step_by(piece);
+    let hit: Vec<usize> =
+        places.filter(|&at| held[at..].iter().take(piece).all(|found| *found == byte)).collect();
+    assert!(!hit.is_empty(), "the value is there");
+    hit.into_iter().for_each(|at| held[at] ^= 1);
+    std::fs::write(drive, held).expect("written");
+}
+
+#[test]
+fn an_expired_string_that_does_not_read_is_removed() {
+    let setup = Setup { drive_bytes: 64 << 20, ..Setup::default() };
+    let server = TestServer::with(setup.clone());
+    let mut client = server.client();
+    client.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.call(&[b"SET", &b"goes"[..], &[0xA7; 20_000], b"PX", b"1"]);
+    client.call(&[b"SET", &b"stays"[..], &[0xA7; 20_000]]);
+    drop(client);
+    let dir = server.into_dir();
+    damage(&dir.path().join("drive0"), 0xA7, 1024);
+    let server = TestServer::in_dir(setup, dir);
+    let mut client = server.client();
+    assert!(matches!(client.line("GET stays"), Reply::Error(_)), "it does not read");
+    eventually("the other one is removed", || client.line("DBSIZE") == Reply::Int(1));
+}
+
+#[test]
+fn an_expired_hash_whose_elements_do_not_read_does_not_keep_other_keys() {
+    let setup = Setup { drive_bytes: 64 << 20, ..Setup::default() };
+    let server = TestServer::with(setup.clone());
+    let mut client = server.client();
+    client.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    // Found first, as all of them lie in one slice; its element lies behind all heads.
+    client.call(&[b"HSET", &b"{t}a"[..], b"f", &[0xA7; 120]]);
+    client.line("PEXPIRE {t}a 1");
+    for n in 0..1500 {
+        client.line(&format!("SET {{t}}k{n:04} v PX 1"));
+    }
+    drop(client);
+    let dir = server.into_dir();
+    damage(&dir.path().join("drive0"), 0xA7, 32);
+    let server = TestServer::in_dir(setup, dir);
+    let mut client = server.client();
+    let mut keys = || match client.line("DBSIZE") {
+        Reply::Int(keys) => keys,
+        reply => panic!("{reply}"),
+    };
+    // Some may lie in the block that does not read.
+    eventually("the others are removed", || keys() < 600);
+    assert!(keys() > 0, "the hash is there");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{
     Batch, Direction, Entry, Opened, Peek, SliceId, SliceSet, Snapshot, Store, StoreFormat, StoreOptions,
-    Want,
+    Want, record,
 };
 
 /// What a key holds: tag, expiry and value.
@@ -210,4 +210,23 @@ pub fn value_bytes(rng: &mut Rng) -> Vec<u8> {
     let mut value = vec![0; len as usize];
     rng.fill(&mut value);
     value
+}
+
+/// Tears a page in the middle of each table of an emulated device that is longer than so many bytes, those that were merged already
+/// among them; says how many.
+pub async fn tear_a_page_of_each_table(store: &Store, device: &Device, longer_than: u32) -> usize {
+    let Device::Emulated(nand) = device else { panic!("not emulated") };
+    let mut tables = Vec::new();
+    for segment in store.heap().segments_in_use() {
+        let contents = store.heap().contents(segment).await.expect("contents");
+        tables.extend(contents.records.into_iter().filter(|record| record.kind == record::TABLE));
+    }
+    tables.retain(|table| table.ptr.len > longer_than);
+    let geometry = device.geometry();
+    for table in &tables {
+        let block = geometry.block(table.ptr.addr.segment().0);
+        let page = (table.ptr.addr.offset() + table.ptr.len / 2) / geometry.page_bytes;
+        nand.tear_page(block, page);
+    }
+    tables.len()
 }
