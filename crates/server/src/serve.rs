@@ -3,8 +3,9 @@
 //! 1. settings, log, limits; core 0 looks whether the addresses of its faces are free and opens the drives' devices, which
 //!    locks them: a second server stops here, and has made nothing;
 //! 2. the side thread binds `--http` and the control socket, the cores bind Redis: clients hear LOADING now;
-//! 3. core 0 opens the store (recovery), the cold core starts flush, compaction and cleaning, and the process
-//!    prints one line per face and then `ready`, which a supervisor hears as well (`NOTIFY_SOCKET`);
+//! 3. core 0 opens the store (recovery), the cold core starts flush, compaction and cleaning, core 0 puts in order what a crash left
+//!    (which writes, and may wait for these), and the process prints one line per face and then `ready`, which a supervisor hears as
+//!    well (`NOTIFY_SOCKET`);
 //! 4. on SIGTERM, SIGINT or SHUTDOWN the faces stop, the drives are closed cleanly, the process ends. Another
 //!    signal seconds later ends it at once: what was acknowledged is safe, the next start replays the log.
 
@@ -65,7 +66,7 @@ struct Shared {
     /// Core 0 has bound these; the other cores follow.
     bound: Event,
     faces: OnceLock<(Arc<Server>, Vec<Addr>)>,
-    /// The node is open.
+    /// The node is open: its background work may begin.
     opened: Event,
     /// Somebody outside the cores asks to stop.
     stop: Event,
@@ -351,13 +352,21 @@ async fn first_core(shared: &Arc<Shared>) -> Outcome {
     };
     let node = opened.map_err(|error| drives::explain_unreadable(shared.specs.iter(), &error.to_string()))?;
     report_recovery(&node, started.elapsed());
-    if let Err(stop) = bench::space::keep_out(&node).await {
-        node.close().await.map_err(Stop::because)?;
-        return Err(stop);
-    }
-    server.attach(node.clone()).await.map_err(Stop::because)?;
     shared.health.opened(node.clone());
     shared.opened.set();
+    let put_in_order = async {
+        bench::space::keep_out(&node).await?;
+        server.attach(node.clone()).await.map_err(Stop::because)
+    };
+    match unless_stopped(shared, &server, put_in_order).await {
+        None => return close(shared, &server, &node).await,
+        Some(Ok(())) => {}
+        Some(Err(stop)) => {
+            // Why it does not start is what it tells.
+            let _ = close(shared, &server, &node).await;
+            return Err(stop);
+        }
+    }
     shared.health.set(Condition::Ready);
     tell(shared, Phase::Ready(lines));
 

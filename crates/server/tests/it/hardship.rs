@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use crate::common::{self, PATIENCE, Server, check_exit, eventually, pumice, run, skipped, stdout};
+use pumice_flash::{Access, Device};
+use pumice_kv::{Batch, SliceId, Store, StoreOptions};
 use redis::Commands;
 
 /// An address of this machine that is not the loopback's, where there is one. Nothing is sent.
@@ -179,6 +181,43 @@ fn during_a_long_recovery_clients_hear_loading_and_health_says_so() {
         let expected = char::from(b'a' + (n % 26) as u8).to_string().repeat(4000);
         assert_eq!(ask(&mut client, &format!("GET k{n}")), expected);
     }
+}
+
+/// Writes keys to a drive that nobody serves, in a space that no database is in, and leaves them in the log as a crash would: more
+/// than a server with as much memory as [`Loading`] has takes before it flushes, which one that had more may have done.
+fn leave_in_the_log(drive: &Path) {
+    const ROWS: u32 = 120_000;
+    let spec = pumice_flash::DeviceSpec::Path(drive.to_path_buf());
+    pumice_reactor::block_on(async move {
+        let device = Device::open(&spec, Access::ReadWrite).await.unwrap();
+        let options = StoreOptions { memory_bytes: 1 << 30, ..StoreOptions::default() };
+        let store = Store::open(device, options, &|_, _| {}).await.unwrap().store;
+        let mut batch = Batch::new();
+        for n in 0..ROWS {
+            let key = [&5000_u32.to_be_bytes()[..], &[0], format!("{n:055}").as_bytes()].concat();
+            batch.put(SliceId((n % 4) as u16), &key, 1, 0, &[b'v'; 120]);
+            if n % 1000 == 999 {
+                store.write_ready(&batch).await.unwrap();
+                batch.clear();
+            }
+        }
+        store.abandon().await;
+    });
+}
+
+#[test]
+fn a_log_that_fills_the_memory_there_is_now_does_not_keep_the_server_loading() {
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive");
+    let device = drive.to_str().unwrap();
+    check_exit(&run(&["format", device, "--size", "1GiB"]), 0, "");
+    Server::start(dir.path(), &["--device", device]).stop();
+    leave_in_the_log(&drive);
+    let loading = Loading::start(dir.path(), device);
+    let mut client = loading.connect();
+    eventually("it serves", || !ask(&mut client, "DBSIZE").starts_with("-LOADING"));
+    assert_eq!(ask(&mut client, "DBSIZE"), ":0");
+    assert_eq!(ask(&mut client, "SET k v"), "+OK");
 }
 
 /// `script` gives the server a terminal: a bar is for who watches one.

@@ -123,9 +123,6 @@ async fn serve(setup: Setup) {
     }
     let node = open_node(setup).await;
     let background = node.clone();
-    if let Err(error) = server.attach(node).await {
-        panic!("the drives were not attached: {error}");
-    }
     spawn_on(CoreId(SERVING_CORES), move || {
         Box::pin(async move {
             background.start_background();
@@ -138,6 +135,9 @@ async fn serve(setup: Setup) {
             }
         })
     });
+    if let Err(error) = server.attach(node).await {
+        panic!("the drives were not attached: {error}");
+    }
     drop(spawn(face::keep_house(server)));
 }
 
