@@ -3,9 +3,8 @@
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 
 use pumice_base::rng::Rng;
@@ -14,7 +13,9 @@ use pumice_node::Node;
 use pumice_reactor::sync::Event;
 
 use crate::clients::Clients;
-use crate::keyspace::{Cursors, RECORD_PLACE, Spaces, forget_counts, pass_over, record_key};
+use crate::keyspace::{
+    Cursors, Owed, RECORD_PLACE, Spaces, abandon_all, forget_counts, record_key, retire_later, retire_left,
+};
 use crate::options::{Options, Settings};
 use crate::stats::Stats;
 
@@ -89,6 +90,7 @@ pub struct Server {
     pub stats: Stats,
     /// SCAN cursors.
     pub cursors: Cursors,
+    pub(crate) owed: Owed,
     /// Unix milliseconds of the start.
     pub started_ms: u64,
     /// 40 hexadecimal digits, new at each start.
@@ -123,6 +125,7 @@ impl Server {
             clients: Clients::default(),
             stats: Stats::default(),
             cursors: Cursors::default(),
+            owed: Owed::default(),
             started_ms: now_ms,
             run_id,
             loading: (AtomicU64::new(0), AtomicU64::new(0)),
@@ -136,8 +139,9 @@ impl Server {
         })
     }
 
-    /// Gives the server its opened drives: from here on it serves.
-    pub async fn attach(&self, node: Node) -> Result<(), StartError> {
+    /// Gives the server its opened drives: from here on it serves. Their background work must run: a replayed log may have filled
+    /// their memory, and what is written here waits for room.
+    pub async fn attach(self: &Arc<Self>, node: Node) -> Result<(), StartError> {
         let damaged = |why: String| StartError::Databases { why };
         let key = record_key();
         let entry = node.get(RECORD_PLACE, &key).await.map_err(|e| damaged(e.to_string()))?;
@@ -146,23 +150,9 @@ impl Server {
             Some(entry) => Spaces::decode(&entry.value)
                 .ok_or_else(|| damaged("it is damaged or of a newer version of pumice".to_string()))?,
         };
-        // A crash between a flush and its retirements leaves spaces behind.
-        let mut batch = pumice_node::NodeBatch::new();
-        for space in spaces.left_behind() {
-            for place in node.places().filter(|place| place.drive != 0) {
-                batch.retire(place, &crate::keyspace::space_prefix(space));
-            }
-        }
-        // So does one in the midst of a long STORE or COPY.
-        let unfinished = crate::keyspace::abandon_all(&node, &mut batch);
-        let unfinished = unfinished.await.map_err(|e| damaged(e.to_string()))?;
-        if unfinished > 0 {
-            tracing::info!(unfinished, "collections that were not finished are removed");
-        }
-        if !batch.is_empty() {
-            node.write_ready(&batch).await.map_err(|e| damaged(e.to_string()))?;
-        }
-        pass_over(&node, &spaces).await;
+        // What a crash came before, or a drive refused, is done now.
+        abandon_all(&node).await.map_err(|e| damaged(e.to_string()))?;
+        let refused = retire_left(&node, &spaces).await;
         forget_counts(&node, &spaces).await;
         let spaces = Arc::new(spaces);
         for drive in 0..node.drive_count() {
@@ -171,6 +161,9 @@ impl Server {
             node.store(drive).call_keys(Arc::new(names));
         }
         assert!(self.node.0.set(node).is_ok() && self.spaces.0.set(spaces).is_ok(), "attached twice");
+        for (drive, left) in refused {
+            retire_later(self, drive, left);
+        }
         self.is_loaded.store(true, Ordering::Release);
         Ok(())
     }

@@ -130,25 +130,36 @@ impl Drop for Building {
     }
 }
 
-/// Gives up what was under construction when the drives were closed or lost power. Says how many.
-pub(crate) async fn abandon_all(node: &Node, batch: &mut NodeBatch) -> Result<u64, pumice_kv::StoreError> {
+/// Gives up what was under construction when the drives were closed or lost power. A drive that takes no writes keeps it.
+pub(crate) async fn abandon_all(node: &Node) -> Result<(), pumice_kv::StoreError> {
     let prefix = notes_prefix();
     let end = after_prefix(&prefix).map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec().into()));
-    let mut abandoned = 0;
     for drive in 0..node.drive_count() {
         let store = node.store(drive);
         let snapshot = store.snapshot_of(SliceId(0));
         let lower = Bound::Included(prefix.to_vec().into());
         let only = SliceSet::One(SliceId(0));
         let mut notes = store.scan(&snapshot, only, lower, end.clone(), Direction::Forward, Want::Values);
+        let (mut batch, mut unfinished) = (NodeBatch::new(), 0);
         while let Some((key, entry)) = notes.next().await? {
             let site = Site::decode(drive, &key, &entry.value);
             match site.filter(|site| node.places().any(|place| place == site.elements)) {
-                Some(site) => site.abandon(batch),
+                Some(site) => {
+                    site.abandon(&mut batch);
+                    unfinished += 1;
+                }
                 None => tracing::warn!(drive, "a note of an unfinished collection does not decode"),
             }
-            abandoned += 1;
+        }
+        match node.write_ready(&batch).await {
+            Ok(_) if unfinished > 0 => {
+                tracing::info!(drive, unfinished, "collections that were not finished are removed");
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(drive, %error, "unfinished collections take space until the next start");
+            }
         }
     }
-    Ok(abandoned)
+    Ok(())
 }

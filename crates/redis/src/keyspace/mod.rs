@@ -21,6 +21,7 @@ mod change;
 mod cursor;
 mod head;
 mod key;
+mod left;
 mod merged;
 mod names;
 mod overlay;
@@ -45,11 +46,12 @@ pub use key::{
     collection_prefix, decode_index, decode_score, element_key, encode_index, encode_score, head_prefix,
     latch_hash, space_of, space_prefix, user_key,
 };
+pub(crate) use left::{Owed, forget_counts, retire_later, retire_left};
 pub use names::{call_keys_by_name, name_of, resolve};
 pub(crate) use names::{name_collection, names_a_collection};
 pub use overlay::Overlay;
 pub use scan::{ElementScan, KeyScan};
-pub use spaces::{DATABASES, Moved, RECORD_PLACE, Spaces, forget_counts, pass_over, record_key};
+pub use spaces::{DATABASES, Moved, RECORD_PLACE, Spaces, record_key};
 
 #[allow(unused_imports)] // for the documentation above
 use crate::context::Ctx;

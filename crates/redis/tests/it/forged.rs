@@ -2,6 +2,7 @@
 //! is reckoned with them, and what is unharmed is served.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::common::{Setup, TestServer};
 use pumice_flash::{Access, Device, DeviceSpec};
@@ -107,7 +108,7 @@ fn serves(batch: Batch) -> bool {
     let setup = Setup::default();
     pumice_reactor::block_on(async move {
         let node = crate::common::open(&setup, dir.path()).await;
-        let server = pumice_redis::server::Server::new(setup.options.clone()).expect("a server");
+        let server = Arc::new(pumice_redis::server::Server::new(setup.options.clone()).expect("a server"));
         let attached = server.attach(node.clone()).await;
         node.close().await.expect("closed");
         attached.is_ok()

@@ -22,6 +22,7 @@ mod interrupted_lists;
 mod introspection;
 mod large_memory;
 mod large_parts;
+mod left_spaces;
 mod long_pops;
 mod long_searches;
 mod monitors;
