@@ -70,6 +70,8 @@ pub const OUT_OF_SYMMETRIC_RANGE: &str =
 pub const INDEX_OUT_OF_RANGE: &str = "ERR index out of range";
 /// The key that must exist does not.
 pub const NO_SUCH_KEY: &str = "ERR no such key";
+/// FLUSHDB and FLUSHALL when each database was emptied millions of times: see `Spaces`.
+pub const NO_SPACES: &str = "ERR databases on these drives were emptied too many times: delete the keys, or copy what is to stay to new drives";
 /// INCR and relatives past 64 bits.
 pub const OVERFLOW: &str = "ERR increment or decrement would overflow";
 /// INCRBYFLOAT past what a float holds.

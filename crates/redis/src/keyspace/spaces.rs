@@ -15,18 +15,16 @@ use super::head::is_expired;
 use super::key::{RawKey, SYSTEM_SPACE, Space, head_prefix, space_prefix};
 use super::left::retire_later;
 use crate::context::Ctx;
-use crate::errors::{CommandResult, Failure};
+use crate::errors::{self, CommandResult};
 
 /// Databases that SELECT reaches.
 pub const DATABASES: usize = 16;
 
 const VERSION: u8 = 1;
 const RECORD_BYTES: usize = 8 + DATABASES * 8;
-/// The first number that no space has: from here on the names of counts of what expires follow.
+/// The first number that no space has: from here on the names of counts of what expires follow. Numbers are given out once, so this
+/// many times databases can be emptied.
 const END: u32 = SYSTEM_SPACE.expiring().0;
-
-const ALL_GIVEN_OUT: &str = "databases of these drives were emptied so often that there is no space left to move one to: \
-     delete its keys, or format the drives anew";
 
 /// Where the record lives.
 pub const RECORD_PLACE: Place = Place { drive: 0, slice: SliceId(0) };
@@ -67,7 +65,7 @@ impl Spaces {
         Space(self.current[database].load(Ordering::Acquire))
     }
 
-    /// The next space to be given out.
+    /// The next space to be given out; [`END`] when all were.
     pub(super) fn next(&self) -> Space {
         Space(self.next.load(Ordering::Acquire))
     }
@@ -188,7 +186,7 @@ impl Ctx {
         }
         let pending = self.transaction.as_ref().and_then(|overlay| overlay.moved.clone()).unwrap_or_default();
         let Some((record, moved)) = self.server.spaces.moved(databases, &pending) else {
-            return Err(Failure::new(format!("ERR {ALL_GIVEN_OUT}")));
+            return Err(errors::NO_SPACES.into());
         };
         if let Some(overlay) = &mut self.transaction {
             // Emptied for the second time: what the transaction put there goes, the new space may stay.

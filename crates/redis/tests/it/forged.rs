@@ -138,7 +138,8 @@ fn databases_that_were_emptied_as_often_as_they_can_be_are_served_and_emptied_no
     add(dir.path(), databases((1 << 31) - 7, |d| d + 1, |_| 0));
     let server = TestServer::in_dir(Setup::default(), dir);
     let mut client = server.client();
-    let is_refused = |reply: String| reply.contains("ERR databases of these drives were emptied so often");
+    let is_refused =
+        |reply: String| reply.contains("ERR databases on these drives were emptied too many times");
     assert!(is_refused(client.line("FLUSHALL").to_string()));
     assert_eq!(client.line("GET k").to_string(), "\"v\"");
     for round in 0..7 {

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{PATIENCE, Setup, TestServer, open};
+use crate::common::{PATIENCE, Reply, Setup, TestServer, open};
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{Batch, SliceId, Store, StoreOptions, Turn};
 use pumice_node::{Node, NodeBatch, Place};
 use pumice_redis::context::Ctx;
 use pumice_redis::face;
-use pumice_redis::keyspace::{DATABASES, Space, head_prefix, record_key};
+use pumice_redis::keyspace::{DATABASES, Space, Spaces, head_prefix, record_key};
 use pumice_redis::server::Server;
 
 const SETUP: fn() -> Setup =
@@ -177,4 +177,53 @@ fn a_space_that_was_not_retired_for_long_is_when_the_drives_are_opened() {
     assert_eq!(is_retired, [true; 4]);
     let mut client = server.client();
     assert_eq!(["GET k", "DBSIZE"].map(|line| client.line(line).to_string()), ["\"v\"", "1"]);
+}
+
+#[test]
+fn a_database_is_not_emptied_when_there_is_no_space_left_to_give_it() {
+    let server = TestServer::with(SETUP());
+    server.client().line("SET k v");
+    let dir = server.into_dir();
+    // The last one that can be given out is 2³¹ - 1.
+    add_record(dir.path(), (1 << 31) - 1);
+    let server = TestServer::in_dir(SETUP(), dir);
+    let mut client = server.client();
+    client.line("SELECT 1");
+    client.line("SET l v");
+    assert_eq!(client.line("FLUSHDB").to_string(), "OK");
+    client.line("SELECT 0");
+    for command in ["FLUSHDB", "FLUSHALL"] {
+        let Reply::Error(error) = client.line(command) else { panic!("{command} is refused") };
+        assert!(error.contains("too many times"), "{error}");
+    }
+    client.line("MULTI");
+    client.line("FLUSHDB");
+    assert!(client.line("EXEC").to_string().contains("too many times"));
+    assert_eq!(["GET k", "DBSIZE"].map(|line| client.line(line).to_string()), ["\"v\"", "1"]);
+    drop(client);
+    let server = server.restart(SETUP());
+    let mut client = server.client();
+    assert_eq!(client.line("GET k").to_string(), "\"v\"");
+    client.line("SELECT 1");
+    assert_eq!(client.line("DBSIZE").to_string(), "0");
+}
+
+#[test]
+fn a_record_that_nobody_wrote_is_not_taken() {
+    let check = |what: &str, at: usize, number: u32| {
+        let mut record = record(100);
+        record[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        assert!(Spaces::decode(&record).is_none(), "{what}");
+    };
+    assert!(Spaces::decode(&record(17)).is_some_and(|spaces| spaces.of(15) == Space(16)));
+    assert!(Spaces::decode(&record(1 << 31)).is_some(), "the last one has been given out");
+    check("a next space that is no space", 4, (1 << 31) + 1);
+    check("nor this", 4, u32::MAX);
+    check("a next space that is in use", 4, 16);
+    check("none", 4, 0);
+    check("a database among the server's own records", 8, 0);
+    check("two in one space", 8, 2);
+    check("one in a space that nobody was given", 8, 100);
+    check("one where only counts are", 8, 1 | 1 << 31);
+    check("one that came from a space that nobody was given", 12, 100);
 }
