@@ -74,6 +74,8 @@ pub enum Change {
     Put(Key, Value),
     /// Removes a key.
     Delete(Key),
+    /// Removes all keys of all slices that begin with this.
+    Retire(Vec<u8>),
     /// Adds to a counter.
     Tally(u32, i64),
 }
@@ -123,6 +125,11 @@ impl Oracle {
             let (key, value) = match change {
                 Change::Put(key, value) => (key, Some(*value)),
                 Change::Delete(key) => (key, None),
+                Change::Retire(prefix) => {
+                    let under = self.keys.iter_mut().filter(|(key, _)| key.1.starts_with(prefix));
+                    under.for_each(|(_, versions)| set(versions, write, None, floor));
+                    continue;
+                }
                 Change::Tally(space, delta) => {
                     let versions = self.tallies.entry(*space).or_default();
                     let sum = versions.last().map_or(0, |version| version.value) + delta;
@@ -180,11 +187,6 @@ impl Oracle {
     /// Every key that is or was there, in order.
     pub fn known_keys(&self) -> impl Iterator<Item = &Key> {
         self.keys.keys()
-    }
-
-    /// Forgets keys of which the store may do as it likes from now on.
-    pub fn forget(&mut self, retired: impl Fn(&Key) -> bool) {
-        self.keys.retain(|key, _| !retired(key));
     }
 
     /// A read begins: the number of the newest write, for [`Oracle::end_read`].

@@ -11,8 +11,8 @@ use pumice_kv::{
 use pumice_reactor::sim::{Halt, HostId, HostOptions, PowerCut, World};
 use pumice_reactor::{Nanos, now};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Bound, Range};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -129,12 +129,22 @@ impl Model {
         }
     }
 
-    /// No client runs any more: forgets spaces that were about to be retired.
+    /// No client runs any more. Spaces that were about to be retired keep what they hold, and nobody uses them again.
     pub(crate) fn after_clients(&self) {
         self.leaving.borrow_mut().clear();
-        let mut spaces = self.spaces.borrow_mut();
-        spaces.values_mut().for_each(|users| *users = 0);
-        self.oracle.borrow_mut().forget(|key| !key_in(&spaces, key));
+        self.spaces.borrow_mut().values_mut().for_each(|users| *users = 0);
+    }
+
+    /// Parts of spaces, retired ones too, in which the store says that nobody looks any more: all others hold what the model
+    /// says, which is nothing where the retirement survived. So one that reached some slices only is found, and one that
+    /// hides what was to stay.
+    fn hidden(&self, store: &Store) -> BTreeSet<(u16, u32)> {
+        let parts = (0..self.slices).flat_map(|slice| self.spaces_ever().map(move |space| (slice, space)));
+        parts.filter(|(slice, space)| store.is_retired(SliceId(*slice), &space.to_be_bytes())).collect()
+    }
+
+    fn spaces_ever(&self) -> Range<u32> {
+        1..self.next_space.get()
     }
 
     /// A space that nothing was ever in.
@@ -171,12 +181,6 @@ impl Model {
             None => panic!("there is always a space"),
         }
     }
-}
-
-/// Whether a key lies in one of the spaces.
-fn key_in(spaces: &BTreeMap<u32, u32>, key: &Key) -> bool {
-    let space = key.1.first_chunk().map(|head| u32::from_be_bytes(*head));
-    space.is_some_and(|space| spaces.contains_key(&space))
 }
 
 /// The bytes of an entry, large or not.
@@ -398,15 +402,17 @@ impl Bench {
         Ok(())
     }
 
-    /// Everything the store holds in the spaces that are in use.
+    /// Everything the store holds, but for what it hides as retired.
     pub(crate) fn contents(&self, store: &Store) -> Result<Option<BTreeMap<Key, Seen>>, String> {
         let (store, model) = (store.clone(), Rc::clone(&self.model));
         let read = self.world.block_on(self.host, async move {
             let mut contents = BTreeMap::new();
-            let spaces: Vec<u32> = model.spaces.borrow().keys().copied().collect();
+            // First: the list forgets prefixes of which no table speaks any more, and the snapshot's tables may do.
+            let hidden = model.hidden(&store);
+            model.count("retired parts of spaces", hidden.len() as u64);
             let snapshot = store.snapshot();
-            for space in spaces {
-                for slice in 0..model.slices {
+            for space in model.spaces_ever() {
+                for slice in (0..model.slices).filter(|slice| !hidden.contains(&(*slice, space))) {
                     let set = SliceSet::One(SliceId(slice));
                     let (lower, upper) = space_bounds(space);
                     let mut scan = store.scan(&snapshot, set, lower, upper, Direction::Forward, Want::Values);
@@ -443,7 +449,7 @@ impl Bench {
         let (store, model) = (store.clone(), Rc::clone(&self.model));
         let read = self.world.block_on(self.host, async move {
             let keys: Vec<Key> = model.oracle.borrow().known_keys().cloned().collect();
-            for key in keys {
+            for key in keys.into_iter().filter(|key| !store.is_retired(SliceId(key.0), &key.1)) {
                 let from = model.oracle.borrow_mut().begin_read();
                 let entry = store.get(SliceId(key.0), &key.1).await;
                 let entry = entry.map_err(|error| format!("get {}: {error}", show(&key)))?;

@@ -170,13 +170,16 @@ impl Client {
                     batch.put(SliceId(key.0), &key.1, value.tag, value.expire_ms, &value.bytes(key));
                 }
                 Change::Delete(key) => batch.delete(SliceId(key.0), &key.1),
+                Change::Retire(prefix) => {
+                    (0..self.model.slices).for_each(|slice| batch.retire(SliceId(slice), prefix));
+                }
                 Change::Tally(space, delta) => batch.tally(*space, *delta),
             }
         }
         self.write_batch(&batch, changes).await
     }
 
-    pub(crate) async fn write_batch(&mut self, batch: &Batch, changes: &[Change]) -> Result<(), Full> {
+    async fn write_batch(&mut self, batch: &Batch, changes: &[Change]) -> Result<(), Full> {
         let mut written = self.store.write(batch);
         if matches!(written, Err(WriteError::Busy)) {
             self.model.count("writes told to wait", 1);
@@ -370,12 +373,7 @@ impl Client {
             users = parked.leaving.borrow().get(&space).copied().unwrap_or(0);
         }
         parked.leaving.borrow_mut().remove(&space);
-        let mut batch = Batch::new();
-        for slice in 0..self.model.slices {
-            batch.retire(SliceId(slice), &space.to_be_bytes());
-        }
-        self.model.oracle.borrow_mut().forget(|key| key.1.starts_with(&space.to_be_bytes()));
-        if self.write_batch(&batch, &[]).await.is_ok() {
+        if self.write(&[Change::Retire(space.to_be_bytes().to_vec())]).await.is_ok() {
             self.model.count("spaces retired", 1);
         }
     }

@@ -12,7 +12,7 @@ use crate::report::{Report, Row, RunOptions};
 use crate::worlds::{Broken, Outcome, caught};
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
-use pumice_kv::{Batch, SliceId, Store};
+use pumice_kv::Store;
 use pumice_reactor::sim::{CutMode, Halt, HostOptions, PowerCut};
 use pumice_reactor::{sleep, wall_ms};
 use std::rc::Rc;
@@ -313,12 +313,8 @@ async fn act(mut client: Client, kind: Kind) {
         }
         Kind::Retire => {
             client.model.spaces.borrow_mut().remove(&SPACE);
-            let mut batch = Batch::new();
-            for slice in 0..client.model.slices {
-                batch.retire(SliceId(slice), &SPACE.to_be_bytes());
-            }
-            client.model.oracle.borrow_mut().forget(|key| key.1.starts_with(&SPACE.to_be_bytes()));
-            client.write_batch(&batch, &[]).await.expect("it makes room");
+            let retire = Change::Retire(SPACE.to_be_bytes().to_vec());
+            client.write(&[retire]).await.expect("it makes room");
             store.checkpoint().await.expect("checkpoint");
             sleep(Duration::from_millis(50)).await;
         }

@@ -71,6 +71,30 @@ fn lost_acknowledgements_half_batches_and_resurrections_are_refused() {
     assert_eq!(after.survivors(&state(&[&b1]), |_| 3), Ok(3));
 }
 
+/// Keys of two slices under one prefix, one beside it: they go together or not at all.
+#[test]
+fn a_retired_prefix_is_gone_from_all_slices_or_from_none() {
+    let mut oracle = Oracle::default();
+    let of = |slice, name: &str| (slice, name.as_bytes().to_vec());
+    let keys = [of(0, "p1"), of(1, "p2"), of(1, "q1")];
+    let puts = keys
+        .clone()
+        .map(|key| Change::Put(key, Value { stamp: oracle.stamp(), len: 20, tag: 1, expire_ms: 0 }));
+    let written = oracle.write(&puts);
+    oracle.acknowledge(written);
+    let retired = oracle.write(&[Change::Retire(b"p".to_vec())]);
+    let [p1, p2, q1] = &puts;
+    assert_eq!(oracle.clone().survivors(&state(&[p1, p2, q1]), |_| 0), Ok(written));
+    assert_eq!(oracle.clone().survivors(&state(&[q1]), |_| 0), Ok(retired));
+    for (what, left) in
+        [("one slice", state(&[p2, q1])), ("another", state(&[p1, q1])), ("too much", state(&[]))]
+    {
+        assert!(oracle.clone().survivors(&left, |_| 0).is_err(), "gone from {what} was accepted");
+    }
+    oracle.acknowledge(retired);
+    assert!(oracle.survivors(&state(&[p1, p2, q1]), |_| 0).is_err(), "all of it came back");
+}
+
 #[test]
 fn bytes_of_another_key_another_version_or_with_a_bit_flipped_are_refused() {
     let (oracle, [a1, ..]) = three_writes();

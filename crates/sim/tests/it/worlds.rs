@@ -16,6 +16,8 @@ fn passes(name: &str, options: &RunOptions) -> Report {
 fn a_drive_survives_power_cuts_kills_and_clean_closes() {
     let report = passes("kv", &RunOptions { seeds: 3, ..RunOptions::default() });
     assert!(report.counters["writes acknowledged"] > 1000, "{report}");
+    // What the store says to have retired was compared: no more, no less.
+    assert!(report.counters["retired parts of spaces"] > 0, "{report}");
     // What a drive of several channels does that others do not.
     assert!(report.counters["commits beside others on other channels"] > 100, "{report}");
 }
