@@ -107,9 +107,16 @@ pub struct Oracle {
     stamps: u64,
     /// Reads under way, by the newest write at their start.
     reads: BTreeMap<u64, u32>,
+    /// Every version is kept.
+    remembers: bool,
 }
 
 impl Oracle {
+    /// A model that keeps every version, those too that a later change of the same write replaced, for [`Oracle::ever_held`].
+    pub fn that_remembers() -> Self {
+        Self { remembers: true, ..Self::default() }
+    }
+
     /// A stamp for a value that is about to be written.
     pub fn stamp(&mut self) -> u64 {
         self.stamps += 1;
@@ -127,6 +134,7 @@ impl Oracle {
                 Change::Delete(key) => (key, None),
                 Change::Retire(prefix) => {
                     let under = self.keys.iter_mut().filter(|(key, _)| key.1.starts_with(prefix));
+                    let floor = if self.remembers { 0 } else { floor };
                     under.for_each(|(_, versions)| set(versions, write, None, floor));
                     continue;
                 }
@@ -138,7 +146,11 @@ impl Oracle {
                 }
             };
             let versions = self.keys.entry(key.clone()).or_default();
-            set(versions, write, value, floor);
+            if self.remembers {
+                versions.push(Version { write, value });
+            } else {
+                set(versions, write, value, floor);
+            }
         }
         write
     }
@@ -161,6 +173,12 @@ impl Oracle {
     /// What the key holds now.
     pub fn current(&self, key: &Key) -> Option<Value> {
         self.keys.get(key).and_then(|versions| at(versions, self.writes).flatten())
+    }
+
+    /// Whether this was ever written to the key, as far as the model remembers.
+    pub fn ever_held(&self, key: &Key, seen: &Seen) -> bool {
+        let mut versions = self.keys.get(key).into_iter().flatten();
+        versions.any(|version| version.value.is_some_and(|value| seen.is(key, &value)))
     }
 
     /// What the counter holds now.
@@ -203,6 +221,15 @@ impl Oracle {
                 self.reads.remove(&from);
             }
         }
+    }
+
+    /// All that the key has held since a read began at `from`.
+    pub fn since(&self, key: &Key, from: u64) -> impl Iterator<Item = Option<Value>> {
+        let versions = self.keys.get(key).map_or(&[][..], Vec::as_slice);
+        let first = versions.iter().rposition(|version| version.write <= from);
+        let absent_at_first = first.is_none().then_some(None);
+        let during = versions[first.unwrap_or(0)..].iter().map(|version| version.value);
+        absent_at_first.into_iter().chain(during)
     }
 
     /// Whether the read that began at `from`, and has just ended, may have seen this.

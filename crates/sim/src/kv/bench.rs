@@ -6,7 +6,8 @@ use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec, Emulated};
 use pumice_kv::{
-    Direction, Durability, Entry, SliceId, SliceSet, Store, StoreError, StoreFormat, StoreOptions, Want,
+    Direction, Durability, Entry, MEMORY_BYTES_MIN, SliceId, SliceSet, Store, StoreError, StoreFormat,
+    StoreOptions, Want,
 };
 use pumice_reactor::sim::{Halt, HostId, HostOptions, PowerCut, World};
 use pumice_reactor::{Nanos, now};
@@ -34,6 +35,10 @@ pub(crate) struct Setup {
     pub keys: u64,
     pub spaces: u32,
     pub durability: Durability,
+    /// Of the store. With the default a drive of these sizes lies in its caches as a whole.
+    pub memory_bytes: u64,
+    /// Clients remove what has expired, and ask for random keys.
+    pub picks: bool,
 }
 
 impl Setup {
@@ -50,7 +55,21 @@ impl Setup {
             keys: [20, 200, 2000][rng.below(3) as usize],
             spaces: 1 + rng.below(3) as u32,
             durability: Durability::Always,
+            memory_bytes: StoreOptions::default().memory_bytes,
+            picks: false,
         }
+    }
+
+    /// The least memory for half of the setups, and keys that fill more than that with long values: reads come from flash.
+    pub(crate) fn draw_memory(self, rng: &Rng) -> Self {
+        if rng.split("least memory").chance(0.5) {
+            return self;
+        }
+        Self { memory_bytes: MEMORY_BYTES_MIN, keys: 200, ..self }
+    }
+
+    pub(crate) fn has_least_memory(&self) -> bool {
+        self.memory_bytes == MEMORY_BYTES_MIN
     }
 
     /// The smallest, for exhaustive runs.
@@ -66,11 +85,14 @@ impl Setup {
             keys: 12,
             spaces: 2,
             durability: Durability::Always,
+            memory_bytes: MEMORY_BYTES_MIN,
+            picks: false,
         }
     }
 
     pub(crate) fn options(&self) -> StoreOptions {
         StoreOptions {
+            memory_bytes: self.memory_bytes,
             log_max_bytes: self.log_max_bytes,
             memtable_bytes: Some(self.memtable_bytes),
             durability: self.durability,
@@ -275,13 +297,27 @@ impl Bench {
         self.nand.is_some()
     }
 
-    /// Counts what this store, which is about to go, did on several channels at once.
-    pub(crate) fn note_lanes(&self, store: &Store) {
+    /// Counts what this store, which is about to go, did.
+    pub(crate) fn note_work(&self, store: &Store) {
+        let stats = store.stats();
+        let (counters, heap) = (stats.counters, stats.heap);
+        for (name, count) in [
+            ("flushes", counters.flushes),
+            ("merges", counters.merges),
+            ("key tables sunk", counters.sunk_tables),
+            ("segments cleaned", counters.cleaned_segments),
+            ("segments released", heap.segments_released),
+            ("records moved", counters.moved_records),
+            ("values read from flash", counters.value_reads),
+            ("key blocks read from flash", counters.block_reads),
+            ("heads of key tables read from flash", counters.head_reads),
+        ] {
+            self.model.count(name, count);
+        }
         if self.setup.channels > 1 {
-            let stats = store.heap().stats();
-            self.model.count("victims emptied beside others", store.stats().counters.victims_beside);
-            self.model.count("commits beside others on other channels", stats.commits_beside);
-            self.model.count("programs that failed beside others", stats.relocations);
+            self.model.count("victims emptied beside others", counters.victims_beside);
+            self.model.count("commits beside others on other channels", heap.commits_beside);
+            self.model.count("programs that failed beside others", heap.relocations);
         }
     }
 

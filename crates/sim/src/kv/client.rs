@@ -22,6 +22,10 @@ pub(crate) struct Mix {
     pub scan: u64,
     pub large: u64,
     pub retire: u64,
+    /// Removals of what has expired.
+    pub expire: u64,
+    /// Questions for a random key.
+    pub random: u64,
     /// The largest value of a plain put, in bytes.
     pub value_max: u64,
     /// The longest pause after a call, in µs.
@@ -40,6 +44,8 @@ impl Mix {
             scan: 3,
             large: rng.below(2),
             retire: rng.below(2),
+            expire: 0,
+            random: 0,
             value_max: [100, 1000, 10_000, 60_000][rng.below(4) as usize],
             pause_us: [0, 50, 500][rng.below(3) as usize],
             waits: [10, 50, 100][rng.below(3) as usize],
@@ -47,7 +53,15 @@ impl Mix {
     }
 
     fn total(&self) -> u64 {
-        self.put + self.delete + self.batch + self.get + self.scan + self.large + self.retire
+        self.put
+            + self.delete
+            + self.batch
+            + self.get
+            + self.scan
+            + self.large
+            + self.retire
+            + self.expire
+            + self.random
     }
 }
 
@@ -91,9 +105,15 @@ impl Client {
         }
         let (put, delete, batch, get, scan) =
             (picks(mix.put), picks(mix.delete), picks(mix.batch), picks(mix.get), picks(mix.scan));
+        let (expire, random) = (picks(mix.expire), picks(mix.random));
         let space = self.model.random_space(&mut self.rng);
         self.enter(space, 1);
-        let refused = if put {
+        let refused = if expire {
+            self.expire(space).await.is_err()
+        } else if random {
+            self.random(space).await;
+            false
+        } else if put {
             let change = self.put(space);
             self.write(&[change]).await.is_err()
         } else if delete {
@@ -220,6 +240,10 @@ impl Client {
     /// Writes a value in pieces.
     pub(crate) async fn large(&mut self, space: u32) -> Result<(), Full> {
         let key = self.model.random_key(space, &mut self.rng);
+        self.large_of(key).await
+    }
+
+    pub(crate) async fn large_of(&mut self, key: Key) -> Result<(), Full> {
         let len = VALUE_BYTES_MAX as u64 + 1 + self.rng.below(1 << 20);
         let value = self.value(len);
         let Some(large) = self.large_pieces(&key, &value).await else { return Err(Full) };
@@ -278,6 +302,59 @@ impl Client {
             panic!("a read is wrong: {wrong}");
         }
         self.model.count("reads", 1);
+    }
+
+    /// Removes a few keys of a space that have expired.
+    async fn expire(&mut self, space: u32) -> Result<(), Full> {
+        let (from, at) = (self.model.oracle.borrow_mut().begin_read(), wall_ms());
+        let found = match self.store.expired(at, 10).await {
+            Ok(found) => found,
+            Err(error) => panic!("what has expired: {error}"),
+        };
+        let has_expired = |value: Value| value.expire_ms != 0 && value.expire_ms <= at;
+        let keys = found.into_iter().map(|(slice, key)| (slice.0, key.to_vec()));
+        let keys: Vec<Key> = keys.filter(|key| key.1.starts_with(&space.to_be_bytes())).collect();
+        {
+            let mut oracle = self.model.oracle.borrow_mut();
+            for key in &keys {
+                let had = oracle.since(key, from).any(|value| value.is_some_and(has_expired));
+                assert!(had, "{} had not expired", show(key));
+            }
+            oracle.drop_read(from);
+        }
+        for key in keys {
+            let current = self.model.oracle.borrow().current(&key);
+            if current.is_some_and(has_expired) {
+                self.write(&[Change::Delete(key)]).await?;
+                self.model.count("expired keys removed", 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a random key of a space.
+    async fn random(&mut self, space: u32) {
+        let slice = SliceId(self.rng.below(u64::from(self.model.slices)) as u16);
+        let from = self.model.oracle.borrow_mut().begin_read();
+        let found = match self.store.random_key(slice, &space.to_be_bytes(), &mut self.rng).await {
+            Ok(found) => found,
+            Err(error) => panic!("a random key: {error}"),
+        };
+        let (lower, upper) = space_bounds(space);
+        let mut oracle = self.model.oracle.borrow_mut();
+        if let Some(key) = found {
+            assert!(key.starts_with(&space.to_be_bytes()), "a random key of another space");
+            let key = (slice.0, key.to_vec());
+            assert!(oracle.since(&key, from).any(|value| value.is_some()), "{} was not there", show(&key));
+            self.model.count("random keys", 1);
+        } else {
+            let owned = |bound: Bound<Bytes>| bound.map(|key| key.to_vec());
+            for (key, _) in oracle.range(slice.0, owned(lower), owned(upper)) {
+                let was_gone = oracle.since(&key, from).any(|value| value.is_none());
+                assert!(was_gone, "no random key is found, but {} was there all the time", show(&key));
+            }
+        }
+        oracle.drop_read(from);
     }
 
     /// Scans a part of a space through a snapshot, while others write.

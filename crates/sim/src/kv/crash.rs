@@ -10,6 +10,8 @@ use pumice_reactor::sim::{CutMode, HostOptions, PowerCut};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// So long that hot keys, too, take more than the least memory.
+const LONG_VALUES: u64 = 60_000;
 /// How many lives the store has.
 const LIVES: u64 = 5;
 /// What `everysec` may lose when power fails: a second, and the time that a sync takes.
@@ -25,8 +27,11 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         1 => Durability::None,
         _ => Durability::Always,
     };
-    let setup = Setup { durability, ..Setup::draw(&mut rng) };
+    let picks = !rng.split("picks").chance(0.5);
+    let drawn = Setup::draw(&mut rng);
+    let setup = Setup { durability, picks, ..drawn }.draw_memory(&rng);
     let bench = Bench::new(seed, setup, HostOptions::default());
+    report.count("drives with the least memory", u64::from(bench.setup.has_least_memory()));
     let outcome = lives(&bench, &mut rng, options.ops.unwrap_or(400));
     for (name, count) in bench.model.counts.borrow().iter() {
         report.count(name, *count);
@@ -80,7 +85,7 @@ fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
                 bench.model.count("clean closes", 1);
             }
         }
-        bench.note_lanes(&store);
+        bench.note_work(&store);
         drop(store);
         bench.model.after_clients();
         let mode = [CutMode::Before, CutMode::Torn, CutMode::After][rng.below(3) as usize];
@@ -102,9 +107,15 @@ pub(crate) fn start_clients(bench: &Bench, store: &Store, rng: &mut Rng, calls: 
     for index in 0..2 + rng.below(6) {
         let rng_of_client = rng.split(&format!("client {index} {}", rng.clone().next_u64()));
         let mut mix = Mix::draw(rng);
+        if bench.setup.picks {
+            (mix.expire, mix.random) = (2, 3);
+        }
         if bench.setup.durability != Durability::Always {
             // The same calls, over seconds.
             mix.pause_us = 50_000;
+        }
+        if bench.setup.has_least_memory() {
+            mix.value_max = LONG_VALUES;
         }
         let (store, model) = (store.clone(), Rc::clone(&bench.model));
         let client = Client { store, model, rng: rng_of_client, mix };

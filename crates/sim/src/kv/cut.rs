@@ -45,7 +45,7 @@ fn once(seed: u64, calls: u64, cut: Option<u64>, report: &mut Report) -> Result<
             drop(bench.world.run(bench.host, index, client.run(calls)));
         }
         bench.world.run_for(Duration::from_secs(30));
-        bench.note_lanes(&store);
+        bench.note_work(&store);
         if bench.world.is_up(bench.host) {
             // Where the cut struck nothing yet, it may strike the close.
             let closing = store.clone();

@@ -78,7 +78,7 @@ fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
         } else if bench.world.is_up(bench.host) {
             bench.world.kill(bench.host);
         }
-        bench.note_lanes(&store);
+        bench.note_work(&store);
         drop(store);
         bench.world.clear_faults(bench.host);
         bench.model.after_clients();

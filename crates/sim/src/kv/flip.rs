@@ -41,7 +41,7 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
     start_clients(&bench, &store, &mut rng, 150);
     bench.world.run_for(Duration::from_secs(60));
     bench.model.after_clients();
-    bench.note_lanes(&store);
+    bench.note_work(&store);
     if rng.split("closed").chance(0.5) {
         bench.close(store)?;
     } else {

@@ -77,7 +77,7 @@ fn rounds(bench: &Bench, rng: &mut Rng, rounds: u64) -> Result<(), String> {
         number = next;
         held.extend(written);
         bench.model.count("bytes filled", bytes);
-        bench.note_lanes(&store);
+        bench.note_work(&store);
         bench.verify(&store).map_err(|what| said(&format!("full: {what}")))?;
         if round % 2 == 1 {
             bench.world.crash(bench.host);

@@ -102,7 +102,7 @@ fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
         }
         bench.model.count("segments rescued", store.stats().counters.rescued_segments);
         corrected = store.heap().device().ecc_counts().corrected_bits.max(corrected);
-        bench.note_lanes(&store);
+        bench.note_work(&store);
         drop(store);
         bench.model.after_clients();
         let said = |what: String| format!("life {life}, {bad} segments bad: {what}");
