@@ -1,25 +1,36 @@
-//! World `kv-flip`: bits flip anywhere on a drive; no read may answer anything but what was written or a typed
-//! error, what does not touch the damage stays readable, and the check finds what reads cannot have.
+//! World `kv-flip`: bits flip anywhere on a drive, one at a time, and it is opened again and read.
 //!
-//! Half of the drives were not closed: their log is read with a flipped bit. It may cost what was acknowledged, as media do that
-//! flip what they hold, but not in silence.
+//! 1. No read answers anything but what was written, or a typed error. An error says which record or key table it is of, and the
+//!    flipped bit lies there; no more keys answer one than that record, or that block of the table, holds.
+//! 2. A flip inside of any record of a segment in use is found: by opening or by the check.
+//! 3. Only a flip in the metadata log may keep a drive closed. It says so.
+//! 4. Half of the drives were not closed: their log is read with the flipped bit. It may cost what was acknowledged, as media do
+//!    that flip what they hold, but not in silence: opening says so, keys hold what they held at some time before, and no more
+//!    of them than the log had records.
+
+mod sound;
 
 use super::bench::{Bench, PATH, Setup, seen};
 use super::crash::start_clients;
-use crate::oracle::{Key, show};
+use crate::kv::flip::sound::Sound;
+use crate::oracle::{Key, Oracle, show};
 use crate::report::{Report, RunOptions};
 use crate::worlds::{Broken, Outcome, caught};
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, SliceId, Store};
+use pumice_kv::{Batch, OpenError, SliceId, Store, StoreError};
 use pumice_reactor::sim::HostOptions;
+use pumice_segment::{Addr, HeapError, ReadError, RecordPtr, SegmentId};
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Flips per seed, one at a time.
 const FLIPS: u64 = 60;
+/// Keys of which a filter says by chance that a damaged block may hold them.
+const PASSED_BY_CHANCE: u64 = 4;
 
 /// What one flip did.
 enum Effect {
@@ -27,8 +38,8 @@ enum Effect {
     None,
     /// The store refuses to open, and says why.
     Closed,
-    /// Opening says that a part of the log is lost: keys may hold what they held before, or nothing.
-    Announced,
+    /// Opening says that a part of the log is lost: so many keys hold what they held before, nothing, or an error.
+    Announced { lost: u64 },
     /// So many keys answer an error, so many do not; the check's number of problems.
     Keys { errors: u64, right: u64, problems: u64 },
 }
@@ -36,6 +47,7 @@ enum Effect {
 pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outcome {
     let mut rng = Rng::from_seed(seed).split("kv-flip");
     let bench = Bench::new(seed, Setup { keys: 200, ..Setup::draw(&mut rng) }, HostOptions::default());
+    *bench.model.oracle.borrow_mut() = Oracle::that_remembers();
     bench.format()?;
     let store = bench.open(true)?.ok_or_else(|| "the host went down while opening".to_string())?;
     start_clients(&bench, &store, &mut rng, 150);
@@ -57,7 +69,8 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
     }
     let image = bench.world.disk(bench.host);
     let extents = bench.extents();
-    let total: u64 = extents.iter().map(|(_, bytes)| bytes).sum();
+    let segment_bytes = u64::from(bench.setup.segment_bytes);
+    let sound = Rc::new(sound::look(&bench)?);
     let flips = options.ops.unwrap_or(FLIPS);
     for flip in 0..flips {
         let mut rng = rng.split(&format!("flip {flip}"));
@@ -65,28 +78,36 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         if only {
             continue;
         }
-        let mut place = rng.below(total);
-        let mut offset = 0;
-        for &(start, bytes) in &extents {
-            if place < bytes {
-                offset = start + place;
-                break;
-            }
-            place -= bytes;
-        }
+        // Anywhere; or in what is a small part of the drive and matters most.
+        let offset = match rng.below(8) {
+            0 => draw_from(&within(&extents, &sound.metadata_bytes(segment_bytes)), &mut rng),
+            1 => draw_from(&within(&extents, &sound.snapshots_bytes(segment_bytes)), &mut rng),
+            2 => draw_from(&sound.log_bytes(segment_bytes), &mut rng),
+            3 => draw_from(&sound.table_bytes(segment_bytes), &mut rng),
+            _ => None,
+        };
+        let offset = offset
+            .or_else(|| draw_from(&extents, &mut rng))
+            .ok_or("the drive was never written".to_string())?;
         let mask = 1u8 << rng.below(8);
         bench.world.set_disk(bench.host, &image);
         bench.world.flip(bench.host, Path::new(PATH), offset, mask);
-        let effect = caught(|| one(&bench));
+        let at = Addr::new(SegmentId((offset / segment_bytes) as u32), (offset % segment_bytes) as u32);
+        let effect = caught(|| one(&bench, &sound, at));
         let effect = effect.map_err(|what| Broken {
-            what: format!("bit {mask:#04x} of byte {offset} flipped ({:?}): {what}", bench.setup),
+            what: format!("bit {mask:#04x} of {at} (byte {offset}) flipped ({:?}): {what}", bench.setup),
             replay_args: format!(" --cut {flip}"),
         })?;
         match effect {
             Effect::None => report.count("flips without effect", 1),
             Effect::Closed => report.count("flips that keep it closed", 1),
-            Effect::Announced => report.count("flips that cost a part of the log", 1),
+            Effect::Announced { lost } => {
+                report.count("flips that cost a part of the log", 1);
+                report.count("keys that went back with the log", lost);
+            }
             Effect::Keys { errors, right, problems } => {
+                let is_of_table = errors > 0 && sound.is_in_table(at);
+                report.count("flips in key tables that cost keys", u64::from(is_of_table));
                 report.count("flips that cost keys", u64::from(errors > 0));
                 report.count("keys lost", errors);
                 report.count("keys unharmed", right);
@@ -99,6 +120,26 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         }
     }
     Ok(stable_hash64(bench.world.event_hash(), &flips.to_le_bytes()))
+}
+
+/// A byte of one of these stretches of the drive, each given by its place and its length.
+fn draw_from(stretches: &[(u64, u64)], rng: &mut Rng) -> Option<u64> {
+    let total = stretches.iter().map(|(_, bytes)| bytes).sum();
+    let mut place = if total > 0 { rng.below(total) } else { return None };
+    for &(start, bytes) in stretches {
+        if place < bytes {
+            return Some(start + place);
+        }
+        place -= bytes;
+    }
+    None
+}
+
+/// What of these stretches lies in some parts of the drive.
+fn within(stretches: &[(u64, u64)], parts: &[Range<u64>]) -> Vec<(u64, u64)> {
+    let pairs = stretches.iter().flat_map(|stretch| parts.iter().map(move |part| (stretch, part)));
+    let shared = pairs.map(|(&(start, bytes), part)| (start.max(part.start), (start + bytes).min(part.end)));
+    shared.filter(|(from, to)| from < to).map(|(from, to)| (from, to - from)).collect()
 }
 
 /// One more write, alone and waited for: it tells that all before it are durable, and nothing tells that it was. It is of no
@@ -115,42 +156,53 @@ fn settle(bench: &Bench, store: &Store) -> Result<(), String> {
 }
 
 /// Opens the damaged drive and reads everything.
-fn one(bench: &Bench) -> Result<Effect, String> {
+fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
     if bench.world.is_up(bench.host) {
         bench.world.kill(bench.host);
     }
     bench.world.restart(bench.host);
-    let (options, model) = (bench.setup.options(), Rc::clone(&bench.model));
+    let (options, model, sound) = (bench.setup.options(), Rc::clone(&bench.model), Rc::clone(sound));
     let ran = bench.world.block_on(bench.host, async move {
-        let device = match Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await {
-            Ok(device) => device,
-            Err(_) => return Ok(Effect::Closed),
-        };
+        let device = Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await;
+        let device = device.map_err(|error| format!("the file does not open: {error}"))?;
         let opened = match Store::open(device, options, &|_, _| {}).await {
             Ok(opened) => opened,
-            Err(_) => return Ok(Effect::Closed),
+            Err(error) => return may_stay_closed(&sound, at, &error).map(|()| Effect::Closed),
         };
         let (store, announced) = (opened.store, opened.damage.len() as u64);
+        if announced > 0 && !sound.is_used(at.segment()) {
+            return Err(format!("nothing of the log lies there, but opening says: {}", opened.damage[0]));
+        }
         let keys: Vec<Key> = model.oracle.borrow().known_keys().cloned().collect();
-        let live =
-            |key: &Key| model.spaces.borrow().keys().any(|space| key.1.starts_with(&space.to_be_bytes()));
-        let (mut errors, mut right) = (0, 0);
+        let retired =
+            |key: &Key| !model.spaces.borrow().keys().any(|space| key.1.starts_with(&space.to_be_bytes()));
+        let (mut errors, mut older, mut right) = (0, 0, 0);
         let mut first = String::new();
-        for key in keys.into_iter().filter(live) {
+        for key in keys {
+            if store.is_retired(SliceId(key.0), &key.1) || announced > 0 && retired(&key) {
+                continue;
+            }
             let read = match store.get(SliceId(key.0), &key.1).await {
                 Ok(Some(entry)) => seen(&store, &entry).await.map(Some),
                 Ok(None) => Ok(None),
                 Err(error) => Err(error),
             };
             match read {
-                Ok(_) if announced > 0 => right += 1,
                 Ok(seen) => {
                     let mut oracle = model.oracle.borrow_mut();
                     let from = oracle.begin_read();
-                    oracle.end_read(&key, from, seen.as_ref())?;
-                    right += 1;
+                    match oracle.end_read(&key, from, seen.as_ref()) {
+                        Ok(()) => right += 1,
+                        Err(wrong) if announced == 0 => return Err(wrong),
+                        Err(_) if seen.as_ref().is_none_or(|seen| oracle.ever_held(&key, seen)) => older += 1,
+                        Err(wrong) => return Err(format!("after a part of the log was lost, {wrong}")),
+                    }
                 }
                 Err(error) => {
+                    // What the log's lost part overwrote may have been cleaned away.
+                    if announced == 0 && !place_of(&error).is_some_and(|ptr| covers(ptr, at)) {
+                        return Err(format!("{} lies elsewhere and answers: {error}", show(&key)));
+                    }
                     if errors == 0 {
                         first = format!("{}: {error}", show(&key));
                     }
@@ -158,18 +210,61 @@ fn one(bench: &Bench) -> Result<Effect, String> {
                 }
             }
         }
+        let most = sound.keys_at(at) + if announced > 0 { sound.replayed } else { 0 };
+        if errors + older > most {
+            let what =
+                format!("{errors} keys answer errors ({first}) and {older} hold what they held before");
+            return Err(format!("{what}, but only {most} can be lost there"));
+        }
         let check = store.check(&|_, _| {}).await.map_err(|error| format!("check: {error}"))?;
         let problems = check.problems.len() as u64 + announced;
         if errors > 0 && problems == 0 {
             return Err(format!("{errors} keys answer errors ({first}), but the check finds nothing"));
         }
+        if problems == 0 && sound.must_be_found(at) {
+            return Err("it lies inside of a record, and nobody finds it".into());
+        }
+        if let Some(vague) = check.problems.iter().find(|what| !names_a_place(what)) {
+            return Err(format!("the check does not say what is damaged: {vague}"));
+        }
         if errors + problems == 0 {
             return Ok(Effect::None);
         }
         if announced > 0 {
-            return Ok(Effect::Announced);
+            return Ok(Effect::Announced { lost: errors + older });
         }
         Ok(Effect::Keys { errors, right, problems })
     });
     ran.map_err(|halt| format!("reading a damaged drive: {halt}"))?
+}
+
+/// What a drive that stays closed must say, and where the damage must be.
+fn may_stay_closed(sound: &Sound, at: Addr, error: &OpenError) -> Result<(), String> {
+    if !sound.is_metadata(at.segment()) {
+        return Err(format!("no metadata lies there, but the drive stays closed: {error}"));
+    }
+    match error {
+        OpenError::Heap(HeapError::Damaged(what)) if what.contains("metadata") => Ok(()),
+        other => {
+            Err(format!("the drive stays closed, and does not say that its metadata is damaged: {other}"))
+        }
+    }
+}
+
+/// Where an error says that the damage is.
+fn place_of(error: &StoreError) -> Option<RecordPtr> {
+    match error {
+        StoreError::Damaged { ptr, .. } => Some(*ptr),
+        StoreError::Read { source: ReadError::Corrupt { ptr, .. }, .. } => Some(*ptr),
+        _ => None,
+    }
+}
+
+fn covers(ptr: RecordPtr, at: Addr) -> bool {
+    let from = ptr.addr.offset();
+    ptr.addr.segment() == at.segment() && (from..from + ptr.len).contains(&at.offset())
+}
+
+fn names_a_place(problem: &str) -> bool {
+    problem.contains("segment ") || problem.contains("slice ") || problem.contains("key ")
 }

@@ -146,8 +146,18 @@ fn raw_flash_survives_power_cuts_at_every_operation() {
 
 #[test]
 fn flipped_bits_never_give_wrong_data() {
-    let report = passes("kv-flip", &RunOptions { seeds: 4, ops: Some(10), ..RunOptions::default() });
-    assert!(report.counters["drives that were not closed"] > 0, "{report}");
+    let report = passes("kv-flip", &RunOptions { seeds: 12, ops: Some(60), ..RunOptions::default() });
+    for what in [
+        "drives that were not closed",
+        "flips that cost a part of the log",
+        "keys that went back with the log",
+        "flips that keep it closed",
+        "flips that cost keys",
+        "flips in key tables that cost keys",
+        "flips found by the check",
+    ] {
+        assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
+    }
     assert!(report.counters["commits beside others on other channels"] > 100, "{report}");
 }
 
