@@ -51,6 +51,7 @@ fn once(seed: u64, calls: u64, cut: Option<u64>, report: &mut Report) -> Result<
             let closing = store.clone();
             let closed = bench.world.block_on(bench.host, async move { closing.close().await });
             match closed {
+                Ok(Ok(())) if cut.is_some() => return Err("the power was not cut".into()),
                 Ok(Ok(())) => {
                     let newest = bench.model.oracle.borrow().newest();
                     bench.model.oracle.borrow_mut().acknowledge(newest);

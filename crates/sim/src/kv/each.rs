@@ -1,6 +1,9 @@
 //! World `kv-each`: for each kind of change of the media, power is cut at every operation inside of it: before, in the
 //! middle of and after it. Each time the store is opened again and compared with the model: what was acknowledged is
 //! there, what was not is whole or absent, what was deleted stays deleted, a batch is all or nothing, the check is clean.
+//! A cut that does not strike fails, too.
+//!
+//! Drives have two channels or one by turns; each third seed has emulated NAND, whose power is cut in the middle of operations.
 //!
 //! One run of a kind prepares a small drive, counts the operations that the kind makes, and stops; a run with a cut does
 //! the same up to there. `--cut` names the kind and the cut in one number.
@@ -12,9 +15,13 @@ use crate::report::{Report, Row, RunOptions};
 use crate::worlds::{Broken, Outcome, caught};
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
+use pumice_flash::Emulated;
 use pumice_kv::Store;
 use pumice_reactor::sim::{CutMode, Halt, HostOptions, PowerCut};
 use pumice_reactor::{sleep, wall_ms};
+use std::cell::Cell;
+use std::fmt::Debug;
+use std::future::{Future, pending};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -42,9 +49,12 @@ enum Kind {
     Retire,
     Close,
     Recovery,
+    BatchOfFrames,
+    OverwriteLarge,
+    DeleteLarge,
 }
 
-const KINDS: [(Kind, &str); 16] = [
+const KINDS: [(Kind, &str); 19] = [
     (Kind::SetInline, "SET, value in its key's row"),
     (Kind::SetRecord, "SET, value in a record"),
     (Kind::SetLarge, "SET, value in pieces"),
@@ -61,7 +71,19 @@ const KINDS: [(Kind, &str); 16] = [
     (Kind::Retire, "space retired (FLUSHALL)"),
     (Kind::Close, "clean close"),
     (Kind::Recovery, "recovery"),
+    (Kind::BatchOfFrames, "batch of several frames"),
+    (Kind::OverwriteLarge, "SET over a value in pieces"),
+    (Kind::DeleteLarge, "DEL of a value in pieces"),
 ];
+
+/// The power of a drive in a file is cut before, in and after an operation; that of NAND in one.
+fn modes(seed: u64) -> &'static [CutMode] {
+    if is_nand(seed) { &[CutMode::Torn] } else { &MODES }
+}
+
+fn is_nand(seed: u64) -> bool {
+    seed.is_multiple_of(3)
+}
 
 pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outcome {
     if let Some(cut) = options.cut {
@@ -69,18 +91,23 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         return Ok(once(seed, kind, Some(cut % KIND)).map(|(_, hash)| hash)?);
     }
     let mut hash = 0;
+    let modes = modes(seed);
     for (number, (kind, name)) in KINDS.iter().enumerate() {
+        if *kind == Kind::GiveBack && is_nand(seed) {
+            continue;
+        }
         let (operations, _) = once(seed, *kind, None).map_err(|what| format!("{name}: {what}"))?;
         // `ops` leaves cuts out where a kind makes many operations.
-        let stride = options.ops.map_or(1, |most| (operations * 3).div_ceil(most.max(1))).max(1);
+        let all = operations * modes.len() as u64;
+        let stride = options.ops.map_or(1, |most| all.div_ceil(most.max(1))).max(1);
         let (mut cuts, mut passed) = (0u64, 0u64);
-        for cut in (0..operations * 3).step_by(stride as usize) {
+        for cut in (0..all).step_by(stride as usize) {
             let ran = caught(|| once(seed, *kind, Some(cut)));
             let (_, one) = ran.map_err(|what: String| Broken {
                 what: format!(
                     "{name}: power cut {:?} operation {} of {operations}: {what}",
-                    MODES[(cut % 3) as usize],
-                    cut / 3
+                    modes[(cut % modes.len() as u64) as usize],
+                    cut / modes.len() as u64
                 ),
                 replay_args: format!(" --cut {}", number as u64 * KIND + cut),
             })?;
@@ -88,6 +115,7 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
             (cuts, passed) = (cuts + 1, passed + 1);
         }
         report.count("cuts", cuts);
+        report.count("cuts on NAND", if is_nand(seed) { cuts } else { 0 });
         report.rows.push(Row::within(name, "cuts passed", passed as f64, None, cuts as f64, cuts as f64));
     }
     Ok(hash)
@@ -96,19 +124,35 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
 /// One run of a kind. `cut` strikes at an operation counted from its beginning; answers how many there were.
 fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
     let mut rng = Rng::from_seed(seed).split("kv-each");
-    let mut setup = Setup { slices: 3, ..Setup::tiny(&mut rng) };
+    let mut setup = Setup { slices: 3, channels: 1 + (seed % 2) as u16, ..Setup::tiny(&mut rng) };
     if kind == Kind::Sink {
         // Tables of a few KiB: smaller ones are merged.
         setup.memtable_bytes = 64 << 10;
     }
-    if kind == Kind::GiveBack {
-        // More than the pool holds.
+    if matches!(kind, Kind::GiveBack | Kind::OverwriteLarge) {
+        // More than the pool holds; three large values beside each other.
         setup.segments = 112;
     }
-    let bench = Bench::new(seed, setup, HostOptions { quirks: false, ..HostOptions::default() });
+    let bench = if is_nand(seed) {
+        Bench::on_nand(seed, setup, seed)
+    } else {
+        Bench::new(seed, setup, HostOptions { quirks: false, ..HostOptions::default() })
+    };
     bench.format()?;
-    let background =
-        matches!(kind, Kind::Merge | Kind::Sink | Kind::Clean | Kind::Reuse | Kind::GiveBack | Kind::Retire);
+    let background = !matches!(
+        kind,
+        Kind::SetInline
+            | Kind::SetRecord
+            | Kind::SetLarge
+            | Kind::Delete
+            | Kind::Batch
+            | Kind::BatchOfFrames
+            | Kind::Expiry
+            | Kind::Flush
+            | Kind::MetaSwitch
+            | Kind::Close
+            | Kind::Recovery
+    );
     let mut store = bench.open(background)?.ok_or("the host went down while opening")?;
     let client = |store: &Store| Client {
         store: store.clone(),
@@ -119,26 +163,36 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
     let prepared = bench.world.block_on(bench.host, prepare(client(&store), kind));
     prepared.map_err(|halt| format!("preparing: {halt}"))?;
     if kind == Kind::Recovery {
-        bench.world.crash(bench.host);
+        bench.crash();
         bench.model.after_clients();
         bench.world.restart(bench.host);
     }
-    let start = bench.world.counters(bench.host).mutations;
+    let start = mutations(&bench);
     if let Some(cut) = cut {
-        let mode = MODES[(cut % 3) as usize];
-        bench.world.cut_power(bench.host, PowerCut { at: start + cut / 3, mode, fate: None });
+        // What a drive without power refuses is no fault.
+        bench.model.may_fail.set(bench.is_nand());
+        let (modes, each) = (modes(seed), modes(seed).len() as u64);
+        let (at, mode) = (cut / each, modes[(cut % each) as usize]);
+        match bench.nand() {
+            Some(nand) => nand.cut_power_at(at + 1),
+            None => bench.world.cut_power(bench.host, PowerCut { at: start + at, mode, fate: None }),
+        }
     }
     let done = if kind == Kind::Recovery {
-        match bench.open(true)? {
-            Some(opened) => {
+        match bench.open(true) {
+            Ok(Some(opened)) => {
                 store = opened;
-                bench.world.block_on(bench.host, sleep(Duration::from_millis(300)))
+                until_power_fails(&bench, sleep(Duration::from_millis(300)))
             }
-            None => Err(Halt::HostDown),
+            Err(what) if has_power(&bench) => return Err(what),
+            Ok(None) | Err(_) => Err(Halt::HostDown),
         }
     } else {
-        bench.world.block_on(bench.host, act(client(&store), kind))
+        until_power_fails(&bench, act(client(&store), kind))
     };
+    if cut.is_some() && done.is_ok() {
+        return Err("the power was not cut".into());
+    }
     match done {
         Ok(()) if kind == Kind::Close => {
             let newest = bench.model.oracle.borrow().newest();
@@ -148,18 +202,67 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
         Err(Halt::HostDown) if cut.is_some() => {}
         Err(halt) => return Err(format!("{kind:?}: {halt}")),
     }
-    let operations = bench.world.counters(bench.host).mutations - start;
+    let operations = mutations(&bench) - start;
     if cut.is_none() && operations == 0 {
         return Err(format!("{kind:?} changes nothing on the media"));
     }
     bench.world.spare_power(bench.host);
     if bench.world.is_up(bench.host) {
-        bench.world.crash(bench.host);
+        bench.crash();
     }
+    bench.model.may_fail.set(false);
     drop(store);
     bench.model.after_clients();
     bench.recover(None)?;
     Ok((operations, bench.world.event_hash()))
+}
+
+/// Operations at which the drive's power can be cut, so far.
+fn mutations(bench: &Bench) -> u64 {
+    bench.nand().map_or_else(|| bench.world.counters(bench.host).mutations, Emulated::mutations)
+}
+
+fn has_power(bench: &Bench) -> bool {
+    bench.world.is_up(bench.host) && bench.nand().is_none_or(Emulated::is_powered)
+}
+
+/// Runs `future` to its end, or until the power of the host or of its drive fails.
+fn until_power_fails(bench: &Bench, future: impl Future<Output = ()> + 'static) -> Result<(), Halt> {
+    if !bench.is_nand() {
+        return bench.world.block_on(bench.host, future);
+    }
+    let done = Rc::new(Cell::new(false));
+    let tells = Rc::clone(&done);
+    drop(bench.world.run(bench.host, 0, async move {
+        future.await;
+        tells.set(true);
+    }));
+    while has_power(bench) && !done.get() && bench.world.step() {}
+    if has_power(bench) { Ok(()) } else { Err(Halt::HostDown) }
+}
+
+/// What must go well, but where the drive has no power any more: then nothing follows.
+async fn must<T, E: Debug>(client: &Client, what: &str, result: Result<T, E>) -> T {
+    match result {
+        Ok(done) => done,
+        Err(_) if client.model.may_fail.get() => pending().await,
+        Err(error) => panic!("{what}: {error:?}"),
+    }
+}
+
+async fn checkpoint(client: &Client) {
+    must(client, "checkpoint", client.store.checkpoint().await).await;
+}
+
+async fn write(client: &mut Client, changes: &[Change]) {
+    let written = client.write(changes).await;
+    must(client, "the drive is not full", written).await;
+}
+
+async fn put_large(client: &mut Client, number: u64) {
+    let key = key(client, number);
+    let written = client.large_of(key).await;
+    must(client, "the drive is not full", written).await;
 }
 
 /// A space that every run begins with.
@@ -176,7 +279,7 @@ fn value(client: &Client, len: u64) -> Value {
 
 async fn put(client: &mut Client, number: u64, len: u64) {
     let change = Change::Put(key(client, number), value(client, len));
-    client.write(&[change]).await.expect("the drive is not full");
+    write(client, &[change]).await;
 }
 
 /// What must be there before the kind begins.
@@ -184,7 +287,11 @@ async fn prepare(mut client: Client, kind: Kind) {
     for number in 0..8 {
         put(&mut client, number, [20, 2500][number as usize % 2]).await;
     }
-    client.store.checkpoint().await.expect("checkpoint");
+    checkpoint(&client).await;
+    if matches!(kind, Kind::OverwriteLarge | Kind::DeleteLarge) {
+        put_large(&mut client, 3).await;
+        checkpoint(&client).await;
+    }
     for number in 4..12 {
         put(&mut client, number, [30, 2000][number as usize % 2]).await;
     }
@@ -210,7 +317,7 @@ async fn prepare(mut client: Client, kind: Kind) {
             let value =
                 Value { expire_ms: wall_ms() + 1000, ..value(&client, [20, 2500][number as usize % 2]) };
             let change = Change::Put(key(&client, number), value);
-            client.write(&[change]).await.expect("the drive is not full");
+            write(&mut client, &[change]).await;
         }
         sleep(Duration::from_secs(2)).await;
     }
@@ -222,11 +329,11 @@ async fn act(mut client: Client, kind: Kind) {
     match kind {
         Kind::SetInline => put(&mut client, 3, 40).await,
         Kind::SetRecord => put(&mut client, 3, 2900).await,
-        Kind::SetLarge => client.large(SPACE).await.expect("the drive is not full"),
+        Kind::SetLarge => put_large(&mut client, 3).await,
         Kind::Delete => {
             let gone = [Change::Delete(key(&client, 1)), Change::Delete(key(&client, 6))];
             for delete in gone {
-                client.write(&[delete]).await.expect("deletes fit");
+                write(&mut client, &[delete]).await;
             }
         }
         Kind::Batch => {
@@ -235,21 +342,40 @@ async fn act(mut client: Client, kind: Kind) {
                 .collect();
             changes.push(Change::Delete(key(&client, 9)));
             changes.push(Change::Tally(SPACE, 5));
-            client.write(&changes).await.expect("the drive is not full");
+            write(&mut client, &changes).await;
+        }
+        Kind::BatchOfFrames => {
+            let before = store.heap().stats().commits;
+            let changes: Vec<Change> = (0..10)
+                .map(|number| Change::Put(key(&client, number), value(&client, 12_000)))
+                .chain([Change::Delete(key(&client, 10)), Change::Tally(SPACE, 3)])
+                .collect();
+            write(&mut client, &changes).await;
+            assert!(store.heap().stats().commits > before + 1, "it is of one frame");
+        }
+        Kind::OverwriteLarge => {
+            put_large(&mut client, 3).await;
+            put(&mut client, 3, 2000).await;
+            checkpoint(&client).await;
+        }
+        Kind::DeleteLarge => {
+            let gone = Change::Delete(key(&client, 3));
+            write(&mut client, &[gone]).await;
+            checkpoint(&client).await;
         }
         Kind::Expiry => {
-            let expired = store.expired(wall_ms(), 100).await.expect("expired");
+            let expired = must(&client, "expired", store.expired(wall_ms(), 100).await).await;
             assert_eq!(expired.len(), 6, "six keys have expired");
             for (slice, key) in expired {
-                client.write(&[Change::Delete((slice.0, key.to_vec()))]).await.expect("deletes fit");
+                write(&mut client, &[Change::Delete((slice.0, key.to_vec()))]).await;
             }
         }
-        Kind::Flush => store.checkpoint().await.expect("checkpoint"),
+        Kind::Flush => checkpoint(&client).await,
         Kind::Merge => {
             let merges = store.stats().counters.merges;
             until("a merge", &mut client, async |client, step| {
                 put(client, u64::from(step) % 12, 100).await;
-                client.store.checkpoint().await.expect("checkpoint");
+                checkpoint(client).await;
                 sleep(Duration::from_millis(5)).await;
                 client.store.stats().counters.merges > merges
             })
@@ -262,8 +388,8 @@ async fn act(mut client: Client, kind: Kind) {
                 let numbers = (u64::from(step) * 300..).filter(|number| number % 97 > 1).take(300);
                 let changes: Vec<Change> =
                     numbers.map(|number| Change::Put(key(client, number), value(client, 60))).collect();
-                client.write(&changes).await.expect("the drive is not full");
-                client.store.checkpoint().await.expect("checkpoint");
+                write(client, &changes).await;
+                checkpoint(client).await;
                 sleep(Duration::from_millis(5)).await;
                 client.store.stats().counters.sunk_tables > sunk
             })
@@ -274,7 +400,7 @@ async fn act(mut client: Client, kind: Kind) {
             until("a snapshot", &mut client, async |client, step| {
                 let wanted = client.store.heap().wants_snapshot();
                 put(client, u64::from(step) % 12, 50).await;
-                client.store.checkpoint().await.expect("checkpoint");
+                checkpoint(client).await;
                 snapshots |= wanted;
                 snapshots && !client.store.heap().wants_snapshot()
             })
@@ -309,16 +435,16 @@ async fn act(mut client: Client, kind: Kind) {
             for number in 0..60 {
                 put(&mut client, number % 12, 3000).await;
             }
-            store.checkpoint().await.expect("checkpoint");
+            checkpoint(&client).await;
         }
         Kind::Retire => {
             client.model.spaces.borrow_mut().remove(&SPACE);
             let retire = Change::Retire(SPACE.to_be_bytes().to_vec());
-            client.write(&[retire]).await.expect("it makes room");
-            store.checkpoint().await.expect("checkpoint");
+            write(&mut client, &[retire]).await;
+            checkpoint(&client).await;
             sleep(Duration::from_millis(50)).await;
         }
-        Kind::Close => store.close().await.expect("close"),
+        Kind::Close => must(&client, "close", store.close().await).await,
         Kind::Recovery => unreachable!("it is not an act of a client"),
     }
 }
