@@ -174,6 +174,19 @@ fn a_full_drive_says_so_takes_deletes_and_half_fits_again() {
     passes("kv-full", &RunOptions { seed: 1050, ops: Some(1), ..RunOptions::default() });
 }
 
+/// Power fails while cleaning works for who fills a drive, and while it is emptied. One has several channels.
+#[test]
+fn a_full_drive_survives_power_cuts_while_it_cleans() {
+    for seed in [3, 23] {
+        let report = passes("kv-full", &RunOptions { seed, ..RunOptions::default() });
+        for what in ["cuts while a drive fills", "cuts while a full drive is emptied", "records replayed"] {
+            assert!(report.counters.get(what).is_some_and(|count| *count > 0), "{what}: {report}");
+        }
+        let beside = report.counters.get("commits beside others on other channels").copied().unwrap_or(0);
+        assert!(seed != 23 || beside > 0, "{report}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_events() {
     let options = RunOptions { seed: 2, ..RunOptions::default() };
