@@ -5,7 +5,8 @@
 //! 2. *Write*: each slice's sealed rows go in key order into tables of a new run. Keys under retired prefixes are
 //!    left out, and tombstones when there is nothing below to hide.
 //! 3. *Commit*: one metadata record names the tables, tallies, newly retired prefixes and the number. Then the
-//!    sealed memtables go.
+//!    sealed memtables go, and the heap is told what died with them: not before, because a try that fails would tell it again,
+//!    and because pieces of a large value are spared that the key's newest list names, which would be the one that goes.
 //!
 //! If any step fails the sealed memtables stay readable, and the next flush takes them along.
 
@@ -27,7 +28,7 @@ use crate::errors::StoreError;
 use crate::manifest::{Change, Manifest};
 use crate::record;
 use crate::retired::Retired;
-use crate::slice::SharedMemtable;
+use crate::slice::{SharedMemtable, key_hash};
 use crate::store::Inner;
 use crate::table::bounds::{Before, Behind};
 use crate::table::version::RunOrder;
@@ -74,8 +75,10 @@ pub struct NewTables {
     pub heads: HashMap<u64, Arc<Head>>,
     /// Their bytes.
     pub bytes: u64,
-    /// What a failed flush left and this one leaves out, of which nobody was told that it is dead.
+    /// What the memtables hold and the tables do not, of which nobody was told that it is dead.
     dropped: Vec<(SliceId, Bytes, KeyEntry)>,
+    /// The same of records of keys under retired prefixes. Emptying a database leaves as many as there are rows.
+    dropped_records: Vec<(RecordPtr, Seq)>,
 }
 
 impl Inner {
@@ -110,10 +113,7 @@ impl Inner {
         }
         drop(commit_turn);
         self.let_memtables_go(sealed.memtables.into_iter().flatten().collect());
-        // Not before: if this had failed the next flush would tell the heap once more.
-        for (slice, key, entry) in new.dropped.drain(..) {
-            self.bury(slice, &key, &entry);
-        }
+        self.bury_dropped(&mut new);
         self.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
         self.metadata_room.flushed(sealed.bounds_ahead);
         self.counters.flushes.add(1);
@@ -132,6 +132,30 @@ impl Inner {
         let mut state = self.slice(slice);
         state.version = version;
         state.sealed.retain(|memtable| !flushed.iter().any(|gone| Arc::ptr_eq(gone, memtable)));
+    }
+
+    /// Tells the heap of what the tables leave out. The memtables that held it are gone.
+    fn bury_dropped(&self, new: &mut NewTables) {
+        for (slice, key, entry) in new.dropped.drain(..) {
+            self.bury(slice, &key, &entry);
+        }
+        for (ptr, seq) in new.dropped_records.drain(..) {
+            self.mark_dead(ptr, seq);
+        }
+    }
+
+    /// Leaves out a row below a retired prefix.
+    fn drop_retired(&self, slice: SliceId, key: &[u8], entry: KeyEntry, new: &mut NewTables) {
+        // What was written after the seal and before the prefix was retired has told of what it shadows; since then nobody writes there.
+        let is_told = || {
+            let newer = lock(&self.slice(slice).active).get(key_hash(key), key);
+            newer.is_some_and(|newer| newer.counted)
+        };
+        match entry.body {
+            _ if !entry.holds_space() || is_told() => {}
+            Body::Record(ptr) if !entry.large => new.dropped_records.push((ptr, entry.seq)),
+            _ => new.dropped.push((slice, Bytes::copy_from_slice(key), entry)),
+        }
     }
 
     async fn seal(&self) -> Sealed {
@@ -225,7 +249,7 @@ impl Inner {
             return Ok(());
         }
         if context.retired.covers(context.slice, key) {
-            self.bury(context.slice, key, &entry);
+            self.drop_retired(context.slice, key, entry, new);
             return Ok(());
         }
         if let Body::Record(ptr) = &mut entry.body {

@@ -101,6 +101,48 @@ fn a_list_found_late_kills_nothing_that_lies_where_its_pieces_were() {
     });
 }
 
+/// Puts a value whose list of short pieces is long, so that it lies in a record of the log.
+async fn put_with_long_list(store: &Store, n: u32) {
+    let mut writer = store.large_writer(SliceId(0), &key(n));
+    writer.be_frugal(true);
+    writer.push(&[1; LARGE]).await.expect("push");
+    let large = writer.finish().await.expect("finish");
+    assert!(large.piece_count() > 3, "{} pieces", large.piece_count());
+    let mut batch = Batch::new();
+    batch.put_large(SliceId(0), &key(n), 1, 0, &large);
+    write(store, &batch).await;
+}
+
+async fn retire(store: &Store, prefix: &[u8]) {
+    let mut batch = Batch::new();
+    batch.retire(SliceId(0), prefix);
+    write(store, &batch).await;
+}
+
+/// What a flush leaves out lies in its memtable until the tables are named, and looks as if it were still the key's newest.
+#[test]
+fn large_values_that_are_retired_in_a_memtable_are_dead_once_it_is_flushed() {
+    in_virtual_time(async {
+        for is_list_long in [false, true] {
+            let store = formatted(&device("emu:small").await).await;
+            for n in 0..20 {
+                if is_list_long {
+                    put_with_long_list(&store, n).await;
+                } else {
+                    put_large(&store, 0, &key(n), 1, &[1; LARGE]).await;
+                }
+            }
+            let live = live_of_pieces(&store);
+            assert!(live >= 20 * LARGE as u64, "{live} B of pieces are alive");
+            retire(&store, b"key:").await;
+            store.checkpoint().await.expect("checkpoint");
+            let most = LARGE as u64 / 10;
+            assert!(live_falls_to(&store, most).await, "{} B are alive", store.space().live);
+            store.close().await.expect("close");
+        }
+    });
+}
+
 async fn written(store: &Store, n: u32) -> LargeWriter {
     let mut writer = store.large_writer(SliceId(0), &key(n));
     writer.push(&[1; LARGE]).await.expect("push");
@@ -173,15 +215,7 @@ fn a_list_that_was_cleaned_away_before_a_merge_finds_it_kills_its_pieces_all_the
         let store = formatted(&device).await;
         let late = 8;
         for n in 0..late {
-            let mut writer = store.large_writer(SliceId(0), &key(n));
-            // Short pieces make a long list.
-            writer.be_frugal(true);
-            writer.push(&[1; LARGE]).await.expect("push");
-            let large = writer.finish().await.expect("finish");
-            assert!(large.piece_count() > 3, "{} pieces", large.piece_count());
-            let mut batch = Batch::new();
-            batch.put_large(SliceId(0), &key(n), 1, 0, &large);
-            write(&store, &batch).await;
+            put_with_long_list(&store, n).await;
         }
         store.checkpoint().await.expect("checkpoint");
         for n in 0..late {
