@@ -20,6 +20,7 @@ use pumice_reactor::yield_now;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::flush::{BOTTOM_FILTER_BITS, NewTables, TableWriter, UPPER_FILTER_BITS};
+use crate::large::pieces::DeadLarge;
 use crate::manifest::Change;
 use crate::merge::plan::{Job, alone, is_to_be_rewritten};
 use crate::merge::queue::SourceQueue;
@@ -285,7 +286,7 @@ impl Inner {
     /// Tells the heap that an entry's record is dead; pieces of a large value are looked up in the background.
     pub fn bury(&self, slice: SliceId, key: &[u8], entry: &KeyEntry) {
         if entry.large {
-            lock(&self.dead_large).push((slice, Bytes::copy_from_slice(key), entry.clone()));
+            lock(&self.dead_large).push(DeadLarge::new(slice, key, entry.clone()));
             self.clean_wanted.notify_one();
         } else if let Body::Record(ptr) = entry.body {
             self.mark_dead(ptr, entry.seq);

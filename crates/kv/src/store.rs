@@ -27,6 +27,7 @@ use crate::errors::{StoreError, WriteError};
 use crate::large::LargeRef;
 use crate::large::PieceMemory;
 use crate::large::again::Origin;
+use crate::large::pieces::DeadLarge;
 use crate::manifest::{Manifest, set_tally};
 use crate::memtable::held::HeldMemtables;
 use crate::memtable::{NewBody, NewVersion, Replaced};
@@ -87,7 +88,7 @@ pub(crate) struct Inner {
     /// Leaf lock; see `aside`.
     pub aside: Mutex<Aside>,
     /// Large values that are gone, whose pieces the heap was not told of yet.
-    pub dead_large: Mutex<Vec<(SliceId, Bytes, KeyEntry)>>,
+    pub dead_large: Mutex<Vec<DeadLarge>>,
     /// Writes whose shadowed versions memory does not know; see `shadow`.
     pub uncounted: Mutex<VecDeque<(SliceId, Bytes)>>,
     /// The last number given out when a segment was released.

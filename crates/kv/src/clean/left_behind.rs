@@ -15,12 +15,12 @@ use pumice_segment::Replayed;
 
 use crate::cache::BlockPlace;
 use crate::entry::{Body, KeyEntry};
+use crate::large::pieces::DeadLarge;
 use crate::record;
 use crate::slice::key_hash;
 use crate::store::Inner;
 use crate::table::filter::filter_hash;
 use crate::table::version::Table;
-use crate::types::SliceId;
 
 impl Inner {
     /// Those of a victim's records that hold a large value's list alone: a short one lies beside its key, too.
@@ -33,7 +33,7 @@ impl Inner {
     }
 
     /// The version of a key whose list lies in `record` with the list beside it, if it is gone and nobody was told so.
-    pub async fn left_behind(&self, record: &Replayed) -> Option<(SliceId, Bytes, KeyEntry)> {
+    pub async fn left_behind(&self, record: &Replayed) -> Option<DeadLarge> {
         let owner = record::decode_key(&record.payload)?;
         let (id, key) = (owner.slice, &record.payload[owner.key]);
         if usize::from(id.0) >= self.slices.len() {
@@ -54,7 +54,7 @@ impl Inner {
             if found.record().map(|ptr| self.place_of(ptr)) == Some(record.ptr) {
                 let list = Bytes::copy_from_slice(&record.payload[owner.rest]);
                 let entry = KeyEntry { body: Body::Inline(list), ..found };
-                return (!is_told).then(|| (id, Bytes::copy_from_slice(key), entry));
+                return (!is_told).then(|| DeadLarge::new(id, key, entry));
             }
             is_told = found.counted;
         }

@@ -9,7 +9,7 @@ use pumice_segment::Replayed;
 
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
-use crate::large::pieces::OldPieces;
+use crate::large::pieces::{DeadLarge, OldPieces};
 use crate::store::Inner;
 use crate::types::SliceId;
 
@@ -26,7 +26,7 @@ pub struct Mover {
     /// Places of the victim that do not read or verify, and records of which the index cannot tell whether it names them.
     pub unread: u64,
     /// Large values that nobody else can tell dead any more, see `left_behind`.
-    pub left_behind: Vec<(SliceId, Bytes, KeyEntry)>,
+    pub left_behind: Vec<DeadLarge>,
     moving: Option<JoinHandle<Result<(), StoreError>>>,
     pieces: VecDeque<JoinHandle<Result<(), StoreError>>>,
 }

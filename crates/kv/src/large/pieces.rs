@@ -23,6 +23,25 @@ use crate::slice::key_hash;
 use crate::store::Inner;
 use crate::types::{Seq, SliceId};
 
+/// Times that it is tried to find out what died of a large value.
+const TRIES: u32 = 3;
+
+/// A large value that is gone, and whose pieces the heap was not told of yet.
+pub struct DeadLarge {
+    slice: SliceId,
+    key: Bytes,
+    /// The version that is gone.
+    entry: KeyEntry,
+    /// How often it could not be told what it names and the newest version does not.
+    tries: u32,
+}
+
+impl DeadLarge {
+    pub fn new(slice: SliceId, key: &[u8], entry: KeyEntry) -> Self {
+        Self { slice, key: Bytes::copy_from_slice(key), entry, tries: 0 }
+    }
+}
+
 /// Pieces of one value to move.
 pub struct OldPieces {
     slice: SliceId,
@@ -183,43 +202,69 @@ impl Inner {
     /// are not.
     pub async fn bury_large_values(&self) {
         let dead = std::mem::take(&mut *lock(&self.dead_large));
-        for (slice, key, entry) in dead {
-            // Whoever emptied the list's segment has seen to it (`left_behind`), and others write there.
-            if entry.record().is_some_and(|ptr| self.was_released(self.place_of(ptr), entry.seq)) {
-                continue;
-            }
-            let Some(list) = self.list_of(&entry).await else { continue };
-            if let Body::Record(ptr) = entry.body {
-                self.mark_dead(ptr, entry.seq);
-            }
-            let newest = match self.find(slice, &key).await {
-                Ok(Some(newest)) if newest.large => self.list_of(&newest).await,
-                _ => None,
-            };
-            let kept =
-                |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
-            if newest.as_ref().is_none_or(|newest| newest.id != list.id) {
-                self.kept_pieces.forget(&list);
-            }
-            for piece in list.pieces {
-                // A merge may find the list long after cleaning released what it names.
-                if !kept(piece.ptr) {
-                    self.mark_dead(piece.ptr, entry.seq);
-                }
+        for mut value in dead {
+            let Err(error) = self.bury_large_value(&value).await else { continue };
+            value.tries += 1;
+            if value.tries < TRIES {
+                lock(&self.dead_large).push(value);
+            } else {
+                let key = self.show_key(&value.key);
+                tracing::warn!(%error, key, "what died of a large value is not known, and counts as alive");
             }
         }
     }
 
-    async fn list_of(&self, entry: &KeyEntry) -> Option<LargeRef> {
-        match &entry.body {
+    /// Fails, and has told nothing, when it cannot be known which pieces are still named.
+    async fn bury_large_value(
+        &self,
+        DeadLarge { slice, key, entry, .. }: &DeadLarge,
+    ) -> Result<(), StoreError> {
+        // Whoever emptied the list's segment has seen to it (`left_behind`), and others write there.
+        let is_gone = || entry.record().is_some_and(|ptr| self.was_released(self.place_of(ptr), entry.seq));
+        if is_gone() {
+            return Ok(());
+        }
+        let list = match self.list_of(entry).await {
+            Err(_) if is_gone() => return Ok(()),
+            list => list?,
+        };
+        let Some(list) = list else { return Ok(()) };
+        let newest = match self.find(*slice, key).await? {
+            Some(newest) if newest.large => self.list_of(&newest).await?,
+            _ => None,
+        };
+        if let Body::Record(ptr) = entry.body {
+            self.mark_dead(ptr, entry.seq);
+        }
+        let kept =
+            |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
+        if newest.as_ref().is_none_or(|newest| newest.id != list.id) {
+            self.kept_pieces.forget(&list);
+        }
+        for piece in list.pieces {
+            // A merge may find the list long after cleaning released what it names.
+            if !kept(piece.ptr) {
+                self.mark_dead(piece.ptr, entry.seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// The list of a large value's pieces; `None` when there is none in the entry's place.
+    pub async fn list_of(&self, entry: &KeyEntry) -> Result<Option<LargeRef>, StoreError> {
+        Ok(match &entry.body {
             Body::Inline(list) => LargeRef::decode(list),
             Body::Record(ptr) => {
-                let record = self.heap.read(self.place_of(*ptr)).await.ok()?;
-                let owner = record::decode_key(&record.payload)?;
-                LargeRef::decode(&record.payload[owner.rest])
+                let record = self.heap.read(self.place_of(*ptr)).await;
+                let record = record.map_err(|source| {
+                    let what = "the list of a large value's pieces".into();
+                    StoreError::Read { what, source }
+                })?;
+                let owner = record::decode_key(&record.payload);
+                owner.and_then(|owner| LargeRef::decode(&record.payload[owner.rest]))
             }
             Body::Tombstone => None,
-        }
+        })
     }
 
     /// Writes a batch of one key unless its prefix was retired, or a memtable holds a version of it other than `seq`.

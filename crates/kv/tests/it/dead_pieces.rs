@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::common::*;
-use pumice_kv::{Batch, LargeWriter, SliceId, Store};
+use pumice_flash::Device;
+use pumice_kv::{Batch, LargeWriter, SliceId, Store, StoreOptions, record};
 use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::sleep;
-use pumice_segment::{SegmentId, Stream};
+use pumice_segment::{Replayed, SegmentId, Stream};
 
 const LARGE: usize = 300_000;
 
@@ -252,4 +253,65 @@ fn a_list_that_was_cleaned_away_before_a_merge_finds_it_kills_its_pieces_all_the
         assert!(live < LARGE as u64, "{live} B of pieces are alive");
         store.close().await.expect("close");
     });
+}
+
+/// A value that was stored again as it is, with another expiry, has two lists of the same pieces. When a merge drops the old one
+/// the new one may not read: then nobody knows which pieces it names.
+#[test]
+fn what_a_list_that_does_not_read_may_name_is_not_told_dead() {
+    in_virtual_time(async {
+        let device = device("emu:small").await;
+        let store = formatted(&device).await;
+        put_with_long_list(&store, 0).await;
+        store.close().await.expect("close");
+        drop(store);
+        // Without background tasks nobody looks up what the second list shadows, and the tail of the log is short.
+        let options = StoreOptions { memory_bytes: 18 << 20, ..options() };
+        let store = Store::open(device.clone(), options, &no_progress).await.expect("open").store;
+        let entry = store.get(SliceId(0), &key(0)).await.expect("get").expect("there");
+        let again = || {
+            let mut batch = Batch::new();
+            batch.put_large(SliceId(0), &key(0), 1, 1 << 50, entry.large.as_ref().expect("large"));
+            batch
+        };
+        let before = lists(&store).await.len();
+        write(&store, &again()).await;
+        store.checkpoint().await.expect("checkpoint");
+        let lists = lists(&store).await;
+        assert_eq!(lists.len(), before + 1);
+        let newest = lists.iter().max_by_key(|record| record.seq).expect("one").ptr;
+        // Out of that tail, which memory holds.
+        for n in 0..600u32 {
+            put(&store, 1, &n.to_be_bytes(), &[3; 20_000]).await;
+            if n % 100 == 0 {
+                store.checkpoint().await.expect("checkpoint");
+            }
+        }
+        let geometry = device.geometry();
+        let Device::Emulated(nand) = &device else { panic!("not emulated") };
+        nand.tear_page(geometry.block(newest.addr.segment().0), newest.addr.offset() / geometry.page_bytes);
+        assert!(store.get(SliceId(0), &key(0)).await.is_err(), "the newest list does not read");
+        let live = live_of_pieces(&store);
+        assert!(live >= LARGE as u64, "{live} B of pieces are alive");
+        let merges = store.stats().counters.merges;
+        store.start_background();
+        for round in 0..6 {
+            put(&store, 0, b"another", &[round; 10]).await;
+            store.checkpoint().await.expect("checkpoint");
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert!(store.stats().counters.merges > merges, "the runs with the lists were merged");
+        assert_eq!(live_of_pieces(&store), live);
+        store.close().await.expect("close");
+    });
+}
+
+/// The records with lists of pieces, wherever they lie.
+async fn lists(store: &Store) -> Vec<Replayed> {
+    let mut found = Vec::new();
+    for segment in store.heap().segments_in_use() {
+        let contents = store.heap().contents(segment).await.expect("contents");
+        found.extend(contents.records.into_iter().filter(|record| record.kind == record::PUT_LARGE));
+    }
+    found
 }
