@@ -213,6 +213,10 @@ impl Store {
         let failed = |what: &str, reason: String| StoreError::Write { what: what.into(), reason };
         if inner.heap.read_only().is_none() {
             inner.flush().await?;
+            // What is not told by now is forgotten, and would count as alive for ever.
+            while inner.knows_of_dead_large_values() {
+                inner.bury_large_values().await;
+            }
         }
         inner.heap.close().await.map_err(|error| failed("the closing mark", error.to_string()))
     }

@@ -214,6 +214,11 @@ impl Inner {
         }
     }
 
+    /// Whether [`Inner::bury_large_values`] has something to do.
+    pub fn knows_of_dead_large_values(&self) -> bool {
+        !lock(&self.dead_large).is_empty()
+    }
+
     /// Fails, and has told nothing, when it cannot be known which pieces are still named.
     async fn bury_large_value(
         &self,

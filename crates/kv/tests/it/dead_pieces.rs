@@ -144,6 +144,26 @@ fn large_values_that_are_retired_in_a_memtable_are_dead_once_it_is_flushed() {
     });
 }
 
+/// Closing flushes twice, and nobody looks into large values in the background by then.
+#[test]
+fn what_is_dead_of_large_values_when_the_store_closes_is_dead_when_it_is_opened_again() {
+    in_virtual_time(async {
+        let device = device("emu:small").await;
+        let store = formatted(&device).await;
+        for n in 0..20 {
+            put_large(&store, 0, &key(n), 1, &[1; LARGE]).await;
+        }
+        retire(&store, b"key:").await;
+        store.close().await.expect("close");
+        drop(store);
+        let opened = open_with(&device, options()).await;
+        assert!(opened.clean);
+        let live = opened.store.space().live;
+        assert!(live < LARGE as u64 / 10, "{live} B are alive");
+        opened.store.close().await.expect("close");
+    });
+}
+
 async fn written(store: &Store, n: u32) -> LargeWriter {
     let mut writer = store.large_writer(SliceId(0), &key(n));
     writer.push(&[1; LARGE]).await.expect("push");
