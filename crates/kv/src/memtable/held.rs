@@ -58,8 +58,9 @@ impl HeldMemtables {
         let old: Vec<Held> = held.drain(..young).collect();
         drop(held);
         for memtable in old.iter().filter_map(|held| held.memtable.upgrade()) {
+            let emptied = take(&mut *lock(&memtable));
             // It goes with no lock held.
-            drop(take(&mut *lock(&memtable)));
+            drop(emptied);
         }
     }
 }
