@@ -5,6 +5,7 @@
 //! 3. Every key of every slice: its value is where the key says and belongs to it; large values piece by piece.
 
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -153,7 +154,7 @@ impl Store {
         &self,
         slice: SliceId,
         scan: &mut crate::Scan,
-        retired: &[Retired],
+        retired: &[Arc<Retired>],
         report: &mut CheckReport,
     ) -> Result<(), StoreError> {
         loop {

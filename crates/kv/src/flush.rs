@@ -61,7 +61,7 @@ struct Sealed {
 struct RowContext {
     slice: SliceId,
     nothing_below: bool,
-    retired: Retired,
+    retired: Arc<Retired>,
 }
 
 /// Tables on flash that no metadata record names yet. Cleaning moves them all the same, see [`Inner::place_tables`];

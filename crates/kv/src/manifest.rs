@@ -156,7 +156,7 @@ pub struct Manifest {
     /// Tallies as of the checkpoint.
     pub tallies: HashMap<u32, i64>,
     /// Retired prefixes whose keys may still lie somewhere; those above the checkpoint are in the log only.
-    pub retired: Retired,
+    pub retired: Arc<Retired>,
     /// Everything up to this number is in key tables.
     pub checkpoint: Seq,
 }
@@ -251,12 +251,17 @@ impl Manifest {
                     .alter(*id, |meta| meta.ptr = *ptr)
                     .ok_or_else(|| format!("no table {id} to move"))?,
                 Change::Tally(space, value) => set_tally(&mut self.tallies, *space, *value),
-                Change::Retire(slice, prefix, seq) => self.retired.add(*slice, prefix, *seq),
-                Change::Retired(slice, prefix) => self.retired.remove(*slice, prefix),
+                Change::Retire(slice, prefix, seq) => self.retired_mut().add(*slice, prefix, *seq),
+                Change::Retired(slice, prefix) => self.retired_mut().remove(*slice, prefix),
                 Change::Checkpoint(seq) => self.checkpoint = *seq,
             }
         }
         Ok(())
+    }
+
+    /// The list to change. Copied if a flush or a merge goes by it.
+    pub fn retired_mut(&mut self) -> &mut Retired {
+        Arc::make_mut(&mut self.retired)
     }
 
     fn version_mut(&mut self, slice: SliceId) -> Result<&mut Version, String> {

@@ -134,7 +134,7 @@ impl Inner {
 
     /// Numbers for new tables, and the prefixes retired so far: a table never holds a key under a prefix that was
     /// retired by a record with a lower number than the table's.
-    pub fn ids_and_retired(&self, slice: SliceId) -> (u64, Retired) {
+    pub fn ids_and_retired(&self, slice: SliceId) -> (u64, Arc<Retired>) {
         // Retiring takes the slice's lock, so none is between its number and the list.
         let _state = self.slice(slice);
         (self.heap.next_seq(STEP_TABLES), lock(&self.manifest).retired.clone())

@@ -299,7 +299,7 @@ impl Inner {
             record::PUT | record::PUT_LARGE => NewBody::Record(record.ptr),
             record::DELETE => NewBody::Tombstone,
             record::RETIRE => {
-                lock(&self.manifest).retired.add(owner.slice, key, record.seq);
+                lock(&self.manifest).retired_mut().add(owner.slice, key, record.seq);
                 self.heap.mark_dead(record.ptr);
                 return Ok(());
             }

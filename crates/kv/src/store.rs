@@ -458,7 +458,7 @@ impl Inner {
             record::PUT | record::PUT_LARGE => NewBody::Record(ptr),
             record::DELETE => NewBody::Tombstone,
             record::RETIRE => {
-                lock(&self.manifest).retired.add(op.slice, op.key(buf), seq);
+                lock(&self.manifest).retired_mut().add(op.slice, op.key(buf), seq);
                 self.heap.mark_dead(ptr);
                 return 0;
             }
