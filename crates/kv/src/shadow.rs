@@ -76,7 +76,8 @@ impl Inner {
         }
     }
 
-    /// Reads what a row shadows and marks it dead, unless the row was sealed meanwhile.
+    /// Reads what a row shadows and marks it dead, unless the row was sealed meanwhile, or what was read is not what lies below it
+    /// any more.
     async fn count_late(&self, id: SliceId, key: &[u8]) {
         let hash = key_hash(key);
         let (epoch, version) = {
@@ -88,8 +89,10 @@ impl Inner {
         };
         let Ok(shadowed) = self.find_in_tables(&version, key).await else { return };
         let slice = self.slice(id);
-        if slice.epoch != epoch || slice.sealed.iter().any(|sealed| lock(sealed).seq_of(hash, key).is_some())
-        {
+        // Nor if a flush ended that held a version in between, or a merge.
+        let was_flushed = !Arc::ptr_eq(&slice.version, &version);
+        let is_sealed = || slice.sealed.iter().any(|sealed| lock(sealed).seq_of(hash, key).is_some());
+        if slice.epoch != epoch || was_flushed || is_sealed() {
             return;
         }
         let mut active = lock(&slice.active);

@@ -40,6 +40,7 @@ mod retiring_many;
 mod rows;
 mod scans_ahead;
 mod set_aside;
+mod shadows;
 mod shared_reads;
 mod short_scans;
 mod shrinking;
