@@ -650,6 +650,7 @@ impl Inner {
         }
         let (replaced, grown) = state.insert(&candidate.key, &new, self.snapshots.newest());
         assert!(replaced != Replaced::Newer);
+        self.lies_in_later_life(ptr, seq);
         self.note_key(candidate.key.len());
         self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
     }

@@ -40,6 +40,16 @@ impl Inner {
         lock(&self.released_at).get(&ptr.addr.segment().0).is_some_and(|released| *released >= seq)
     }
 
+    /// A moved record has a number from before its segment was released: others were emptied while it waited for one. Its end is to
+    /// be told all the same; what pointed at the segment before was written earlier.
+    pub fn lies_in_later_life(&self, ptr: RecordPtr, seq: Seq) {
+        if let Some(released) = lock(&self.released_at).get_mut(&ptr.addr.segment().0)
+            && *released >= seq
+        {
+            *released = seq - 1;
+        }
+    }
+
     /// Finds what a new row of the active memtable shadows, if memory knows.
     pub fn count_shadow(&self, id: SliceId, slice: &mut Slice, key: &[u8], row: u32, new: &NewVersion<'_>) {
         // A small value is not looked up; of a large one only the list of its pieces is small.
