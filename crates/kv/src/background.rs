@@ -11,6 +11,7 @@ use pumice_base::sync::lock;
 use pumice_reactor::{now, sleep, spawn, timeout};
 
 use crate::errors::StoreError;
+use crate::large::recount::recount_task;
 use crate::merge::plan::{self, Job};
 use crate::store::{Inner, Store};
 use crate::types::SliceId;
@@ -31,6 +32,7 @@ impl Store {
         inner.run(crate::clean::clean_task(inner.clone()));
         inner.run(crate::shadow::shadow_task(inner.clone()));
         inner.run(crate::patrol::patrol_task(inner.clone()));
+        inner.run(recount_task(inner.clone()));
     }
 
     /// Puts everything written so far into key tables and moves the log's start: what SAVE is to Redis.
@@ -224,6 +226,7 @@ impl Inner {
             self.clean_wanted.notify_all();
             self.shadow_wanted.notify_all();
             self.patrol_wanted.notify_all();
+            self.recount_wanted.notify_all();
             if *lock(&self.running) == 0 {
                 return;
             }

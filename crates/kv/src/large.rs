@@ -15,11 +15,13 @@
 pub(crate) mod again;
 pub(crate) mod pieces;
 pub(crate) mod reader;
+pub(crate) mod recount;
 pub(crate) mod writer;
 
 use std::fmt;
+use std::mem::take;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
@@ -146,8 +148,6 @@ impl LargeRef {
 pub(crate) struct BeingWritten {
     pub store: Arc<Inner>,
     pub id: u64,
-    /// Leaf lock. What was written, in no order.
-    written: Mutex<Vec<RecordPtr>>,
     is_named: AtomicBool,
 }
 
@@ -160,17 +160,24 @@ impl fmt::Debug for BeingWritten {
 impl BeingWritten {
     /// Of value `id`, which was registered.
     pub fn new(store: Arc<Inner>, id: u64) -> Self {
-        Self { store, id, written: Mutex::default(), is_named: AtomicBool::new(false) }
+        Self { store, id, is_named: AtomicBool::new(false) }
     }
 
     /// One of its pieces is on flash.
     pub fn wrote(&self, ptr: RecordPtr) {
-        lock(&self.written).push(ptr);
+        if let Some(written) = lock(&self.store.large_writers).get_mut(&self.id) {
+            written.push(ptr);
+        }
     }
 
     /// An entry names the pieces: from now on its end is theirs.
     pub fn named(&self) {
         self.is_named.store(true, Ordering::Release);
+        drop(self.take_written());
+    }
+
+    fn take_written(&self) -> Vec<RecordPtr> {
+        lock(&self.store.large_writers).get_mut(&self.id).map(take).unwrap_or_default()
     }
 }
 
@@ -178,7 +185,7 @@ impl Drop for BeingWritten {
     fn drop(&mut self) {
         if !self.is_named.load(Ordering::Acquire) {
             // As long as it is registered nothing of it moves.
-            lock(&self.written).drain(..).for_each(|ptr| self.store.heap.mark_dead(ptr));
+            self.take_written().into_iter().for_each(|ptr| self.store.heap.mark_dead(ptr));
         }
         lock(&self.store.large_writers).remove(&self.id);
     }

@@ -7,7 +7,7 @@
 //! snapshots and checkpoints get an exact cut.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -120,14 +120,17 @@ pub(crate) struct Inner {
     /// There are shadowed versions to be found.
     pub shadow_wanted: Notify,
     pub patrol_wanted: Notify,
+    pub recount_wanted: Notify,
     /// A flush made room.
     pub flushed: Notify,
     pub closing: AtomicBool,
     /// Background tasks that run.
     pub running: Mutex<u32>,
     pub stopped: Notify,
-    /// Large values being written: their pieces are not yet named by an entry.
-    pub large_writers: Mutex<BTreeSet<u64>>,
+    /// Leaf lock. Large values being written, and their pieces on flash that are not yet named by an entry.
+    pub large_writers: Mutex<BTreeMap<u64, Vec<RecordPtr>>>,
+    /// A crash may have forgotten what of large values is dead; see `recount`.
+    pub recount_is_due: AtomicBool,
     pub piece_memory: PieceMemory,
     pub kept_pieces: KeptPieces,
     pub scan_rooms: ScanRooms,

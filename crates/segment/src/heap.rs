@@ -14,7 +14,7 @@ use crate::inner::Inner;
 use crate::metalog::{self, Write};
 use crate::pins::Revoked;
 use crate::replay::Replay;
-pub use crate::table::{Growth, Released};
+pub use crate::table::{Growth, Recounted, Released};
 pub use crate::writer::Hold;
 use crate::writer::MovedFrames;
 use crate::{Admitted, commit, read, writer};
@@ -506,6 +506,20 @@ impl Heap {
         self.inner.table().set_live(segment, live_bytes);
     }
 
+    /// Begins to count anew what is alive in the sealed segments of a stream. The client then looks at what it names there: later than
+    /// this, because what dies from now on is told meanwhile.
+    pub fn begin_recount(&self, stream: Stream) -> Vec<Recounted> {
+        self.inner.table().begin_recount(stream)
+    }
+
+    /// Ends it: so many bytes are named in each. What was released meanwhile stays as it is.
+    pub fn end_recount(&self, named: impl IntoIterator<Item = (Recounted, u64)>) {
+        let mut table = self.inner.table();
+        named.into_iter().for_each(|(counted, bytes)| table.end_recount(&counted, bytes));
+        drop(table);
+        self.inner.room_came();
+    }
+
     /// The sealed segment with the most dead bytes; `None` when cleaning would win nothing, or less than
     /// `least_bytes` of a segment of its stream. It is not offered again until it was released or [`Heap::unclaim`]ed. Commit segments that a
     /// recovery would still replay are not offered: checkpoint first.
@@ -660,6 +674,11 @@ impl Heap {
     pub fn refuses_users(&self) -> bool {
         let is_open = self.inner.commit().takes_a_page(&self.inner);
         self.inner.table().refuses_users(is_open)
+    }
+
+    /// The same of user data that needs a segment.
+    pub fn refuses_segments(&self) -> bool {
+        self.inner.table().refuses_users(false)
     }
 
     /// What a drive in a file holds of its file system's space among what is free; `None` on other media, and where all of it was

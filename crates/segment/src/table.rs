@@ -12,6 +12,7 @@ mod endangered;
 mod growth;
 mod lanes;
 mod readers;
+mod recount;
 mod report;
 mod reserve;
 mod system;
@@ -27,6 +28,7 @@ use crate::pins::Pins;
 use crate::{AppendClass, SegmentId, Stream};
 
 pub use growth::Growth;
+pub use recount::Recounted;
 
 /// Segments that a metadata record names as next: bounds the headers that recovery reads, and how many segments
 /// can be opened between two metadata records.

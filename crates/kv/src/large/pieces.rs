@@ -79,7 +79,7 @@ impl Inner {
         let writers = lock(&self.large_writers);
         for record in records {
             let Some((owner, name, _)) = record::decode_piece(&record.payload) else { continue };
-            if writers.contains(&name.id) {
+            if writers.contains_key(&name.id) {
                 return None;
             }
             if usize::from(owner.slice.0) < self.slices.len() {

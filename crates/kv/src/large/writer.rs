@@ -54,7 +54,7 @@ impl Store {
             // Under the lock, so that cleaning never sees a piece of an id that is not registered.
             let mut writers = lock(&store.large_writers);
             let id = store.heap.next_seq(1);
-            writers.insert(id);
+            writers.insert(id, Vec::new());
             id
         };
         let being_written = Arc::new(BeingWritten::new(store.clone(), id));

@@ -34,6 +34,7 @@ mod opening;
 mod ordering;
 mod progress;
 mod read_errors;
+mod recounting;
 mod refused_early;
 mod retiring;
 mod retiring_many;
