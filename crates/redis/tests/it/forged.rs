@@ -1,12 +1,10 @@
 //! Records of the face that verify and yet say what no build ever stored (`docs/format/redis-keys.md`): they are told of, nothing
 //! is reckoned with them, and what is unharmed is served.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use crate::common::{Setup, TestServer};
-use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, SliceId, Store, StoreOptions};
+use crate::common::{Setup, TestServer, write_unserved};
+use pumice_kv::{Batch, SliceId};
 
 /// The key `k` lies there, with 16 slices.
 const SLICE: SliceId = SliceId(1);
@@ -16,18 +14,6 @@ const HEAD_OF_K: &[u8] = b"\0\0\0\x01\0k";
 const LIST: u8 = 2;
 const SET: u8 = 3;
 const ZSET: u8 = 4;
-
-/// Writes to a drive that nobody serves.
-fn add(dir: &Path, batch: Batch) {
-    let spec = DeviceSpec::Path(dir.join("drive0"));
-    pumice_reactor::block_on(async move {
-        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
-        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
-        let seq = store.write(&batch).expect("written");
-        store.wait_durable(seq).await.expect("durable");
-        store.close().await.expect("closed");
-    });
-}
 
 /// A collection's head: id, count, home, hints, and of a list its first index and the one behind its last.
 fn head(count: u64, home: u16, hints: u8, list: Option<(i64, i64)>) -> Vec<u8> {
@@ -73,7 +59,7 @@ fn a_head_that_no_collection_has_is_told_of_and_can_be_replaced() {
     for (tag, head) in all {
         let mut batch = Batch::new();
         batch.put(SLICE, HEAD_OF_K, tag, 0, &head);
-        add(dir.path(), batch);
+        write_unserved(dir.path(), batch);
         let server = TestServer::in_dir(Setup::default(), dir);
         let mut client = server.client();
         for command in reads_of(tag).into_iter().chain(["OBJECT ENCODING k", "COPY k l", "RENAME k k2"]) {
@@ -104,7 +90,7 @@ fn databases(next: u32, current: impl Fn(u32) -> u32, previous: impl Fn(u32) -> 
 /// Whether a server that finds this record serves.
 fn serves(batch: Batch) -> bool {
     let dir = TestServer::with(Setup::default()).into_dir();
-    add(dir.path(), batch);
+    write_unserved(dir.path(), batch);
     let setup = Setup::default();
     pumice_reactor::block_on(async move {
         let node = crate::common::open(&setup, dir.path()).await;
@@ -135,7 +121,7 @@ fn databases_that_were_emptied_as_often_as_they_can_be_are_served_and_emptied_no
     server.client().line("SET k v");
     let dir = server.into_dir();
     // Seven are left.
-    add(dir.path(), databases((1 << 31) - 7, |d| d + 1, |_| 0));
+    write_unserved(dir.path(), databases((1 << 31) - 7, |d| d + 1, |_| 0));
     let server = TestServer::in_dir(Setup::default(), dir);
     let mut client = server.client();
     let is_refused =
@@ -169,7 +155,7 @@ fn a_note_of_what_lies_in_no_slice_is_left_alone() {
         let key = [&b"\0\0\0\0\0building\0\0\0\x01"[..], &id.to_be_bytes()].concat();
         batch.put(SliceId(0), &key, 0, 0, slice);
     }
-    add(dir.path(), batch);
+    write_unserved(dir.path(), batch);
     let server = TestServer::in_dir(Setup::default(), dir);
     assert_eq!(server.client().line("SCARD k").to_string(), "2");
 }

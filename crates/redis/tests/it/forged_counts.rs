@@ -1,8 +1,7 @@
 //! Counts in heads of collections are read from flash, and not believed.
 
-use crate::common::{Setup, TestServer};
-use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, SliceId, Store, StoreOptions};
+use crate::common::{Setup, TestServer, write_unserved};
+use pumice_kv::{Batch, SliceId};
 
 /// The key `k` lies there, with 16 slices.
 const SLICE: SliceId = SliceId(1);
@@ -15,19 +14,12 @@ fn served(tag: u8, count: u64) -> TestServer {
     let server = TestServer::with(Setup::default());
     server.client().line("RPUSH k soon-another");
     let dir = server.into_dir();
-    let spec = DeviceSpec::Path(dir.path().join("drive0"));
     let mut batch = Batch::new();
     let element = [&1u32.to_be_bytes(), &[1][..], &ID.to_be_bytes(), &[0], b"hash", &[b'e'; 1000]].concat();
     batch.put(SLICE, &element, tag, 0, &[0; 8]);
     let head = [&ID.to_le_bytes()[..], &count.to_le_bytes(), &HOME, &[0; 6]].concat();
     batch.put(SLICE, b"\0\0\0\x01\0k", tag, 0, &head);
-    pumice_reactor::block_on(async move {
-        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
-        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
-        let seq = store.write(&batch).expect("written");
-        store.wait_durable(seq).await.expect("durable");
-        store.close().await.expect("closed");
-    });
+    write_unserved(dir.path(), batch);
     TestServer::in_dir(Setup::default(), dir)
 }
 

@@ -1,9 +1,8 @@
 //! Lists as a crash leaves them in the midst of LINSERT or LREM (`docs/format/redis-keys.md`, gaps), written by hand: what
 //! older versions left is ended as they would have, what does not decode is told of.
 
-use crate::common::{Setup, TestServer};
-use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, SliceId, Store, StoreOptions};
+use crate::common::{Setup, TestServer, write_unserved};
+use pumice_kv::{Batch, SliceId};
 
 /// The key `k` lies there, with 16 slices.
 const SLICE: SliceId = SliceId(1);
@@ -60,15 +59,7 @@ fn check(list: &Interrupted, commands: &[(&str, &str)]) {
     let server = TestServer::with(Setup::default());
     server.client().line("RPUSH k soon-another");
     let dir = server.into_dir();
-    let spec = DeviceSpec::Path(dir.path().join("drive0"));
-    let batch = list.batch();
-    pumice_reactor::block_on(async move {
-        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
-        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
-        let seq = store.write(&batch).expect("written");
-        store.wait_durable(seq).await.expect("durable");
-        store.close().await.expect("closed");
-    });
+    write_unserved(dir.path(), list.batch());
     let server = TestServer::in_dir(Setup::default(), dir);
     let mut client = server.client();
     for (command, expected) in commands {

@@ -8,8 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pumice_flash::{Device, DeviceSpec};
-use pumice_kv::{Store, StoreFormat};
+use pumice_flash::{Access, Device, DeviceSpec};
+use pumice_kv::{Batch, Store, StoreFormat, StoreOptions};
 use pumice_node::{Node, NodeOptions};
 use pumice_reactor::{Config, CoreId, Running};
 use pumice_redis::face;
@@ -218,6 +218,18 @@ pub async fn open(setup: &Setup, dir: &Path) -> Node {
     let memory_bytes = setup.memory_bytes;
     let options = NodeOptions { memory_bytes, durability, set_id, ..NodeOptions::default() };
     Node::open(devices, &options, &|_, _| {}).await.expect("opened")
+}
+
+/// Writes to the only drive in `dir`, which nobody serves.
+pub fn write_unserved(dir: &Path, batch: Batch) {
+    let spec = DeviceSpec::Path(dir.join("drive0"));
+    pumice_reactor::block_on(async move {
+        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
+        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
+        let seq = store.write(&batch).expect("written");
+        store.wait_durable(seq).await.expect("durable");
+        store.close().await.expect("closed");
+    });
 }
 
 /// Waits until `test` holds: for what the server does in its own time.
