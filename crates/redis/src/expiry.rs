@@ -15,7 +15,7 @@ use pumice_reactor::Nanos;
 
 use crate::context::Ctx;
 use crate::errors::Failure;
-use crate::keyspace::{HEAD_PREFIX_BYTES, HeadKey, Type, is_expired, space_of, user_key};
+use crate::keyspace::{HEAD_PREFIX_BYTES, HeadKey, Type, is_expired, name_of, space_of, user_key};
 use crate::server::Server;
 
 /// Expired keys of each drive removed at a time; while there are that many, the next look follows at once.
@@ -62,7 +62,7 @@ impl Expiry {
             match state.remove_some(server, drive).await {
                 Ok(more) => is_more |= more,
                 Err(why) => {
-                    tracing::warn!(drive, why, "removing expired keys failed");
+                    tracing::warn!(drive = %server.node.name(drive), why, "removing expired keys failed");
                     state.rests_until = pumice_reactor::now() + DRIVE_RESTS;
                 }
             }
@@ -108,8 +108,9 @@ impl OfDrive {
         }
         if let Some((raw, why)) = unread.first().or(refused.first()) {
             let keys = unread.len() + refused.len();
-            let (key, why) = (raw.escape_ascii().to_string(), why.lossy());
-            tracing::warn!(drive, keys, key, %why, "expired keys that cannot be removed are left alone for a while");
+            let key = name_of(raw, Some(&server.spaces)).unwrap_or_else(|| raw.escape_ascii().to_string());
+            let why = why.lossy();
+            tracing::warn!(drive = %server.node.name(drive), keys, key, %why, "expired keys that cannot be removed are left alone for a while");
         }
         for (raw, why) in unread.into_iter().chain(refused) {
             if self.aside.len() >= ASIDE_MAX {

@@ -148,16 +148,18 @@ pub(crate) async fn abandon_all(node: &Node) -> Result<(), pumice_kv::StoreError
                     site.abandon(&mut batch);
                     unfinished += 1;
                 }
-                None => tracing::warn!(drive, "a note of an unfinished collection does not decode"),
+                None => {
+                    tracing::warn!(drive = %node.name(drive), "a note of an unfinished collection does not decode")
+                }
             }
         }
         match node.write_ready(&batch).await {
             Ok(_) if unfinished > 0 => {
-                tracing::info!(drive, unfinished, "collections that were not finished are removed");
+                tracing::info!(drive = %node.name(drive), unfinished, "collections that were not finished are removed");
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(drive, %error, "unfinished collections take space until the next start");
+                tracing::warn!(drive = %node.name(drive), %error, "unfinished collections take space until the next start");
             }
         }
     }

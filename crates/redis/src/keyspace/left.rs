@@ -88,12 +88,12 @@ async fn retire_until_taken(server: Arc<Server>, drive: u16) {
             Ok(()) => {
                 server.owed.done(drive, &some);
                 if std::mem::take(&mut is_told) {
-                    tracing::info!(drive, "emptied databases take no space any more");
+                    tracing::info!(drive = %server.node.name(drive), "emptied databases take no space any more");
                 }
             }
             Err(error) => {
                 if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(drive, error, "emptied databases take space until the drive takes writes");
+                    tracing::warn!(drive = %server.node.name(drive), error, "emptied databases take space until the drive takes writes");
                 }
                 let _ = pumice_reactor::timeout(ASKED_AGAIN_AFTER, server.stopping.wait()).await;
             }
@@ -143,7 +143,7 @@ pub(crate) async fn retire_left(node: &Node, spaces: &Spaces) -> Vec<(u16, Vec<S
         let left: Vec<Space> = left.into_iter().filter(|space| *space < until).collect();
         for (n, some) in left.chunks(SPACES_AT_ONCE).enumerate() {
             if let Err(error) = retire(node, drive, some).await {
-                tracing::warn!(drive, error, "emptied databases take space for now");
+                tracing::warn!(drive = %node.name(drive), error, "emptied databases take space for now");
                 refused.push((drive, left[n * SPACES_AT_ONCE..].to_vec()));
                 break;
             }
@@ -191,7 +191,7 @@ async fn find_left(node: &Node, spaces: &Spaces) -> (BTreeMap<u16, BTreeSet<Spac
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(
-                        drive = place.drive, slice = place.slice.0, %error,
+                        drive = %node.name(place.drive), slice = place.slice.0, %error,
                         "keys in spaces of no database may stay"
                     );
                     // Nobody knows how far what does not read goes.
@@ -234,7 +234,7 @@ pub(crate) async fn forget_counts(node: &Node, spaces: &Spaces) {
             let mut batch = NodeBatch::new();
             some.iter().for_each(|(name, counted)| batch.tally(place, *name, -counted));
             if let Err(error) = node.write_ready(&batch).await {
-                tracing::info!(drive, %error, "counts of emptied databases are kept for now");
+                tracing::info!(drive = %node.name(drive), %error, "counts of emptied databases are kept for now");
                 break;
             }
         }
