@@ -1,10 +1,8 @@
 //! Parts of large values: as long as the client names them, in as little memory as whole ones.
 
-use std::sync::atomic::Ordering;
-
 use crate::common::client::encode;
 use crate::common::{Client, Reply, Setup, TestServer};
-use crate::large_memory::most;
+use crate::large_memory::{most, nothing_waits};
 use pumice_base::rng::Rng;
 use pumice_redis::options::Options;
 
@@ -39,7 +37,7 @@ fn clients_that_do_not_read_a_part_of_a_large_value_hold_a_share_each() {
             assert!(client.read() == Reply::Bulk(part.to_vec()), "{command:?}");
         }
     }
-    assert_eq!(server.server().stats.output_waiting_bytes.load(Ordering::Relaxed), 0);
+    nothing_waits(&server);
 }
 
 #[test]
