@@ -45,7 +45,8 @@ use pumice_base::sync::lock;
 use pumice_flash::FlashError;
 use pumice_reactor::{now, sleep, timeout};
 use pumice_segment::{
-    AppendError, Contents, MovedRecord, RecordPtr, Replayed, SegmentId, SpaceReport, Stream, Sweep,
+    AppendError, Contents, MovedRecord, RecordHead, RecordPtr, Replayed, SegmentId, SpaceReport, Stream,
+    Sweep,
 };
 
 use crate::clean::mover::{Candidate, Mover};
@@ -451,7 +452,7 @@ impl Inner {
             what: format!("cleaning {victim}"),
             reason: error.to_string(),
         };
-        while let Some(Contents { stream, records, damage }) = sweep.next().await.map_err(unread)? {
+        while let Some(Contents { stream, records, heads, damage }) = sweep.next().await.map_err(unread)? {
             for damage in damage {
                 tracing::error!(%damage, "cleaning found damage");
                 mover.unread += 1;
@@ -465,14 +466,19 @@ impl Inner {
             {
                 victims.read_ahead(&self.heap, || self.least_dead());
             }
-            let bytes: u64 = records.iter().map(|record| u64::from(record.ptr.len)).sum();
+            let ptrs = records.iter().map(|record| record.ptr).chain(heads.iter().map(|head| head.ptr));
+            let bytes: u64 = ptrs.map(|ptr| u64::from(ptr.len)).sum();
             self.counters.victim_bytes.add(bytes);
             let mut live = 0;
-            let (mut values, mut pieces, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut values, mut tables) = (Vec::new(), Vec::new());
+            let mut pieces: Vec<_> = heads.into_iter().filter(|head| head.kind == record::PIECE).collect();
             for record in records {
                 match record.kind {
                     record::PUT | record::PUT_LARGE => values.push(record),
-                    record::PIECE => pieces.push(record),
+                    // By its head like others: who moves it reads it again.
+                    record::PIECE => {
+                        pieces.push(RecordHead { kind: record.kind, ptr: record.ptr, head: record.payload });
+                    }
                     record::TABLE => tables.push(record),
                     _ => {}
                 }

@@ -525,6 +525,7 @@ impl Commit {
             stream: Stream::Commit,
             more,
             skipped: forming.skipped(self.next_seq),
+            head: None,
         }
         .encode(&mut forming.buf[forming.frame_at..], frame_addr);
         forming.buf.truncate(padded);

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::SegmentHeader;
 use crate::layout::record;
-use crate::{Addr, RecordPtr};
+use crate::{Addr, RecordPtr, Stream};
 
 /// Bytes that are copied and then checked while they are near.
 const AT_ONCE_BYTES: usize = 16 << 10;
@@ -26,6 +26,8 @@ pub(crate) struct FrameBuf {
     /// Bytes of the frame so far, the last record's padding not among them.
     used: usize,
     records: SmallVec<[Slot; 1]>,
+    /// Bytes of the only record's payload that are its head; 0: it has none.
+    head_bytes: usize,
 }
 
 enum Body {
@@ -59,7 +61,7 @@ impl FrameBuf {
     pub(crate) fn new(page: usize, records_bytes: usize) -> Self {
         let frame_bytes = (frame::HEADER_BYTES + records_bytes).next_multiple_of(page);
         let body = Body::Open(IoBuf::for_read(page + frame_bytes));
-        Self { body, page, used: frame::HEADER_BYTES, records: SmallVec::new() }
+        Self { body, page, used: frame::HEADER_BYTES, records: SmallVec::new(), head_bytes: 0 }
     }
 
     fn buf(&mut self) -> &mut IoBuf {
@@ -166,7 +168,7 @@ impl FrameBuf {
 
     /// Fills in what depends on the place. The bytes to write, whole pages, and where the records lie then.
     pub(crate) fn place(&mut self, place: &Place<'_>) -> (Bytes, Vec<RecordPtr>) {
-        let (page, used) = (self.page, self.used);
+        let (page, used, head_bytes) = (self.page, self.used, self.head_bytes);
         let end = page + self.frame_bytes().next_multiple_of(page);
         let records = std::mem::take(&mut self.records);
         let buf = self.buf();
@@ -193,6 +195,13 @@ impl FrameBuf {
             ptrs.push(RecordPtr { addr, len: total as u32 });
         }
         assert!(used <= end - page);
+        if let [slot] = &records[..]
+            && head_bytes > 0
+            && place.frame_header.stream == Stream::Large
+        {
+            let head = record::head_sum(&frame[slot.at..page], head_bytes);
+            FrameHeader { head, ..*place.frame_header }.encode(frame, place.addr);
+        }
         self.records = records;
         let sent = match std::mem::replace(&mut self.body, Body::Sent(Bytes::new())) {
             Body::Open(buf) => buf.freeze(),
@@ -221,6 +230,12 @@ impl Object {
         self.frame.extend(bytes);
     }
 
+    /// What was put in so far is the payload's head: it can be read without the rest ([`crate::Contents::heads`]) where the object
+    /// is one of large values and the head lies on the frame's first page.
+    pub fn end_head(&mut self) {
+        self.frame.head_bytes = self.frame.payload().len();
+    }
+
     /// Memory for the payload's next bytes, `most` at most, to be filled from elsewhere. Nothing else may be done with the object
     /// until it is [taken back](Object::take_back).
     pub fn lend(&mut self, most: usize) -> (IoBuf, Range<usize>) {
@@ -232,7 +247,7 @@ impl Object {
         self.frame.take_back(buf, filled);
     }
 
-    /// Shortens the payload to so many bytes; panics if it has fewer.
+    /// Shortens the payload to so many bytes, its head among them; panics if it has fewer.
     pub fn truncate(&mut self, payload_bytes: usize) {
         self.frame.truncate(payload_bytes);
     }

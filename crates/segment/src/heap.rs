@@ -190,10 +190,23 @@ pub struct Opened {
 pub struct Contents {
     /// Its stream.
     pub stream: Stream,
-    /// Every record that verifies.
+    /// Every record that verifies, but for those of which only the head was read.
     pub records: Vec<Replayed>,
+    /// Records of which only the head was read, and verifies.
+    pub heads: Vec<RecordHead>,
     /// What does not.
     pub damage: Vec<Damage>,
+}
+
+/// A record of which only the head is known, see [`Object::end_head`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordHead {
+    /// The client's kind.
+    pub kind: u8,
+    /// Where the record lies.
+    pub ptr: RecordPtr,
+    /// The payload's first bytes, as many as its writer meant.
+    pub head: Bytes,
 }
 
 /// The record heap of one drive. Clones are handles on the same heap; any core may use it.
@@ -573,8 +586,8 @@ impl Heap {
         read::contents(&self.inner, segment).await
     }
 
-    /// Reads a segment's records window by window: for those who need not hold all of them at once. The segment
-    /// must not be released meanwhile.
+    /// Reads a segment's records window by window: for those who need not hold all of them at once. Of records that have a head
+    /// only that is read and verified. The segment must not be released meanwhile.
     pub fn sweep(&self, segment: SegmentId) -> Sweep {
         Sweep::new(&self.inner, segment)
     }

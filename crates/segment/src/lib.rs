@@ -22,6 +22,7 @@ mod error;
 mod fetch;
 mod framebuf;
 pub mod ftl;
+mod heads;
 mod heap;
 mod home;
 mod inner;

@@ -201,7 +201,8 @@ pub(crate) fn cut_off(segment: SegmentId, end: u32) -> Damage {
 /// See [`crate::Heap::contents`].
 pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<Contents, FlashError> {
     let page = inner.superblock.page_bytes;
-    let nothing = || Contents { stream: Stream::Commit, records: Vec::new(), damage: Vec::new() };
+    let nothing =
+        || Contents { stream: Stream::Commit, records: Vec::new(), heads: Vec::new(), damage: Vec::new() };
     let Some(Extent { life, stream, mut end, is_open, is_cut }) = extent(inner, segment) else {
         return Ok(nothing());
     };

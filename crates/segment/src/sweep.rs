@@ -3,6 +3,8 @@
 //! 1. Windows of [`WINDOW_BYTES`] are read in order, [`WINDOWS_AHEAD`] of them while the caller works on the last: so
 //!    many are in memory, however large a segment is.
 //! 2. A frame that reaches over a window's end is put together from its parts; all others lie where they were read.
+//! 3. Of a segment of large values only the heads of records are read, one after the other: whose they are is asked first, and
+//!    what is dead, mostly all of it, is never read. Where a head does not read or verify, or there is none, windows follow.
 //!
 //! Rejected: one read of the whole segment, which costs its size in memory and leaves the drive idle while the records
 //! are looked at.
@@ -15,6 +17,7 @@ use bytes::Bytes;
 use pumice_flash::{FlashError, Operation};
 use pumice_reactor::{IoBuf, JoinHandle, spawn};
 
+use crate::heads::Heads;
 use crate::inner::Inner;
 use crate::read::{cut_off, extent};
 use crate::scan::{Frame, Stretch, Window, read_tolerant};
@@ -33,6 +36,8 @@ const NARROW_WINDOWS_AHEAD: usize = 2;
 /// See [`crate::Heap::sweep`].
 pub struct Sweep {
     inner: Arc<Inner>,
+    /// While heads are read: windows are those behind.
+    heads: Option<Heads>,
     segment: SegmentId,
     life: u64,
     stream: Stream,
@@ -62,24 +67,34 @@ struct Cut {
 
 impl Sweep {
     pub(crate) fn new(inner: &Arc<Inner>, segment: SegmentId) -> Self {
-        if inner.lanes > 1 {
+        let mut sweep = if inner.lanes > 1 {
             Self::of(inner, segment, NARROW_WINDOW_BYTES, NARROW_WINDOWS_AHEAD)
         } else {
             Self::of(inner, segment, WINDOW_BYTES, WINDOWS_AHEAD)
+        };
+        let Sweep { life, end, expected_at, .. } = sweep;
+        if sweep.stream == Stream::Large {
+            sweep.heads = Some(Heads::new(inner, segment, life, expected_at..end));
+        } else {
+            sweep.read_ahead();
         }
+        sweep
     }
 
     /// One that hardly anybody notices.
     pub(crate) fn slow(inner: &Arc<Inner>, segment: SegmentId) -> Self {
-        Self::of(inner, segment, crate::patrol::STRETCH_BYTES, 1)
+        let mut sweep = Self::of(inner, segment, crate::patrol::STRETCH_BYTES, 1);
+        sweep.read_ahead();
+        sweep
     }
 
     fn of(inner: &Arc<Inner>, segment: SegmentId, window_bytes: u32, windows_ahead: usize) -> Self {
         let found = extent(inner, segment).map(|found| (found.life, found.stream, found.end, found.is_cut));
         let (life, stream, end, is_cut) = found.unwrap_or((0, Stream::Commit, 0, false));
         let page = inner.superblock.page_bytes;
-        let mut sweep = Self {
+        Self {
             inner: inner.clone(),
+            heads: None,
             segment,
             life,
             stream,
@@ -92,9 +107,7 @@ impl Sweep {
             windows_ahead,
             cut: None,
             expected_at: page,
-        };
-        sweep.read_ahead();
-        sweep
+        }
     }
 
     /// How far it has been looked at, in bytes from the segment's start.
@@ -109,7 +122,7 @@ impl Sweep {
 
     /// Whether all of it has been asked for, so that the drive has time for the next.
     pub fn is_asked_for(&self) -> bool {
-        self.ask_at >= self.end
+        self.heads.as_ref().map_or(self.ask_at, Heads::read_at) >= self.end
     }
 
     /// The segment's stream.
@@ -122,6 +135,16 @@ impl Sweep {
     /// # Errors
     /// [`FlashError`] when the media do not answer; pages that do not read are reported as damage.
     pub async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
+        if let Some(reader) = &mut self.heads {
+            let heads = reader.next().await?;
+            if !heads.is_empty() {
+                return Ok(Some(Contents { heads, ..self.nothing() }));
+            }
+            (self.ask_at, self.read_at, self.expected_at) =
+                (reader.read_at(), reader.read_at(), reader.read_at());
+            self.heads = None;
+            self.read_ahead();
+        }
         let Some(ahead) = self.ahead.pop_front() else { return Ok(self.cut_off()) };
         let Ok(read) = ahead.await else {
             // The core is closing: nothing is known of this window.
@@ -131,7 +154,7 @@ impl Sweep {
         let base = self.read_at;
         self.read_at += stretch.bytes.len() as u32;
         self.read_ahead();
-        let mut contents = Contents { stream: self.stream, records: Vec::new(), damage: Vec::new() };
+        let mut contents = self.nothing();
         let mut taken = 0;
         if let Some(mut cut) = self.cut.take() {
             taken = (cut.needed - cut.buf.len()).min(stretch.bytes.len());
@@ -169,7 +192,11 @@ impl Sweep {
     fn cut_off(&mut self) -> Option<Contents> {
         let is_cut = std::mem::take(&mut self.is_cut);
         let damage = || vec![cut_off(self.segment, self.end)];
-        is_cut.then(|| Contents { stream: self.stream, records: Vec::new(), damage: damage() })
+        is_cut.then(|| Contents { damage: damage(), ..self.nothing() })
+    }
+
+    fn nothing(&self) -> Contents {
+        Contents { stream: self.stream, records: Vec::new(), heads: Vec::new(), damage: Vec::new() }
     }
 
     fn window<'a>(&self, bytes: &'a Bytes, base: u32) -> Window<'a> {

@@ -341,6 +341,7 @@ async fn write_frame(
             stream,
             more: false,
             skipped: 0,
+            head: None,
         };
         let (data, ptrs) = frame.place(&Place {
             segment_header: (head > 0).then_some(&segment_header),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
-use pumice_segment::{AppendClass, AppendError, Group, Hold, RecordPtr, Replayed};
+use pumice_segment::{AppendClass, AppendError, Group, Hold, Record, RecordHead, RecordPtr};
 
 use crate::batch::Batch;
 use crate::entry::{Body, KeyEntry};
@@ -53,7 +53,7 @@ pub struct OldPieces {
 
 struct OldPiece {
     index: usize,
-    record: Replayed,
+    ptr: RecordPtr,
     /// Where it was written again, held until a list names it.
     written: Option<(RecordPtr, Option<Hold>)>,
 }
@@ -61,7 +61,7 @@ struct OldPiece {
 impl OldPieces {
     /// How long they are where they lie.
     pub fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| u64::from(piece.record.ptr.len)).sum()
+        self.pieces.iter().map(|piece| u64::from(piece.ptr.len)).sum()
     }
 }
 
@@ -74,17 +74,17 @@ impl Inner {
     /// A window's pieces by value; `None` when some belong to values that no entry names yet. To be asked before the
     /// index is: a value is registered until its entry is there. And before any is moved: what is moved of a victim that
     /// is not released costs the reserve for nothing.
-    pub fn pieces_by_value(&self, records: Vec<Replayed>) -> Option<Vec<OldPieces>> {
+    pub fn pieces_by_value(&self, heads: Vec<RecordHead>) -> Option<Vec<OldPieces>> {
         let mut values: BTreeMap<(SliceId, Bytes, u64), Vec<OldPiece>> = BTreeMap::new();
         let writers = lock(&self.large_writers);
-        for record in records {
-            let Some((owner, name, _)) = record::decode_piece(&record.payload) else { continue };
+        for RecordHead { ptr, head, .. } in heads {
+            let Some((owner, name, _)) = record::decode_piece(&head) else { continue };
             if writers.contains_key(&name.id) {
                 return None;
             }
             if usize::from(owner.slice.0) < self.slices.len() {
-                let key = record.payload.slice(owner.key);
-                let piece = OldPiece { index: name.index as usize, record, written: None };
+                let key = head.slice(owner.key);
+                let piece = OldPiece { index: name.index as usize, ptr, written: None };
                 values.entry((owner.slice, key, name.id)).or_default().push(piece);
             }
         }
@@ -130,11 +130,11 @@ impl Inner {
             let mut is_named = false;
             for piece in &mut value.pieces {
                 let named = list.pieces.get_mut(piece.index);
-                let Some(named) = named.filter(|named| named.ptr == piece.record.ptr) else { continue };
+                let Some(named) = named.filter(|named| named.ptr == piece.ptr) else { continue };
                 is_named = true;
                 named.ptr = match &piece.written {
                     Some((ptr, _)) => *ptr,
-                    None => piece.written.insert(self.write_piece_again(&piece.record.payload).await?).0,
+                    None => piece.written.insert(self.write_piece_again(piece.ptr).await?).0,
                 };
             }
             if !is_named {
@@ -146,8 +146,15 @@ impl Inner {
         }
     }
 
-    async fn write_piece_again(&self, payload: &[u8]) -> Result<(RecordPtr, Option<Hold>), StoreError> {
-        let mut object = self.heap.object_of(&[payload]);
+    async fn write_piece_again(&self, old: RecordPtr) -> Result<(RecordPtr, Option<Hold>), StoreError> {
+        let unread = |source| StoreError::Read { what: "a piece of a large value".into(), source };
+        let Record { payload, .. } = self.heap.read_flash(old).await.map_err(unread)?;
+        let mut object = self.heap.object(payload.len());
+        let head_bytes = record::decode_piece(&payload).map_or(0, |(_, _, data)| data.start);
+        object.extend_from_slice(&payload[..head_bytes]);
+        object.end_head();
+        object.extend_from_slice(&payload[head_bytes..]);
+        drop(payload);
         let mut tries = 0;
         loop {
             tries += 1;

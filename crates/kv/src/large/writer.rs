@@ -194,6 +194,7 @@ impl LargeWriter {
         record::encode_piece_head(&mut head, self.slice, &self.key, name);
         let mut object = self.store.heap.object(head.len() + data_bytes);
         object.extend_from_slice(&head);
+        object.end_head();
         object
     }
 

@@ -68,3 +68,81 @@ fn cleaning_asks_for_key_blocks_side_by_side() {
     };
     world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }
+
+fn large_value(n: u32, round: u32) -> Vec<u8> {
+    let mut value = vec![0; 1_500_000 + (n as usize * 7919) % 100_000];
+    Rng::from_seed(u64::from(n) << 32 | u64::from(round)).fill(&mut value);
+    value
+}
+
+/// Values of several pieces that are overwritten in the order in which they were written: their segments die whole, and whose their
+/// pieces were is in the pieces' heads.
+#[test]
+fn cleaning_reads_little_of_large_values_that_are_dead() {
+    pumice_reactor::block_on(async {
+        let store = formatted(&device("emu:small,channels=4,blocks=64").await).await;
+        let raw = store.space().raw;
+        let (mut written, mut round) = (0, 0);
+        while written < 4 * raw {
+            round += 1;
+            for n in 0..(raw / 4_000_000) as u32 {
+                let value = large_value(n, round);
+                put_large(&store, 0, &key(u64::from(n)), 0, &value).await;
+                written += value.len() as u64;
+            }
+        }
+        let stats = store.stats();
+        let cleaned = stats.counters.cleaned_segments * u64::from(store.heap().segment_bytes());
+        assert!(cleaned > raw, "{cleaned} B were cleaned of {raw}");
+        let read = stats.heap.read_bytes;
+        assert!(read < cleaned / 10, "{read} B were read to clean {cleaned}");
+        for n in 0..(raw / 4_000_000) as u32 {
+            let entry = store.get(SliceId(0), &key(u64::from(n))).await.expect("get").expect("there");
+            assert!(value(&store, &entry).await == large_value(n, round), "value {n}");
+        }
+        store.close().await.expect("close");
+    });
+}
+
+/// What is alive of large values is read, and has a head where it is written again.
+#[test]
+fn pieces_that_were_moved_are_asked_about_by_their_heads_too() {
+    pumice_reactor::block_on(async {
+        let store = formatted(&device("emu:small,channels=4,blocks=64").await).await;
+        let raw = store.space().raw;
+        let keys = (raw / 2_500_000) as u32;
+        let mut rounds = vec![0; keys as usize];
+        let mut rng = Rng::from_seed(5);
+        for n in 0..keys {
+            put_large(&store, 0, &key(u64::from(n)), 0, &large_value(n, 0)).await;
+        }
+        for round in 1..8 * keys {
+            // Every fifth key is never overwritten: cleaning must move it.
+            let n = rng.below(u64::from(keys)) as u32;
+            if !n.is_multiple_of(5) {
+                rounds[n as usize] = round;
+                put_large(&store, 0, &key(u64::from(n)), 0, &large_value(n, round)).await;
+            }
+        }
+        let stats = store.stats();
+        assert!(stats.counters.moved_bytes > 2_000_000, "{:?}", stats.counters);
+        let mut heads = 0;
+        for segment in store.heap().segments_in_use() {
+            let mut sweep = store.heap().sweep(segment);
+            if sweep.stream() == pumice_segment::Stream::Large {
+                while let Some(contents) = sweep.next().await.expect("sweep") {
+                    heads += contents.heads.len();
+                    assert!(contents.records.is_empty() && contents.damage.is_empty(), "{segment}");
+                }
+            }
+        }
+        assert!(heads > 2 * keys as usize, "{heads} heads");
+        for n in 0..keys {
+            let entry = store.get(SliceId(0), &key(u64::from(n))).await.expect("get").expect("there");
+            assert!(value(&store, &entry).await == large_value(n, rounds[n as usize]), "value {n}");
+        }
+        let report = store.check(&no_progress).await.expect("check");
+        assert!(report.is_clean(), "{:?}", report.problems.first());
+        store.close().await.expect("close");
+    });
+}

@@ -306,3 +306,71 @@ fn runs_do_not_pile_up_behind_a_key_table_that_does_not_read() {
         }
     });
 }
+
+/// Cleaning asks by the heads of pieces, which read: that the rest does not shows where a piece is moved.
+#[test]
+fn a_piece_of_a_large_value_that_does_not_read_is_kept_and_told_of() {
+    const LARGE: usize = 400_000;
+    let large = |n: u64, version: u64| {
+        let mut value = vec![0; LARGE];
+        Rng::from_seed(n + version * 1000).fill(&mut value);
+        value
+    };
+    pumice_reactor::block_on(async {
+        let device = device("emu:small,channels=2,blocks=64").await;
+        let store = formatted(&device).await;
+        let keys = store.space().raw / LARGE as u64 / 2;
+        for n in 0..keys {
+            common::put_large(&store, 0, &key(n), 0, &large(n, 0)).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        let is_ours = |record: &Replayed| {
+            record.kind == record::PIECE
+                && record::decode_key(&record.payload)
+                    .is_some_and(|owner| record.payload[owner.key] == key(7)[..])
+        };
+        let ours = records(&store, |_, record| is_ours(record)).await;
+        tear(&device, &ours[0], LARGE as u32 / 2);
+        // So that it is a victim soon.
+        store.heap().set_live(ours[0].ptr.addr.segment(), 0);
+        // All but every tenth are overwritten, over and over.
+        let mut versions = vec![0; keys as usize];
+        for version in 1..40 {
+            for n in (0..keys).filter(|n| n % 10 != 7) {
+                versions[n as usize] = version;
+                common::put_large(&store, 0, &key(n), 0, &large(n, version)).await;
+            }
+            if store.stats().counters.kept_victims > 0 {
+                break;
+            }
+        }
+        assert!(store.stats().counters.kept_victims > 0, "{:?}", store.stats().counters);
+        for n in 0..keys {
+            let entry = store.get(SliceId(0), &key(n)).await.expect("get").expect("there");
+            let whole = entry.large.clone().expect("large");
+            let mut reader = store.read_large(&whole, 0..whole.len());
+            let (mut value, mut error) = (Vec::new(), None);
+            loop {
+                match reader.next().await {
+                    Ok(Some(part)) => value.extend_from_slice(&part),
+                    Ok(None) => break,
+                    Err(found) => {
+                        error = Some(found);
+                        break;
+                    }
+                }
+            }
+            if n == 7 {
+                let error = error.expect("it does not read").to_string();
+                assert!(error.contains("key000007"), "{error}");
+            } else {
+                assert!(error.is_none() && value == large(n, versions[n as usize]), "value {n}: {error:?}");
+            }
+        }
+        delete(&store, 0, &key(7)).await;
+        store.checkpoint().await.expect("checkpoint");
+        let report = store.check(&no_progress).await.expect("check");
+        let named = report.problems.iter().any(|problem| problem.contains("key000007"));
+        assert!(!named, "{:?}", report.problems);
+    });
+}

@@ -33,6 +33,18 @@ pub struct FrameHeader {
     pub more: bool,
     /// Commit: sequence numbers among the frame's that are none of its records' (moved records have them).
     pub skipped: u16,
+    /// Large: what tells the head of the frame's record from anything else without the rest of it. `lag` and `skipped` lie in its
+    /// place in the other streams.
+    pub head: Option<HeadSum>,
+}
+
+/// See [`crate::layout::record::head_sum`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSum {
+    /// Bytes of the record's payload that are its head; at least one.
+    pub bytes: u16,
+    /// CRC-32C.
+    pub crc: u32,
 }
 
 impl FrameHeader {
@@ -45,10 +57,11 @@ impl FrameHeader {
         put_u64(out, 32, self.meta_stamp);
         put_u32(out, 40, self.bytes);
         put_u32(out, 44, self.count);
-        put_u32(out, 48, self.lag);
+        let in_place = self.head.map_or((self.lag, self.skipped), |head| (head.crc, head.bytes));
+        put_u32(out, 48, in_place.0);
         out[52] = self.stream as u8;
         out[53] = if self.more { FLAG_MORE } else { 0 };
-        put_u16(out, 54, self.skipped);
+        put_u16(out, 54, in_place.1);
         let crc = crc(self.life, addr, out);
         put_u32(out, 4, crc);
     }
@@ -70,6 +83,10 @@ impl FrameHeader {
         if number > COUNT_MAX || seq > COUNT_MAX {
             return None;
         }
+        let stream = Stream::from_u8(bytes[52])?;
+        let in_place = (u32_at(bytes, 48), u16_at(bytes, 54));
+        let (lag, skipped) = if stream == Stream::Large { (0, 0) } else { in_place };
+        let head = HeadSum { bytes: in_place.1, crc: in_place.0 };
         Some(Self {
             life,
             number,
@@ -77,10 +94,11 @@ impl FrameHeader {
             meta_stamp: u64_at(bytes, 32),
             bytes: u32_at(bytes, 40),
             count: u32_at(bytes, 44),
-            lag: u32_at(bytes, 48),
-            stream: Stream::from_u8(bytes[52])?,
+            lag,
+            stream,
             more: bytes[53] & FLAG_MORE != 0,
-            skipped: u16_at(bytes, 54),
+            skipped,
+            head: (stream == Stream::Large && head.bytes > 0).then_some(head),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use pumice_base::checksum::{Crc32c, crc32c, crc32c_seeded};
 
+use super::frame::HeadSum;
 use super::{COUNT_MAX, put_u32, u32_at, u64_at};
 use crate::Addr;
 
@@ -123,4 +124,20 @@ pub fn parse(bytes: &[u8], life: u64, addr: Addr) -> Result<Parsed, &'static str
         return Err("a sequence number that was never given out");
     }
     Ok(Parsed { kind: bytes[8], seq, payload_at, total })
+}
+
+/// What the frame of a record says of the record's head: its length, and the checksum of its header, the stored checksum left
+/// out, and of so many bytes of its payload. For records without a sequence number; `None` for a head that is none, or longer than `record`.
+pub fn head_sum(record: &[u8], head_bytes: usize) -> Option<HeadSum> {
+    let bytes = u16::try_from(head_bytes).ok().filter(|&bytes| bytes > 0)?;
+    let head = record.get(4..HEADER_BYTES + head_bytes)?;
+    Some(HeadSum { bytes, crc: crc32c(head) })
+}
+
+/// The head of the record at the front of `bytes`, which need not hold the rest of it, if it is the one that its frame speaks of.
+pub fn parse_head(bytes: &[u8], sum: HeadSum) -> Option<Parsed> {
+    if head_sum(bytes, usize::from(sum.bytes)) != Some(sum) || bytes[9..12] != [0; 3] {
+        return None;
+    }
+    Some(Parsed { kind: bytes[8], seq: None, payload_at: HEADER_BYTES, total: peek_total(bytes)? })
 }

@@ -158,6 +158,7 @@ fn frames_and_records_keep_their_layout() {
         stream: Stream::Commit,
         more: true,
         skipped: 0,
+        head: None,
     };
     let addr = Addr::new(SegmentId(77), 8192);
     let mut bytes = vec![0; frame::HEADER_BYTES];
@@ -180,6 +181,18 @@ fn frames_and_records_keep_their_layout() {
     );
     assert_eq!(frame::FrameHeader::decode(&other, written.life, addr), Some(passing_over));
     assert_eq!((written.newest_seq(), passing_over.newest_seq()), (1002, 1002 + 0x0203));
+    // Of large values, the sum of their record's head lies where others have `lag` and `skipped`; older builds left it zero.
+    let large = frame::FrameHeader { lag: 0, stream: Stream::Large, more: false, count: 1, ..written };
+    let mut plain = vec![0; frame::HEADER_BYTES];
+    large.encode(&mut plain, addr);
+    assert_eq!(frame::FrameHeader::decode(&plain, written.life, addr), Some(large));
+    let head = Some(frame::HeadSum { bytes: 0x0405, crc: 0x0607_0809 });
+    let with_head = frame::FrameHeader { head, ..large };
+    let mut other = vec![0; frame::HEADER_BYTES];
+    with_head.encode(&mut other, addr);
+    assert_eq!((&plain[48..], &other[48..]), (&[0, 0, 0, 0, 3, 0, 0, 0][..], &[9, 8, 7, 6, 3, 0, 5, 4][..]));
+    assert_eq!(frame::FrameHeader::decode(&other, written.life, addr), Some(with_head));
+    assert_eq!(with_head.newest_seq(), large.newest_seq());
     assert_eq!(frame::FrameHeader::decode(&bytes, written.life + 1, addr), None);
     assert_eq!(frame::FrameHeader::decode(&bytes, written.life, Addr(addr.0 + 4096)), None);
     for (seq, expected) in [
@@ -203,6 +216,17 @@ fn frames_and_records_keep_their_layout() {
         check(&bytes, expected);
         let parsed = record::parse(&bytes, written.life, addr).expect("verifies");
         assert_eq!((parsed.kind, parsed.seq, &bytes[parsed.payload_at..]), (7, seq, &payload[..]));
+        if seq.is_none() {
+            check(&bytes[4..12 + 5], "09000000070000006120706179");
+            let sum = record::head_sum(&bytes, 5).expect("it has so many bytes");
+            assert_eq!(
+                sum,
+                frame::HeadSum { bytes: 5, crc: pumice_base::checksum::crc32c(&bytes[4..12 + 5]) }
+            );
+            assert_eq!(record::parse_head(&bytes[..12 + 5], sum), Some(parsed));
+            assert_eq!(record::parse_head(&bytes[..12 + 4], sum), None);
+            assert_eq!((record::head_sum(&bytes, 0), record::head_sum(&bytes, 10)), (None, None));
+        }
         assert!(record::parse(&bytes, written.life ^ 1, addr).is_err(), "another life");
         assert!(record::parse(&bytes, written.life, Addr(addr.0 + 8)).is_err(), "another place");
         for at in 0..bytes.len() {

@@ -58,6 +58,7 @@ fn opened(frames: &[(u64, u32)]) -> Result<(), HeapError> {
             stream: Stream::Commit,
             more: false,
             skipped: 0,
+            head: None,
         };
         let at = page * PAGE_BYTES;
         header.encode(&mut bytes[at as usize..], Addr::new(SEGMENT, at));

@@ -19,6 +19,7 @@ mod ftl_old_format;
 mod ftl_property;
 mod ftl_sums;
 mod ftl_wear;
+mod heads;
 mod heap;
 mod host_full;
 mod lanes;
