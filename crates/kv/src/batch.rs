@@ -4,7 +4,7 @@
 //! writing it is a single copy into the forming frame. [`Batch::clear`] keeps the buffer for the next use.
 
 use bytes::Bytes;
-use pumice_segment::{AppendClass, RecordIn};
+use pumice_segment::{AppendClass, Outline, RecordIn};
 use smallvec::SmallVec;
 
 use crate::large::LargeRef;
@@ -73,9 +73,15 @@ impl Batch {
     }
 
     /// The records, whose [`Batch::payloads`] these are.
-    pub(crate) fn records<'p>(&self, payloads: &'p [[&'p [u8]; 2]]) -> SmallVec<[RecordIn<'p>; 2]> {
+    pub(crate) fn records<'p>(
+        &self,
+        payloads: &'p [[&'p [u8]; 2]],
+        inline_max: usize,
+    ) -> SmallVec<[RecordIn<'p>; 2]> {
         let records = self.ops.iter().zip(payloads);
-        records.map(|(op, parts)| RecordIn { kind: op.kind, parts }).collect()
+        records
+            .map(|(op, parts)| RecordIn { kind: op.kind, parts, outline: op.outline(inline_max) })
+            .collect()
     }
 
     /// The slices that it changes, each once, by rising number.
@@ -197,6 +203,17 @@ impl Batch {
 }
 
 impl Op {
+    /// What cleaning asks about the record: whose value it is, where a key may point at it.
+    fn outline(&self, inline_max: usize) -> Outline {
+        let value_bytes = (self.end - self.key_end) as usize + self.tail.as_ref().map_or(0, Bytes::len);
+        match self.kind {
+            record::PUT | record::PUT_LARGE if value_bytes > inline_max => {
+                u16::try_from(self.key_end - self.start).map_or(Outline::Whole, Outline::Head)
+            }
+            _ => Outline::Nothing,
+        }
+    }
+
     pub(crate) fn key<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         &buf[self.key as usize..self.key_end as usize]
     }

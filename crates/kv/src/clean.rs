@@ -28,6 +28,7 @@
 pub(crate) mod alive;
 pub(crate) mod left_behind;
 pub(crate) mod mover;
+pub mod padding;
 pub mod progress;
 pub(crate) mod relocate;
 pub(crate) mod rescue;
@@ -50,6 +51,7 @@ use pumice_segment::{
 };
 
 use crate::clean::mover::{Candidate, Mover};
+use crate::clean::padding::Padding;
 use crate::clean::progress::{Progress, Verdict};
 use crate::clean::shrink::Shrink;
 use crate::clean::unreadable::SecondLooks;
@@ -131,6 +133,7 @@ pub async fn clean_task(store: Arc<Inner>) {
     let (mut held_at, mut cleaned_at) = (None, None);
     let mut second_looks = SecondLooks::new();
     let mut readers_wait = None;
+    let mut padding = Padding::default();
     while !store.is_closing() {
         store.bury_large_values().await;
         second_looks.look(&store);
@@ -154,13 +157,14 @@ pub async fn clean_task(store: Arc<Inner>) {
         let free = store.free_or_held();
         let target = store.free_target();
         if free >= target && !victims.are_under_way() {
-            store.heap.spare(cleaned_at.is_some_and(|cleaned| now().since(cleaned) < HASTE));
+            let is_cleaning = cleaned_at.is_some_and(|cleaned| now().since(cleaned) < HASTE);
+            store.heap.spare(is_cleaning && store.moves_much(&mut padding));
             store.rest(&mut shrink, &mut released, &mut victims).await;
             continue;
         }
         let started = now();
         cleaned_at = Some(started);
-        store.heap.spare(true);
+        store.heap.spare(store.moves_much(&mut padding));
         if store.is_pacing_due() {
             held_at = Some(started);
         }
@@ -229,6 +233,12 @@ pub async fn clean_task(store: Arc<Inner>) {
 }
 
 impl Inner {
+    /// Whether cleaning has moved much lately.
+    fn moves_much(&self, padding: &mut Padding) -> bool {
+        let (cleaned, moved) = (self.counters.cleaned_segments.get(), self.counters.moved_bytes.get());
+        padding.is_to_spare(cleaned, moved, u64::from(self.heap.segment_bytes()))
+    }
+
     /// Nothing is to be cleaned: looks after what decays, or waits a little.
     async fn rest(self: &Arc<Self>, shrink: &mut Shrink, released: &mut u32, victims: &mut Victims) {
         self.heap.pace(false);
@@ -452,12 +462,13 @@ impl Inner {
             what: format!("cleaning {victim}"),
             reason: error.to_string(),
         };
-        while let Some(Contents { stream, records, heads, damage }) = sweep.next().await.map_err(unread)? {
+        while let Some(contents) = sweep.next().await.map_err(unread)? {
+            let Contents { stream, records, heads, damage, newest_seq } = contents;
             for damage in damage {
                 tracing::error!(%damage, "cleaning found damage");
                 mover.unread += 1;
             }
-            if stream == Stream::Commit && records.iter().any(|record| record.seq > checkpoint) {
+            if stream == Stream::Commit && newest_seq > checkpoint {
                 return Ok(Some(Outcome::NeedsCheckpoint));
             }
             if let Some(victims) = &mut victims
@@ -471,7 +482,19 @@ impl Inner {
             self.counters.victim_bytes.add(bytes);
             let mut live = 0;
             let (mut values, mut tables) = (Vec::new(), Vec::new());
-            let mut pieces: Vec<_> = heads.into_iter().filter(|head| head.kind == record::PIECE).collect();
+            let (mut pieces, mut heads): (Vec<_>, Vec<_>) =
+                heads.into_iter().partition(|head| head.kind == record::PIECE);
+            // Lists of pieces are looked into, alive or not.
+            for head in heads.extract_if(.., |head| head.kind == record::PUT_LARGE) {
+                match self.whole_of(&head).await {
+                    Ok(list) => values.push(list),
+                    Err(error) if error.is_of_the_media() => {
+                        tracing::error!(%error, "cleaning cannot read a list of pieces");
+                        mover.unread += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
             for record in records {
                 match record.kind {
                     record::PUT | record::PUT_LARGE => values.push(record),
@@ -498,19 +521,20 @@ impl Inner {
                 mover.push_pieces(value).await?;
             }
             let lists = self.lists_in_records(&values);
-            let mut alive = self.alive(values);
-            while let Some(candidate) = alive.next().await {
-                match candidate {
-                    Ok(candidate) => {
-                        live += u64::from(candidate.record.ptr.len);
-                        mover.push(candidate).await?;
+            for mut alive in [self.alive(values), self.alive_by_heads(heads)] {
+                while let Some(candidate) = alive.next().await {
+                    match candidate {
+                        Ok(candidate) => {
+                            live += u64::from(candidate.record.ptr.len);
+                            mover.push(candidate).await?;
+                        }
+                        // Others can be moved all the same.
+                        Err(error) if error.is_of_the_media() => {
+                            tracing::error!(%error, "cleaning cannot tell whether a record is needed");
+                            mover.unread += 1;
+                        }
+                        Err(error) => return Err(error),
                     }
-                    // Others can be moved all the same.
-                    Err(error) if error.is_of_the_media() => {
-                        tracing::error!(%error, "cleaning cannot tell whether a record is needed");
-                        mover.unread += 1;
-                    }
-                    Err(error) => return Err(error),
                 }
             }
             for list in lists {

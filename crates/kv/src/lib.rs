@@ -49,7 +49,7 @@ mod value;
 
 // Open to this crate's tests and to fuzz, not an interface.
 #[doc(hidden)]
-pub use clean::progress;
+pub use clean::{padding, progress};
 #[doc(hidden)]
 pub use merge::{plan, queue};
 #[doc(hidden)]

@@ -418,7 +418,8 @@ impl Inner {
         guards: &mut [MutexGuard<'_, Slice>],
     ) -> Result<Seq, WriteError> {
         let payloads = batch.payloads();
-        let appended = self.heap.append(&batch.records(&payloads), class).map_err(write_error)?;
+        let appended =
+            self.heap.append(&batch.records(&payloads, self.inline_max), class).map_err(write_error)?;
         Ok(self.show(batch, &appended, place, guards))
     }
 

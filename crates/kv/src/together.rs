@@ -47,8 +47,11 @@ pub fn write_together(parts: &[(&Store, &Batch)]) -> Result<SmallVec<[Seq; 2]>, 
         }
     }
     let payloads: SmallVec<[_; 2]> = parts.iter().map(|(_, batch)| batch.payloads()).collect();
-    let records: SmallVec<[_; 2]> =
-        parts.iter().zip(&payloads).map(|((_, batch), payloads)| batch.records(payloads)).collect();
+    let records: SmallVec<[_; 2]> = parts
+        .iter()
+        .zip(&payloads)
+        .map(|((store, batch), payloads)| batch.records(payloads, store.inner.inline_max))
+        .collect();
     let mut admitted: SmallVec<[Admitted<'_>; 2]> = SmallVec::new();
     for (at, ((store, batch), records)) in parts.iter().zip(&records).enumerate() {
         let room = store.inner.heap.admit(records, batch.class());

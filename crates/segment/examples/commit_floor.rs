@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pumice_flash::{Device, DeviceSpec};
 use pumice_reactor::{File, IoBuf, OpenOptions, WriteSync, block_on, spawn};
 use pumice_segment::{
-    AppendClass, AppendError, Durability, FormatOptions, Heap, HeapOptions, MetaEdit, RecordIn,
+    AppendClass, AppendError, Durability, FormatOptions, Heap, HeapOptions, MetaEdit, Outline, RecordIn,
 };
 
 #[allow(clippy::disallowed_methods)] // A benchmark measures wall time, outside any simulation.
@@ -63,7 +63,7 @@ async fn commits(heap: &Heap, writers: usize, size: usize, batch: usize, seconds
             spawn(async move {
                 let payload = vec![7u8; size];
                 let parts = [&payload[..]];
-                let records = vec![RecordIn { kind: 1, parts: &parts }; batch];
+                let records = vec![RecordIn { kind: 1, parts: &parts, outline: Outline::Whole }; batch];
                 while !stop.get() {
                     let appended = loop {
                         match heap.append(&records, AppendClass::User) {
@@ -124,7 +124,9 @@ async fn append_alone(heap: &Heap, size: usize) {
         let started = clock();
         let mut appended = 0;
         while appended * (size + 12) < 4 << 20 {
-            match heap.append(&[RecordIn { kind: 1, parts: &parts }], AppendClass::User) {
+            match heap
+                .append(&[RecordIn { kind: 1, parts: &parts, outline: Outline::Whole }], AppendClass::User)
+            {
                 Ok(_) => appended += 1,
                 Err(_) => break,
             }

@@ -25,14 +25,16 @@ use pumice_reactor::{IoBuf, Nanos, spawn};
 use smallvec::SmallVec;
 
 use crate::company::Company;
+use crate::forming::Forming;
 use crate::inner::Inner;
 use crate::lanes::Lanes;
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::SegmentHeader;
-use crate::layout::record;
+use crate::layout::{record, summary};
 use crate::pump::pump;
 use crate::relocate::reencode_records;
 use crate::room::Lacks;
+use crate::summary::{Summary, entry_bytes};
 use crate::table::{NoSegment, OpenSegment};
 use crate::{Addr, AppendClass, AppendError, Appended, Durability, Record, RecordIn, RecordPtr, SegmentId};
 use crate::{Stream, tail};
@@ -44,11 +46,6 @@ const FRAME_BUFFER_MIN_BYTES: usize = 16 << 10;
 const PIPELINE_BYTES: usize = 256 << 10;
 /// Payload whose checksum may be computed anew under the lock, because its record carries its own number.
 const NUMBERED_MAX_BYTES: u32 = 32 << 10;
-/// With so much a commit waits for no company: writing more takes longer in proportion, and half of the users can fill the next
-/// one meanwhile.
-const LARGE_BYTES: usize = 64 << 10;
-/// The same where what it pads is cleaned soon.
-const LARGE_BYTES_SPARING: usize = 256 << 10;
 /// Writes side by side in one segment, at most.
 const FLYING_MAX: usize = 2;
 /// Of several lanes, a frame that holds so much is full: what is appended at once is written at once, on several channels. Of
@@ -57,27 +54,6 @@ const STRIPE_BYTES: usize = 256 << 10;
 /// Of several lanes, frames from the oldest that is not written yet to the newest that may be written: so many for each lane.
 /// Bounds what recovery does not know of the order in which frames became durable.
 const WINDOW_PER_LANE: u64 = 4;
-
-/// A frame that takes records.
-pub(crate) struct Forming {
-    /// Its length is its capacity; `used` says how far it is filled.
-    buf: IoBuf,
-    used: usize,
-    /// Where the frame header is: after the segment header's page in a segment's first frame.
-    frame_at: usize,
-    /// `used` must not exceed this.
-    limit: usize,
-    /// Where `buf` goes.
-    pub start: Addr,
-    life: u64,
-    first_seq: u64,
-    count: u32,
-    live: u32,
-    /// Appends that end in it.
-    appends: u32,
-    since: Nanos,
-    lane: usize,
-}
 
 /// A frame on its way to flash.
 pub(crate) struct Sealed {
@@ -335,17 +311,17 @@ impl Commit {
         let segment_bytes = inner.segment_bytes as usize;
         let is_wide = self.is_wide();
         let stripe = if is_wide { stripe_bytes(inner) } else { usize::MAX };
-        // A frame loses its header, its padding, and at its end at most the largest record that did not fit. Each
-        // record may come to carry its number.
+        // A frame loses its header, its padding, the end of its summary, and at its end at most the largest record that did
+        // not fit. Each record may come to carry its number.
         let (total, largest) = (total + count * record::SEQ_BYTES, largest + record::SEQ_BYTES);
-        let loss = page + frame::HEADER_BYTES + 8;
+        let loss = page + frame::HEADER_BYTES + 8 + summary::TRAILER_BYTES;
         // One that holds a stripe is not filled on.
         let fill = inner.frame_max_bytes().saturating_sub(largest + loss).min(stripe).max(page);
         let frames = total / fill + 2;
         let cost = total + frames * loss;
         let forming = self.forming.as_ref();
         let used = |(lane, open): (usize, OpenSegment)| match forming {
-            Some(forming) if forming.lane == lane => forming.start.offset() as usize + forming.used,
+            Some(forming) if forming.lane == lane => forming.start.offset() as usize + forming.taken(),
             _ => (open.offset as usize).max(page),
         };
         // One lane that takes all of it is enough: others may take part of it, and none takes more.
@@ -377,7 +353,7 @@ impl Commit {
         let forming = self.forming.as_ref();
         self.lanes.all_open().any(|(lane, mut open)| {
             if let Some(forming) = forming.filter(|forming| forming.lane == lane) {
-                open.offset = forming.start.offset() + forming.used as u32;
+                open.offset = forming.start.offset() + forming.taken() as u32;
             }
             Self::has_room(inner, &open, 2 * inner.page_bytes())
         })
@@ -419,6 +395,7 @@ impl Commit {
             appends: 0,
             since: pumice_reactor::now(),
             lane,
+            summary: Some(Summary::default()),
         });
     }
 
@@ -439,9 +416,10 @@ impl Commit {
         };
         let need = |seq: Option<u64>| record::padded(record::total_bytes(shape.len as usize, seq.is_some()));
         let stripe = if self.is_wide() { stripe_bytes(inner) } else { usize::MAX };
+        let entry = entry_bytes(input.outline, shape.len as usize);
         let is_over = |forming: &Forming| {
             forming.used >= stripe
-                || forming.used + need(seq) > forming.limit
+                || forming.taken() + need(seq) + entry.unwrap_or(0) > forming.limit
                 || (seq.is_some() && shape.len > NUMBERED_MAX_BYTES)
         };
         if self.forming.as_ref().is_some_and(is_over) {
@@ -458,6 +436,10 @@ impl Commit {
         let end = forming.used + need;
         if end > forming.buf.len() {
             forming.grow(end);
+        }
+        match (&mut forming.summary, entry) {
+            (Some(summary), Some(_)) => summary.add(input.outline, forming.used - forming.frame_at),
+            (summary, _) => *summary = None,
         }
         let addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.used as u32);
         let out = &mut forming.buf[forming.used..end];
@@ -480,6 +462,9 @@ impl Commit {
         let Some(mut forming) = self.forming.take() else { return };
         self.company.sealed(forming.appends);
         let page = inner.page_bytes();
+        let frame_addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.frame_at as u32);
+        let counted = forming.used - forming.frame_at - frame::HEADER_BYTES;
+        forming.add_summary(frame_addr);
         let padded = forming.used.next_multiple_of(page);
         if padded > forming.buf.len() {
             forming.grow(padded);
@@ -513,7 +498,6 @@ impl Commit {
             forming.buf[..forming.frame_at].fill(0);
             header.encode(&mut forming.buf[..forming.frame_at]);
         }
-        let frame_addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.frame_at as u32);
         FrameHeader {
             life: forming.life,
             number,
@@ -557,7 +541,7 @@ impl Commit {
             number,
             last_seq,
             more,
-            counted: forming.used - forming.frame_at - frame::HEADER_BYTES,
+            counted,
             appends: forming.appends,
             padding: padded - forming.used,
         });
@@ -602,26 +586,6 @@ impl Commit {
     }
 }
 
-impl Forming {
-    fn is_large(&self, inner: &Inner) -> bool {
-        let is_sparing = inner.is_sparing.load(Ordering::Relaxed);
-        self.used >= if is_sparing { LARGE_BYTES_SPARING } else { LARGE_BYTES }
-    }
-
-    /// Of the numbers up to `next_seq`, those that are none of its records'.
-    fn skipped(&self, next_seq: u64) -> u16 {
-        let skipped = next_seq - self.first_seq - u64::from(self.count);
-        u16::try_from(skipped).unwrap_or_else(|_| panic!("a frame skips {skipped} numbers"))
-    }
-
-    fn grow(&mut self, needed: usize) {
-        let capacity = needed.next_power_of_two().min(self.limit.max(needed)).next_multiple_of(4096);
-        let mut larger = IoBuf::for_read(capacity);
-        larger[..self.used].copy_from_slice(&self.buf[..self.used]);
-        self.buf = larger;
-    }
-}
-
 /// What is known of a record before the lock.
 #[derive(Clone, Copy)]
 struct Shape {
@@ -656,7 +620,7 @@ pub(crate) fn admit<'h>(
     inner.check_reserve(class)?;
     let max_bytes = u64::from(inner.append_max_bytes());
     let mut shapes: SmallVec<[Shape; 8]> = SmallVec::new();
-    let (mut total, mut largest, mut payload) = (0usize, 0usize, 0u64);
+    let (mut total, mut largest, mut payload, mut entries) = (0usize, 0usize, 0u64, 0usize);
     for input in records {
         let len = input.parts.iter().map(|part| part.len()).sum::<usize>();
         if len as u64 > max_bytes {
@@ -664,7 +628,9 @@ pub(crate) fn admit<'h>(
         }
         let padded = record::padded(record::HEADER_BYTES + len);
         total += padded;
-        largest = largest.max(padded);
+        let entry = entry_bytes(input.outline, len).unwrap_or(0);
+        largest = largest.max(padded + entry);
+        entries += entry;
         payload += len as u64;
         shapes.push(Shape { len: len as u32, crc: record::payload_crc(None, input.parts) });
     }
@@ -682,7 +648,7 @@ pub(crate) fn admit<'h>(
         inner.counters.busy.fetch_add(1, Ordering::Relaxed);
         return Err(AppendError::Busy);
     }
-    let reserved = commit.reserve_segments(inner, total, largest, records.len(), class);
+    let reserved = commit.reserve_segments(inner, total + entries, largest, records.len(), class);
     if class == AppendClass::User {
         let lacks = if matches!(reserved, Err(AppendError::Busy)) { Lacks::Segment } else { Lacks::Nothing };
         inner.room.tried(lacks);

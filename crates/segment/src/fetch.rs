@@ -326,7 +326,14 @@ impl Segment<'_> {
             if records == 0 || u64::from(at) + u64::from(header.bytes) > u64::from(end) {
                 break;
             }
-            let frame = Frame { header, offset: at, records: Vec::new(), live: records, damage: Vec::new() };
+            let frame = Frame {
+                header,
+                offset: at,
+                records: Vec::new(),
+                live: records,
+                damage: Vec::new(),
+                summary_damage: None,
+            };
             at = frame.end(self.page);
             frames.push(frame);
         }

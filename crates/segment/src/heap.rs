@@ -17,21 +17,12 @@ use crate::replay::Replay;
 pub use crate::table::{Growth, Recounted, Released};
 pub use crate::writer::Hold;
 use crate::writer::MovedFrames;
-use crate::{Admitted, commit, read, writer};
+use crate::{Admitted, Contents, Record, RecordIn, commit, read, writer};
 use crate::{
     AppendError, ChannelReport, CommitFailed, Damage, FormatOptions, Group, HeapError, HeapOptions,
-    HeapStats, Object, Patrol, PatrolStats, Place, ReadError, RecordPtr, SegmentId, SpaceReport, Stream,
-    Sweep, Turn,
+    HeapStats, MovedRecord, Object, Patrol, PatrolStats, Place, ReadError, RecordPtr, SegmentId, SpaceReport,
+    Stream, Sweep, Turn,
 };
-
-/// A record to append: its payload is the concatenation of `parts`.
-#[derive(Clone, Copy, Debug)]
-pub struct RecordIn<'a> {
-    /// The client's own distinction; comes back with the record.
-    pub kind: u8,
-    /// The payload in pieces.
-    pub parts: &'a [&'a [u8]],
-}
 
 /// Who appends, and so how deep into the reserve it may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,39 +46,6 @@ pub struct Appended {
     pub first_seq: u64,
     /// Where the records are.
     pub ptrs: SmallVec<[RecordPtr; 4]>,
-}
-
-/// A record as it was read.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// The client's kind.
-    pub kind: u8,
-    /// The payload; a slice of a larger buffer, copy it if it is kept for long.
-    pub payload: Bytes,
-}
-
-/// A record that cleaning moves.
-#[derive(Clone, Debug)]
-pub struct MovedRecord {
-    /// Its own sequence number, kept in the record.
-    pub seq: u64,
-    /// The client's kind.
-    pub kind: u8,
-    /// The payload.
-    pub payload: Bytes,
-}
-
-/// A record found by scanning.
-#[derive(Clone, Debug)]
-pub struct Replayed {
-    /// Its sequence number.
-    pub seq: u64,
-    /// Where it is.
-    pub ptr: RecordPtr,
-    /// The client's kind.
-    pub kind: u8,
-    /// The payload; a slice of a whole segment's buffer, copy it if it is kept.
-    pub payload: Bytes,
 }
 
 /// Moved records, durable. Drop the ticket after the new pointers are in the client's own in-memory state:
@@ -183,30 +141,6 @@ pub struct Opened {
     pub clean: bool,
     /// Segments whose superblock did not verify and was written again.
     pub renewed: Vec<SegmentId>,
-}
-
-/// What a segment, or a window of it, holds.
-#[derive(Clone, Debug)]
-pub struct Contents {
-    /// Its stream.
-    pub stream: Stream,
-    /// Every record that verifies, but for those of which only the head was read.
-    pub records: Vec<Replayed>,
-    /// Records of which only the head was read, and verifies.
-    pub heads: Vec<RecordHead>,
-    /// What does not.
-    pub damage: Vec<Damage>,
-}
-
-/// A record of which only the head is known, see [`Object::end_head`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordHead {
-    /// The client's kind.
-    pub kind: u8,
-    /// Where the record lies.
-    pub ptr: RecordPtr,
-    /// The payload's first bytes, as many as its writer meant.
-    pub head: Bytes,
 }
 
 /// The record heap of one drive. Clones are handles on the same heap; any core may use it.

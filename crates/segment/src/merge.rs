@@ -205,7 +205,14 @@ async fn read(inner: &Inner, place: &Place) -> Result<(Frame, u64), FlashError> 
     let lost = || {
         let what = format!("frame {} was there and does not read any more", place.header.number);
         let damage = vec![Damage { segment: place.segment, offset: place.offset, what }];
-        Frame { header: place.header, offset: place.offset, records: Vec::new(), live: 0, damage }
+        Frame {
+            header: place.header,
+            offset: place.offset,
+            records: Vec::new(),
+            live: 0,
+            damage,
+            summary_damage: None,
+        }
     };
     Ok((best.unwrap_or_else(lost), bytes_read))
 }

@@ -201,8 +201,7 @@ pub(crate) fn cut_off(segment: SegmentId, end: u32) -> Damage {
 /// See [`crate::Heap::contents`].
 pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<Contents, FlashError> {
     let page = inner.superblock.page_bytes;
-    let nothing =
-        || Contents { stream: Stream::Commit, records: Vec::new(), heads: Vec::new(), damage: Vec::new() };
+    let nothing = || Contents::nothing(Stream::Commit);
     let Some(Extent { life, stream, mut end, is_open, is_cut }) = extent(inner, segment) else {
         return Ok(nothing());
     };
@@ -214,7 +213,7 @@ pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<C
             _ => return Ok(nothing()),
         }
     }
-    let mut contents = Contents { stream, ..nothing() };
+    let mut contents = Contents::nothing(stream);
     let cut = is_cut.then(|| cut_off(segment, end));
     if end == 0 {
         contents.damage.extend(cut);
@@ -228,14 +227,15 @@ pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<C
     inner.counters.reads.fetch_add(1, Ordering::Relaxed);
     inner.counters.read_bytes.fetch_add(u64::from(end), Ordering::Relaxed);
     let mut expected_at = page;
-    for frame in scan::frames(segment, life, &stretch.bytes, page) {
+    for mut frame in scan::frames(segment, life, &stretch.bytes, page) {
         if frame.offset != expected_at {
             let what = format!("{} B of frames do not verify", frame.offset - expected_at);
             contents.damage.push(Damage { segment, offset: expected_at, what });
         }
         expected_at = frame.end(page);
+        contents.newest_seq = contents.newest_seq.max(frame.header.newest_seq());
+        contents.damage.extend(frame.all_damage());
         contents.records.extend(frame.records);
-        contents.damage.extend(frame.damage);
     }
     if expected_at < end {
         let what = format!("{} B of frames do not verify", end - expected_at);

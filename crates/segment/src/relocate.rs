@@ -16,7 +16,7 @@ use crate::commit::{Commit, Sealed};
 use crate::inner::Inner;
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::header::{Decoded, SegmentHeader};
-use crate::layout::record;
+use crate::layout::{record, summary};
 use crate::metalog::{self, Write};
 use crate::table::OpenSegment;
 use crate::{Addr, AppendClass, AppendError, RecordPtr, Stream};
@@ -149,12 +149,16 @@ fn reencode(
     let old_life = crate::layout::u64_at(bytes, 8);
     let header = FrameHeader::decode(bytes, old_life, old_addr)
         .ok_or_else(|| format!("the frame for {old_addr} does not verify in memory"))?;
-    reencode_records(bytes, header.bytes as usize, header.count, life, old_addr, new_addr, pairs);
+    let end = header.bytes as usize;
+    let records_end = reencode_records(bytes, end, header.count, life, old_addr, new_addr, pairs);
+    if records_end < end {
+        summary::encode_trailer(&mut bytes[records_end..end], life, new_addr);
+    }
     FrameHeader { life, ..header }.encode(bytes, new_addr);
     Ok(before)
 }
 
-/// Gives `count` records behind a frame header their checksums for another life and address.
+/// Gives `count` records behind a frame header their checksums for another life and address; returns where they end.
 pub(crate) fn reencode_records(
     bytes: &mut [u8],
     end: usize,
@@ -163,7 +167,7 @@ pub(crate) fn reencode_records(
     old_addr: Addr,
     new_addr: Addr,
     pairs: &mut Vec<(RecordPtr, RecordPtr)>,
-) {
+) -> usize {
     let mut at = frame::HEADER_BYTES;
     for _ in 0..count {
         let Some(total) = record::peek_total(&bytes[at..end]) else { break };
@@ -179,4 +183,5 @@ pub(crate) fn reencode_records(
         pairs.push((old, new));
         at += record::padded(total);
     }
+    at
 }

@@ -7,8 +7,8 @@ use pumice_flash::{Device, FlashError};
 use pumice_reactor::{IoBuf, sleep};
 
 use crate::layout::frame::{self, FrameHeader};
-use crate::layout::record;
-use crate::{Addr, Damage, RecordPtr, Replayed, SegmentId};
+use crate::layout::{record, summary};
+use crate::{Addr, Damage, RecordPtr, Replayed, SegmentId, Stream};
 
 /// Bytes as they were read; what was never programmed or does not read is zeros.
 pub(crate) struct Stretch {
@@ -114,9 +114,16 @@ pub(crate) struct Frame {
     pub live: u32,
     /// What does not: the frame is not whole.
     pub damage: Vec<Damage>,
+    /// Its records verify, and what follows them does not: no recovery needs that.
+    pub summary_damage: Option<Damage>,
 }
 
 impl Frame {
+    /// All that does not verify.
+    pub(crate) fn all_damage(&mut self) -> impl Iterator<Item = Damage> {
+        std::mem::take(&mut self.damage).into_iter().chain(self.summary_damage.take())
+    }
+
     /// Where the next frame may start.
     pub(crate) fn end(&self, page_bytes: u32) -> u32 {
         (self.offset + self.header.bytes).next_multiple_of(page_bytes)
@@ -199,6 +206,7 @@ fn read_frame(window: &Window<'_>, offset: u32, header: FrameHeader) -> Frame {
         records: Vec::with_capacity((header.count as usize).min(header.bytes as usize / 16)),
         live: 0,
         damage: Vec::new(),
+        summary_damage: None,
     };
     for index in 0..header.count {
         if at >= end {
@@ -230,6 +238,13 @@ fn read_frame(window: &Window<'_>, offset: u32, header: FrameHeader) -> Frame {
                     _ => break,
                 }
             }
+        }
+    }
+    if header.stream == Stream::Commit && at < end && frame.damage.is_empty() {
+        let addr = Addr::new(segment, offset);
+        if summary::decode(&bytes[at..end], header.life, addr).is_none() {
+            let what = format!("frame {}: its summary does not verify", header.number);
+            frame.summary_damage = Some(Damage { segment, offset: place(at), what });
         }
     }
     frame

@@ -3,8 +3,9 @@
 //! 1. Windows of [`WINDOW_BYTES`] are read in order, [`WINDOWS_AHEAD`] of them while the caller works on the last: so
 //!    many are in memory, however large a segment is.
 //! 2. A frame that reaches over a window's end is put together from its parts; all others lie where they were read.
-//! 3. Of a segment of large values only the heads of records are read, one after the other: whose they are is asked first, and
-//!    what is dead, mostly all of it, is never read. Where a head does not read or verify, or there is none, windows follow.
+//! 3. Of a segment of large values, and of the log where next to nothing is alive, only heads of records are read, frame by frame:
+//!    whose they are is asked first, and what is dead, mostly all of it, is never read. Where a head or a summary does not
+//!    read or verify, or there is none, windows follow.
 //!
 //! Rejected: one read of the whole segment, which costs its size in memory and leaves the drive idle while the records
 //! are looked at.
@@ -32,6 +33,9 @@ const WINDOWS_AHEAD: usize = 2;
 /// The same where several segments are swept at once, each on a channel of its own.
 const NARROW_WINDOW_BYTES: u32 = 256 << 10;
 const NARROW_WINDOWS_AHEAD: usize = 2;
+
+/// Of a segment no more than this part is alive, as far as is known, where heads come first.
+const FEW_ALIVE: i64 = 16;
 
 /// See [`crate::Heap::sweep`].
 pub struct Sweep {
@@ -72,13 +76,21 @@ impl Sweep {
         } else {
             Self::of(inner, segment, WINDOW_BYTES, WINDOWS_AHEAD)
         };
-        let Sweep { life, end, expected_at, .. } = sweep;
-        if sweep.stream == Stream::Large {
-            sweep.heads = Some(Heads::new(inner, segment, life, expected_at..end));
+        if sweep.has_heads() {
+            sweep.heads =
+                Some(Heads::new(inner, segment, (sweep.life, sweep.stream), sweep.expected_at..sweep.end));
         } else {
             sweep.read_ahead();
         }
         sweep
+    }
+
+    /// Whether it is worth while to look at heads first: of large values always, of other records where next to nothing seems to be
+    /// alive. What is alive is read by itself then, and half a segment of that is slower than all of it in a row.
+    fn has_heads(&self) -> bool {
+        let live = || self.inner.table().entry(self.segment).map_or(0, |entry| entry.live);
+        let few = || live() <= i64::from(self.inner.segment_bytes) / FEW_ALIVE;
+        self.stream == Stream::Large || (self.stream == Stream::Commit && few())
     }
 
     /// One that hardly anybody notices.
@@ -136,9 +148,8 @@ impl Sweep {
     /// [`FlashError`] when the media do not answer; pages that do not read are reported as damage.
     pub async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
         if let Some(reader) = &mut self.heads {
-            let heads = reader.next().await?;
-            if !heads.is_empty() {
-                return Ok(Some(Contents { heads, ..self.nothing() }));
+            if let Some(found) = reader.next().await? {
+                return Ok(Some(found));
             }
             (self.ask_at, self.read_at, self.expected_at) =
                 (reader.read_at(), reader.read_at(), reader.read_at());
@@ -154,7 +165,7 @@ impl Sweep {
         let base = self.read_at;
         self.read_at += stretch.bytes.len() as u32;
         self.read_ahead();
-        let mut contents = self.nothing();
+        let mut contents = Contents::nothing(self.stream);
         let mut taken = 0;
         if let Some(mut cut) = self.cut.take() {
             taken = (cut.needed - cut.buf.len()).min(stretch.bytes.len());
@@ -192,11 +203,7 @@ impl Sweep {
     fn cut_off(&mut self) -> Option<Contents> {
         let is_cut = std::mem::take(&mut self.is_cut);
         let damage = || vec![cut_off(self.segment, self.end)];
-        is_cut.then(|| Contents { damage: damage(), ..self.nothing() })
-    }
-
-    fn nothing(&self) -> Contents {
-        Contents { stream: self.stream, records: Vec::new(), heads: Vec::new(), damage: Vec::new() }
+        is_cut.then(|| Contents { damage: damage(), ..Contents::nothing(self.stream) })
     }
 
     fn window<'a>(&self, bytes: &'a Bytes, base: u32) -> Window<'a> {
@@ -205,14 +212,15 @@ impl Sweep {
     }
 
     fn take(&mut self, frames: Vec<Frame>, contents: &mut Contents) {
-        for frame in frames {
+        for mut frame in frames {
             if frame.offset != self.expected_at {
                 let what = format!("{} B of frames do not verify", frame.offset - self.expected_at);
                 contents.damage.push(Damage { segment: self.segment, offset: self.expected_at, what });
             }
             self.expected_at = frame.end(self.inner.superblock.page_bytes);
+            contents.newest_seq = contents.newest_seq.max(frame.header.newest_seq());
+            contents.damage.extend(frame.all_damage());
             contents.records.extend(frame.records);
-            contents.damage.extend(frame.damage);
         }
     }
 

@@ -19,7 +19,8 @@ use pumice_segment::layout::header::{Decoded, SegmentHeader};
 use pumice_segment::layout::meta::MetaRecord;
 use pumice_segment::layout::superblock::Superblock;
 use pumice_segment::{
-    Addr, AppendClass, Durability, FormatOptions, Heap, HeapError, HeapOptions, MetaEdit, RecordIn, SegmentId,
+    Addr, AppendClass, Durability, FormatOptions, Heap, HeapError, HeapOptions, MetaEdit, Outline, RecordIn,
+    SegmentId,
 };
 
 const PATH: &str = "/drive";
@@ -92,7 +93,7 @@ async fn written_heap(closes: bool) {
     for round in 0..12u8 {
         let payload = vec![round; 1000 * (1 + usize::from(round) % 9)];
         let parts: [&[u8]; 1] = [&payload];
-        let record = RecordIn { kind: 1, parts: &parts };
+        let record = RecordIn { kind: 1, parts: &parts, outline: Outline::Whole };
         let appended = heap.append(&[record; 2], AppendClass::User).expect("append");
         heap.flush().await.expect("flush");
         if round == 6 {
@@ -150,7 +151,7 @@ async fn look_at_heap() -> Result<(), HeapError> {
         let _ = heap.contents(SegmentId(segment)).await;
     }
     let _ = (heap.space(), heap.channels(), heap.free_segments());
-    let record = RecordIn { kind: 1, parts: &[b"one more"] };
+    let record = RecordIn { kind: 1, parts: &[b"one more"], outline: Outline::Whole };
     if let Ok(appended) = heap.append(&[record], AppendClass::User)
         && heap.flush().await.is_ok()
     {

@@ -18,6 +18,7 @@ pub const ALL: &[Target] = &[
     Target { name: "kv_table", seeds: kv::table_seeds, run: kv::table },
     Target { name: "kv_config", seeds: kv_config::seeds, run: kv_config::run },
     Target { name: "segment_headers", seeds: segment::header_seeds, run: segment::headers },
+    Target { name: "segment_summary", seeds: segment::summary_seeds, run: segment::summaries },
     Target { name: "segment_record", seeds: segment::record_seeds, run: segment::records },
     Target { name: "segment_meta", seeds: segment::meta_seeds, run: segment::metas },
     Target { name: "redis_requests", seeds: redis::request_seeds, run: redis::requests },

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use pumice_base::checksum::crc32c_seeded;
-use pumice_segment::layout::frame::FrameHeader;
+use pumice_segment::layout::frame::{FrameHeader, HeadSum};
 use pumice_segment::layout::header::{self, SegmentHeader};
 use pumice_segment::layout::meta::{self, MetaKind, MetaRecord, SegmentEntry, SegmentState};
 use pumice_segment::layout::superblock::{self, Placed, Superblock};
-use pumice_segment::layout::{frame, record};
+use pumice_segment::layout::{frame, record, summary};
 use pumice_segment::{Addr, Stream};
 
 const LIFE: u64 = 41;
@@ -39,8 +39,13 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
         stream: Stream::Commit,
         more: true,
         skipped: 5,
+        head: None,
     };
     header.encode(&mut frame, ADDR);
+    let mut large = vec![0; 4096];
+    let head = Some(HeadSum { bytes: 40, crc: 77 });
+    FrameHeader { count: 1, lag: 0, stream: Stream::Large, more: false, skipped: 0, head, ..header }
+        .encode(&mut large, ADDR);
     let placed = Placed { superblocks: [0, 5], meta: vec![2, 3, 4, 9], retired: vec![1] };
     let superblocks = [None, Some(placed)].map(|placed| {
         let superblock = superblock_of(placed);
@@ -48,7 +53,7 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
         superblock.encode(&mut block);
         block
     });
-    [vec![segment, frame], superblocks.to_vec()].concat()
+    [vec![segment, frame, large], superblocks.to_vec()].concat()
 }
 
 fn superblock_of(placed: Option<Placed>) -> Superblock {
@@ -129,6 +134,52 @@ pub fn records(input: &[u8]) {
     assert_eq!(record::peek_total(input), Some(found.total));
     assert!(record::parse(input, LIFE + 1, ADDR).is_err(), "a record of another life");
     assert!(record::parse(input, LIFE, Addr(ADDR.0 + 8)).is_err(), "a record of another place");
+}
+
+/// Summaries of no record, of one and of several.
+pub fn summary_seeds() -> Vec<Vec<u8>> {
+    let entry = |n: u32| summary::Entry {
+        at: 56 + n * 9000,
+        payload_bytes: 8900,
+        kind: 1,
+        has_seq: n == 1,
+        head: &b"whose the record is"[n as usize..],
+    };
+    [0, 1, 4]
+        .map(|count| {
+            let entries = (0..count).map(entry);
+            let bytes: usize = entries.clone().map(|entry| summary::ENTRY_BYTES + entry.head.len()).sum();
+            let mut out = vec![0; bytes + summary::TRAILER_BYTES];
+            let mut end = 0;
+            for entry in entries {
+                end += summary::encode_entry(&mut out[end..], &entry);
+            }
+            summary::encode_trailer(&mut out, LIFE, ADDR);
+            out
+        })
+        .to_vec()
+}
+
+/// With the trailer made right; what verifies is what is written again.
+pub fn summaries(input: &[u8]) {
+    let _ = (summary::peek_bytes(input), summary::decode(input, LIFE, ADDR));
+    if input.len() < summary::TRAILER_BYTES {
+        return;
+    }
+    let mut bytes = input.to_vec();
+    summary::encode_trailer(&mut bytes, LIFE, ADDR);
+    assert_eq!(summary::peek_bytes(&bytes), Some(bytes.len()));
+    let Some(entries) = summary::decode(&bytes, LIFE, ADDR) else { return };
+    assert_eq!(summary::decode(&bytes, LIFE + 1, ADDR), None, "a summary of another life");
+    assert_eq!(summary::decode(&bytes, LIFE, Addr(ADDR.0 + 4096)), None, "a summary of another place");
+    let mut again = vec![0; bytes.len()];
+    let mut end = 0;
+    for entry in &entries {
+        end += summary::encode_entry(&mut again[end..], entry);
+    }
+    assert_eq!(end + summary::TRAILER_BYTES, bytes.len());
+    summary::encode_trailer(&mut again, LIFE, ADDR);
+    assert_eq!(summary::decode(&again, LIFE, ADDR), Some(entries), "a summary survives writing");
 }
 
 const OFFSET: u64 = 8192;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_reactor::{JoinHandle, spawn};
-use pumice_segment::Replayed;
+use pumice_segment::{Record, RecordHead, Replayed};
 
 use crate::clean::mover::Candidate;
 use crate::codes::{code, shared_len};
@@ -22,6 +22,8 @@ use crate::types::{Peek, SliceId};
 
 /// Records that are asked about at the same time.
 const ASKED_AT_ONCE: usize = 64;
+/// The same where those that are alive are read: each may be of 256 KiB.
+const READ_AT_ONCE: usize = 8;
 
 type Asked = Result<Option<Candidate>, StoreError>;
 
@@ -29,6 +31,8 @@ type Asked = Result<Option<Candidate>, StoreError>;
 pub struct Alive {
     store: Arc<Inner>,
     records: std::vec::IntoIter<Replayed>,
+    /// Of the records only heads are there.
+    are_heads: bool,
     asked: VecDeque<JoinHandle<Asked>>,
 }
 
@@ -37,17 +41,29 @@ impl Alive {
     pub async fn next(&mut self) -> Option<Result<Candidate, StoreError>> {
         loop {
             let asked = match self.records.next() {
-                Some(record) => match self.store.ask(record) {
-                    Ask::Known(candidate) => Ok(candidate),
-                    Ask::Flash(record) => {
-                        let store = self.store.clone();
-                        self.asked.push_back(spawn(async move { store.candidate(record).await }));
-                        if self.asked.len() < ASKED_AT_ONCE {
-                            continue;
+                Some(record) => {
+                    let (store, are_heads) = (self.store.clone(), self.are_heads);
+                    let asked = match self.store.ask(record) {
+                        Ask::Known(Some(candidate)) if are_heads => {
+                            spawn(async move { store.whole(candidate).await.map(Some) })
                         }
-                        self.settle().await
+                        Ask::Known(candidate) => match candidate {
+                            Some(candidate) => return Some(Ok(candidate)),
+                            None => continue,
+                        },
+                        Ask::Flash(record) => spawn(async move {
+                            match store.candidate(record).await? {
+                                Some(candidate) if are_heads => store.whole(candidate).await.map(Some),
+                                asked => Ok(asked),
+                            }
+                        }),
+                    };
+                    self.asked.push_back(asked);
+                    if self.asked.len() < if are_heads { READ_AT_ONCE } else { ASKED_AT_ONCE } {
+                        continue;
                     }
-                },
+                    self.settle().await
+                }
                 None if self.asked.is_empty() => return None,
                 None => self.settle().await,
             };
@@ -81,10 +97,23 @@ struct Owner {
 impl Inner {
     /// Those of `records` that are values whose keys point at them, and whose prefixes nobody retired.
     pub fn alive(self: &Arc<Self>, mut records: Vec<Replayed>) -> Alive {
-        let owner = |record: &Replayed| record::decode_key(&record.payload);
         // What lies beside its key is nowhere pointed at, and the checkpoint covers it: of small values there are tens of
         // thousands in a segment.
-        records.retain(|record| owner(record).is_some_and(|owner| owner.rest.len() > self.inline_max));
+        records.retain(|record| {
+            record::decode_key(&record.payload).is_some_and(|owner| owner.rest.len() > self.inline_max)
+        });
+        self.asked_about(records, false)
+    }
+
+    /// [`Inner::alive`] of those of which only the heads were read; the live ones are read whole.
+    pub fn alive_by_heads(self: &Arc<Self>, heads: Vec<RecordHead>) -> Alive {
+        let record =
+            |head: RecordHead| Replayed { seq: 0, ptr: head.ptr, kind: head.kind, payload: head.head };
+        self.asked_about(heads.into_iter().map(record).collect(), true)
+    }
+
+    fn asked_about(self: &Arc<Self>, mut records: Vec<Replayed>, are_heads: bool) -> Alive {
+        let owner = |record: &Replayed| record::decode_key(&record.payload);
         // Eight bytes behind what all keys share are order enough for neighbours.
         let key = |record: &Replayed| owner(record).map_or(0..0, |owner| owner.key);
         let first = records.first().map_or(&[][..], |record| &record.payload[key(record)]);
@@ -94,7 +123,20 @@ impl Inner {
         records.sort_by_cached_key(|record| {
             owner(record).map(|owner| (owner.slice, code(&record.payload[owner.key], shared)))
         });
-        Alive { store: self.clone(), records: records.into_iter(), asked: VecDeque::new() }
+        Alive { store: self.clone(), records: records.into_iter(), are_heads, asked: VecDeque::new() }
+    }
+
+    /// A record of which only the head was read, with the rest of it.
+    pub async fn whole_of(&self, head: &RecordHead) -> Result<Replayed, StoreError> {
+        let unread = |source| StoreError::Read { what: "a record to move".into(), source };
+        let Record { kind, payload } = self.heap.read_flash(head.ptr).await.map_err(unread)?;
+        Ok(Replayed { seq: 0, ptr: head.ptr, kind, payload })
+    }
+
+    async fn whole(&self, candidate: Candidate) -> Result<Candidate, StoreError> {
+        let Replayed { ptr, kind, payload, .. } = candidate.record;
+        let record = self.whole_of(&RecordHead { kind, ptr, head: payload }).await?;
+        Ok(Candidate { record, ..candidate })
     }
 
     /// Whose a record is. `None`: nobody's who needs it.

@@ -146,3 +146,49 @@ fn pieces_that_were_moved_are_asked_about_by_their_heads_too() {
         store.close().await.expect("close");
     });
 }
+
+/// Values that are overwritten in the order in which they were written, but for a few: nearly all that cleaning meets is dead, which
+/// the frames' summaries tell. What is alive is read and moved.
+#[test]
+fn cleaning_reads_little_of_a_log_that_is_dead() {
+    const AT_ONCE: u64 = 16;
+    const LEN: usize = 6000;
+    const STILL: u64 = 50;
+    fn short_key(n: u64) -> Vec<u8> {
+        format!("key {n:08}").into_bytes()
+    }
+    fn content(n: u64, round: u64) -> Vec<u8> {
+        let mut value = vec![0; LEN];
+        Rng::from_seed(n << 32 | round).fill(&mut value);
+        value
+    }
+    pumice_reactor::block_on(async {
+        let store = formatted(&device("emu:small,channels=1,blocks=64").await).await;
+        let keys = store.space().raw / 8 * 5 / LEN as u64;
+        let rounds = 12;
+        for round in 0..rounds {
+            let written: Vec<u64> = (0..keys).filter(|n| round == 0 || n % STILL > 0).collect();
+            for together in written.chunks(AT_ONCE as usize) {
+                let mut batch = Batch::new();
+                for &n in together {
+                    batch.put(SliceId((n % 3) as u16), &short_key(n), 0, 0, &content(n, round));
+                }
+                write(&store, &batch).await;
+            }
+        }
+        let stats = store.stats();
+        let cleaned = stats.counters.cleaned_segments * u64::from(store.heap().segment_bytes());
+        assert!(cleaned > store.space().raw, "{cleaned} B were cleaned");
+        assert!(stats.counters.moved_records > 2, "{} were moved", stats.counters.moved_records);
+        let read = stats.heap.read_bytes;
+        assert!(read < cleaned / 3, "{read} B were read to clean {cleaned}");
+        for n in 0..keys {
+            let round = if n.is_multiple_of(STILL) { 0 } else { rounds - 1 };
+            let entry = store.get(SliceId((n % 3) as u16), &short_key(n)).await.expect("get").expect("there");
+            assert!(entry.value == content(n, round), "key {n}");
+        }
+        let report = store.check(&no_progress).await.expect("check");
+        assert!(report.is_clean(), "{:?}", report.problems.first());
+        store.close().await.expect("close");
+    });
+}

@@ -15,7 +15,7 @@ use pumice_kv::manifest::{self, Change};
 use pumice_kv::table::{TableBuilder, TableMeta};
 use pumice_kv::{Direction, OpenError, SliceId, SliceSet, Store, Want, record};
 use pumice_reactor::sleep;
-use pumice_segment::{Addr, AppendClass, Group, Heap, HeapOptions, MetaEdit, RecordIn, RecordPtr};
+use pumice_segment::{Addr, AppendClass, Group, Heap, HeapOptions, MetaEdit, Outline, RecordIn, RecordPtr};
 
 const SLICE: SliceId = SliceId(1);
 
@@ -122,7 +122,7 @@ fn tallies_of_the_log_that_do_not_add_up_are_refused() {
         let mut tally = Vec::new();
         record::encode_tally(&mut tally, 7, i64::MAX);
         for _ in 0..2 {
-            let records = [RecordIn { kind: record::TALLY, parts: &[&tally] }];
+            let records = [RecordIn { kind: record::TALLY, parts: &[&tally], outline: Outline::Whole }];
             let appended = heap.append(&records, AppendClass::User).expect("append");
             heap.wait_durable(appended.first_seq).await.expect("durable");
         }

@@ -32,6 +32,7 @@ mod merging;
 mod model;
 mod opening;
 mod ordering;
+mod padding;
 mod progress;
 mod read_errors;
 mod recounting;

@@ -4,6 +4,7 @@ pub mod frame;
 pub mod header;
 pub mod meta;
 pub mod record;
+pub mod summary;
 pub mod superblock;
 
 /// Newest version of the layouts in this crate that this build reads and the one it writes.

@@ -3,7 +3,7 @@
 use crate::common::*;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{FaultOp, FileFault, HostId, HostOptions, World};
-use pumice_segment::{AppendClass, FormatOptions, Heap, HeapOptions, RecordIn};
+use pumice_segment::{AppendClass, FormatOptions, Heap, HeapOptions, Outline, RecordIn};
 
 async fn on_both<F: AsyncFn(Device)>(check: F) {
     let (device, _) = emulated("emu:tiny").await;
@@ -14,7 +14,8 @@ async fn on_both<F: AsyncFn(Device)>(check: F) {
 
 fn batch(heap: &Heap, payloads: &[&[u8]]) -> pumice_segment::Appended {
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
-    let records: Vec<RecordIn<'_>> = parts.iter().map(|parts| RecordIn { kind: 1, parts }).collect();
+    let records: Vec<RecordIn<'_>> =
+        parts.iter().map(|parts| RecordIn { kind: 1, parts, outline: Outline::Whole }).collect();
     heap.append(&records, AppendClass::User).expect("append")
 }
 

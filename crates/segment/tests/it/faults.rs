@@ -6,8 +6,8 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::BlockAddr;
 use pumice_segment::{
-    AppendClass, AppendError, Group, Heap, HeapError, HeapOptions, MetaEdit, ReadError, RecordIn, RecordPtr,
-    TABLE_GROUPS,
+    AppendClass, AppendError, Group, Heap, HeapError, HeapOptions, MetaEdit, Outline, ReadError, RecordIn,
+    RecordPtr, TABLE_GROUPS,
 };
 
 fn small() -> HeapOptions {
@@ -167,7 +167,9 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
         let fill = async |class: AppendClass, ptrs: &mut Vec<RecordPtr>| {
             let mut tries = 0;
             while tries < 3 {
-                match heap.append(&[RecordIn { kind: 1, parts: &[&[7; 4000]] }], class) {
+                match heap
+                    .append(&[RecordIn { kind: 1, parts: &[&[7; 4000]], outline: Outline::Whole }], class)
+                {
                     Ok(appended) => {
                         ptrs.extend(appended.ptrs);
                         heap.wait_durable(appended.first_seq).await.expect("durable");
@@ -217,7 +219,9 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
         fill(AppendClass::User, &mut ptrs).await;
         assert_eq!(free(), (4, 0), "it is called back before anybody looks");
         for class in [AppendClass::User, AppendClass::Delete] {
-            let tries = (0..200).map(|_| heap.append(&[RecordIn { kind: 1, parts: &[&[7; 4000]] }], class));
+            let tries = (0..200).map(|_| {
+                heap.append(&[RecordIn { kind: 1, parts: &[&[7; 4000]], outline: Outline::Whole }], class)
+            });
             let refused = tries.filter_map(Result::err).next();
             assert!(
                 matches!(refused, Some(AppendError::Busy)),

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{CutMode, FaultOp, FileFault, HostId, HostOptions, PowerCut, World};
 use pumice_reactor::spawn;
-use pumice_segment::{AppendClass, Durability, FormatOptions, Heap, HeapOptions, MetaEdit, RecordIn};
+use pumice_segment::{
+    AppendClass, Durability, FormatOptions, Heap, HeapOptions, MetaEdit, Outline, RecordIn,
+};
 
 const SEGMENT_BYTES: u32 = 64 << 10;
 
@@ -105,7 +107,7 @@ fn a_rotten_first_frame_of_an_open_segment_is_reported() {
 fn batch(heap: &Heap, round: u8) -> u64 {
     let payload = [round; 9000];
     let parts: [&[u8]; 1] = [&payload];
-    let record = RecordIn { kind: 1, parts: &parts };
+    let record = RecordIn { kind: 1, parts: &parts, outline: Outline::Whole };
     let appended = heap.append(&[record; 8], AppendClass::User).expect("append");
     appended.first_seq + 7
 }

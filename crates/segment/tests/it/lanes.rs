@@ -17,8 +17,8 @@ use pumice_reactor::{IoBuf, JoinHandle, sleep, spawn};
 use pumice_segment::layout::frame::FrameHeader;
 use pumice_segment::layout::header::{Decoded, SegmentHeader};
 use pumice_segment::{
-    Addr, AppendClass, AppendError, Durability, FormatOptions, Heap, HeapOptions, MetaEdit, RecordIn,
-    RecordPtr, SegmentId, Stream,
+    Addr, AppendClass, AppendError, Durability, FormatOptions, Heap, HeapOptions, MetaEdit, Outline,
+    RecordIn, RecordPtr, SegmentId, Stream,
 };
 
 const SEGMENT_BYTES: u32 = 64 << 10;
@@ -184,7 +184,8 @@ async fn append(
             .map(|&size| [&number.to_le_bytes()[..], &vec![number as u8; size]].concat())
             .collect();
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
-        let records: Vec<RecordIn<'_>> = parts.iter().map(|parts| RecordIn { kind: 1, parts }).collect();
+        let records: Vec<RecordIn<'_>> =
+            parts.iter().map(|parts| RecordIn { kind: 1, parts, outline: Outline::Whole }).collect();
         match heap.append(&records, AppendClass::User) {
             Ok(appended) => {
                 let mut told = told.borrow_mut();

@@ -34,6 +34,7 @@ mod raw_media;
 mod room;
 mod rotten_log;
 mod sim_crash;
+mod summaries;
 mod superblock_room;
 mod superblocks;
 mod worn_pages;

@@ -2,7 +2,7 @@
 
 use crate::common::{emulated, formatted, reopen};
 use bytes::Bytes;
-use pumice_segment::{AppendClass, AppendError, MetaEdit, MovedRecord, RecordIn};
+use pumice_segment::{AppendClass, AppendError, MetaEdit, MovedRecord, Outline, RecordIn};
 
 const PAYLOAD_BYTES: usize = 4000;
 
@@ -22,7 +22,9 @@ fn of_moved_records_that_were_refused_nothing_stays() {
         drop(first.ticket);
         let rest: &[u8] = &[3; PAYLOAD_BYTES];
         loop {
-            match heap.append(&[RecordIn { kind: 7, parts: &[rest] }], AppendClass::System) {
+            match heap
+                .append(&[RecordIn { kind: 7, parts: &[rest], outline: Outline::Whole }], AppendClass::System)
+            {
                 Ok(_) => {}
                 Err(AppendError::Busy) if heap.space().free > 0 || heap.free_segments() > 0 => {
                     heap.commit_meta(MetaEdit::Edit(Bytes::new()), 0).await.expect("meta");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::*;
 use pumice_flash::{Fault, Operation};
 use pumice_reactor::{JoinHandle, sleep, spawn, yield_now};
-use pumice_segment::{AppendClass, AppendError, Heap, RecordIn, Turn};
+use pumice_segment::{AppendClass, AppendError, Heap, Outline, RecordIn, Turn};
 
 const BYTES: usize = 4000;
 
@@ -131,7 +131,7 @@ fn who_waits_for_the_reserve_is_not_called_before_it_is_free_again() {
         let kept = [2; BYTES];
         let parts: &[&[u8]] = &[&kept];
         loop {
-            match heap.append(&[RecordIn { kind: 1, parts }], AppendClass::System) {
+            match heap.append(&[RecordIn { kind: 1, parts, outline: Outline::Whole }], AppendClass::System) {
                 Ok(_) => {}
                 Err(AppendError::Busy) => heap.room().await,
                 Err(AppendError::Full(_)) => break,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_segment::{
-    AppendClass, AppendError, Heap, HeapOptions, MetaEdit, MovedRecord, RecordIn, RecordPtr, Stream,
+    AppendClass, AppendError, Heap, HeapOptions, MetaEdit, MovedRecord, Outline, RecordIn, RecordPtr, Stream,
 };
 
 fn no_progress(_: u64, _: u64) {}
@@ -190,8 +190,11 @@ impl Mini {
             payloads.push((if write.value.is_some() { PUT } else { DELETE }, payload));
         }
         let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|(_, payload)| [&payload[..]]).collect();
-        let records: Vec<RecordIn<'_>> =
-            payloads.iter().zip(&parts).map(|((kind, _), parts)| RecordIn { kind: *kind, parts }).collect();
+        let records: Vec<RecordIn<'_>> = payloads
+            .iter()
+            .zip(&parts)
+            .map(|((kind, _), parts)| RecordIn { kind: *kind, parts, outline: Outline::Whole })
+            .collect();
         let class = if batch.iter().all(|write| write.value.is_none()) {
             AppendClass::Delete
         } else {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pumice_flash::{Device, DeviceSpec, Emulated};
 use pumice_segment::{
-    AppendClass, AppendError, Appended, FormatOptions, Heap, HeapOptions, Opened, RecordIn, Replayed, Stream,
+    AppendClass, AppendError, Appended, FormatOptions, Heap, HeapOptions, Opened, Outline, RecordIn,
+    Replayed, Stream,
 };
 
 pub fn no_progress(_: u64, _: u64) {}
@@ -48,13 +49,14 @@ pub async fn formatted(device: &Device) -> Heap {
 }
 
 pub fn append(heap: &Heap, kind: u8, payload: &[u8]) -> Result<Appended, AppendError> {
-    heap.append(&[RecordIn { kind, parts: &[payload] }], AppendClass::User)
+    heap.append(&[RecordIn { kind, parts: &[payload], outline: Outline::Whole }], AppendClass::User)
 }
 
 /// Appends, waiting out Busy.
 pub async fn append_waiting(heap: &Heap, payloads: &[&[u8]]) -> Appended {
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [*payload]).collect();
-    let records: Vec<RecordIn<'_>> = parts.iter().map(|parts| RecordIn { kind: 7, parts }).collect();
+    let records: Vec<RecordIn<'_>> =
+        parts.iter().map(|parts| RecordIn { kind: 7, parts, outline: Outline::Whole }).collect();
     for _ in 0..10_000 {
         match heap.append(&records, AppendClass::User) {
             Ok(appended) => return appended,
