@@ -463,7 +463,7 @@ impl Inner {
             reason: error.to_string(),
         };
         while let Some(contents) = sweep.next().await.map_err(unread)? {
-            let Contents { stream, records, heads, damage, newest_seq } = contents;
+            let Contents { stream, records, heads, damage, newest_seq, record_bytes: bytes } = contents;
             for damage in damage {
                 tracing::error!(%damage, "cleaning found damage");
                 mover.unread += 1;
@@ -477,8 +477,6 @@ impl Inner {
             {
                 victims.read_ahead(&self.heap, || self.least_dead());
             }
-            let ptrs = records.iter().map(|record| record.ptr).chain(heads.iter().map(|head| head.ptr));
-            let bytes: u64 = ptrs.map(|ptr| u64::from(ptr.len)).sum();
             self.counters.victim_bytes.add(bytes);
             let mut live = 0;
             let (mut values, mut tables) = (Vec::new(), Vec::new());

@@ -66,14 +66,20 @@ impl Heads {
             if header.stream != self.stream || header.bytes > self.rest.end - self.rest.start {
                 break;
             }
-            let heads = match self.stream {
+            let found = match self.stream {
                 Stream::Commit => self.summary_of(&header).await?,
-                _ => self.head_of(&header, &page).map(|head| vec![head]),
+                _ => self.head_of(&header, &page).map(|head| (u64::from(head.ptr.len), vec![head])),
             };
-            match heads {
-                Some(heads) => contents.heads.extend(heads),
+            match found {
+                Some((record_bytes, heads)) => {
+                    contents.record_bytes += record_bytes;
+                    contents.heads.extend(heads);
+                }
                 None => match self.whole(&header).await? {
-                    Some(frame) => contents.records.extend(frame.records),
+                    Some(frame) => {
+                        contents.record_bytes += u64::from(frame.live);
+                        contents.records.extend(frame.records);
+                    }
                     None => break,
                 },
             }
@@ -114,14 +120,20 @@ impl Heads {
         Ok(header.map(|header| (header, page)))
     }
 
-    /// The heads in a commit frame's summary.
-    async fn summary_of(&mut self, header: &FrameHeader) -> Result<Option<Vec<RecordHead>>, FlashError> {
+    /// The heads in a commit frame's summary, and bytes of all records of the frame.
+    async fn summary_of(
+        &mut self,
+        header: &FrameHeader,
+    ) -> Result<Option<(u64, Vec<RecordHead>)>, FlashError> {
+        if (header.bytes as usize) < FRAME_BYTES_MIN {
+            return Ok(None);
+        }
         let (start, page_bytes) = (self.rest.start, self.inner.superblock.page_bytes);
         let end = start + header.bytes;
         let trailer = summary::TRAILER_BYTES as u32;
         let mut bytes = (header.bytes / SUMMARY_PART).max(SUMMARY_BYTES_MIN);
         for _ in 0..2 {
-            if bytes > header.bytes - (frame::HEADER_BYTES as u32).min(header.bytes) || bytes < trailer {
+            if bytes > header.bytes - frame::HEADER_BYTES as u32 || bytes < trailer {
                 return Ok(None);
             }
             // The next frame's first page with it.
@@ -129,7 +141,9 @@ impl Heads {
             let Some(tail) = self.bytes(end - bytes..end, to).await? else { return Ok(None) };
             let Some(summary_bytes) = summary::peek_bytes(&tail) else { return Ok(None) };
             if summary_bytes <= tail.len() {
-                return Ok(self.heads_in(header, &tail[tail.len() - summary_bytes..]));
+                let heads = self.heads_in(header, &tail[tail.len() - summary_bytes..]);
+                let record_bytes = header.bytes as usize - frame::HEADER_BYTES - summary_bytes;
+                return Ok(heads.map(|heads| (record_bytes as u64, heads)));
             }
             bytes = u32::try_from(summary_bytes).unwrap_or(u32::MAX);
         }

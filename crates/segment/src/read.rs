@@ -234,6 +234,7 @@ pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<C
         }
         expected_at = frame.end(page);
         contents.newest_seq = contents.newest_seq.max(frame.header.newest_seq());
+        contents.record_bytes += u64::from(frame.live);
         contents.damage.extend(frame.all_damage());
         contents.records.extend(frame.records);
     }

@@ -74,6 +74,8 @@ pub struct Contents {
     pub damage: Vec<Damage>,
     /// Of a commit segment: no record of these frames, listed here or not, has a higher sequence number.
     pub newest_seq: u64,
+    /// Bytes of these frames' records, listed here or not.
+    pub record_bytes: u64,
 }
 
 /// A record of which only the head is known, see [`crate::Object::end_head`] and [`Outline`].
@@ -90,6 +92,7 @@ pub struct RecordHead {
 impl Contents {
     /// No records yet.
     pub(crate) fn nothing(stream: Stream) -> Self {
-        Self { stream, records: Vec::new(), heads: Vec::new(), damage: Vec::new(), newest_seq: 0 }
+        let (records, heads, damage) = (Vec::new(), Vec::new(), Vec::new());
+        Self { stream, records, heads, damage, newest_seq: 0, record_bytes: 0 }
     }
 }

@@ -219,6 +219,7 @@ impl Sweep {
             }
             self.expected_at = frame.end(self.inner.superblock.page_bytes);
             contents.newest_seq = contents.newest_seq.max(frame.header.newest_seq());
+            contents.record_bytes += u64::from(frame.live);
             contents.damage.extend(frame.all_damage());
             contents.records.extend(frame.records);
         }

@@ -192,3 +192,35 @@ fn cleaning_reads_little_of_a_log_that_is_dead() {
         store.close().await.expect("close");
     });
 }
+
+/// Values that lie beside their keys, in frames of which summaries say nothing: what is won of their segments is what users may write,
+/// and is counted.
+#[test]
+fn what_is_won_of_short_values_is_counted_though_nobody_asks_about_them() {
+    pumice_reactor::block_on(async {
+        let store = formatted(&device("emu:small,channels=1,blocks=64").await).await;
+        let raw = store.space().raw;
+        let (mut written, mut round) = (0, 0u8);
+        while written < 3 * raw {
+            round = round.wrapping_add(1);
+            for first in (0..20_000u32).step_by(1000) {
+                let mut batch = Batch::new();
+                for n in first..first + 1000 {
+                    batch.put(SliceId((n % 3) as u16), &n.to_be_bytes(), 0, 0, &[round; 60]);
+                }
+                written += batch.bytes() as u64;
+                write(&store, &batch).await;
+            }
+        }
+        let stats = store.stats();
+        let cleaned = stats.counters.cleaned_segments * u64::from(store.heap().segment_bytes());
+        assert!(cleaned > raw, "{cleaned} B were cleaned of {raw}");
+        let won = stats.counters.victim_bytes;
+        assert!(won > cleaned / 2, "{won} B were seen in {cleaned}");
+        for n in 0..20_000u32 {
+            let entry = store.get(SliceId((n % 3) as u16), &n.to_be_bytes()).await.expect("get");
+            assert!(entry.expect("there").value == [round; 60][..], "key {n}");
+        }
+        store.close().await.expect("close");
+    });
+}

@@ -69,6 +69,7 @@ struct Swept {
     records: Vec<RecordPtr>,
     damage: Vec<String>,
     newest_seq: u64,
+    record_bytes: u64,
     read_bytes: u64,
 }
 
@@ -80,6 +81,7 @@ async fn sweep(heap: &Heap, segment: SegmentId) -> Swept {
         swept.records.extend(contents.records.iter().map(|record| record.ptr));
         swept.damage.extend(contents.damage.iter().map(|damage| damage.what.clone()));
         swept.newest_seq = swept.newest_seq.max(contents.newest_seq);
+        swept.record_bytes += contents.record_bytes;
     }
     swept.read_bytes = heap.stats().read_bytes - before;
     swept
@@ -110,7 +112,9 @@ fn of_a_log_in_which_nothing_is_alive_only_summaries_are_read() {
             let swept = sweep(&heap, segment).await;
             assert!(swept.heads.is_empty() && swept.damage.is_empty(), "{:?}", swept.damage);
             assert!(swept.records.len() > heads.len());
-            let all_bytes = swept.read_bytes;
+            let (all_bytes, records) = (swept.read_bytes, swept.records);
+            let record_bytes: u64 = records.iter().map(|ptr| u64::from(ptr.len)).sum();
+            assert_eq!(swept.record_bytes, record_bytes);
             heap.set_live(segment, 0);
             let swept = sweep(&heap, segment).await;
             // The first frame and the last one may be parts of one that is not short: these are read.
@@ -124,9 +128,13 @@ fn of_a_log_in_which_nothing_is_alive_only_summaries_are_read() {
             );
             assert!(rest.iter().all(|head| swept.records.contains(&head.ptr)) && swept.damage.is_empty());
             assert_eq!(swept.newest_seq, newest[&segment], "{segment}");
+            // Of the short ones, too, which have no heads; their padding with them.
+            let most = record_bytes + 8 * records.len() as u64;
+            assert!((record_bytes..=most).contains(&swept.record_bytes), "{}", swept.record_bytes);
             assert!(swept.read_bytes * 3 < all_bytes, "{} of {all_bytes} B", swept.read_bytes);
             let contents = heap.contents(segment).await.expect("contents");
             assert!(contents.damage.is_empty() && contents.newest_seq == newest[&segment]);
+            assert_eq!(contents.record_bytes, record_bytes);
         }
         drop(heap);
         // A recovery passes summaries over.
