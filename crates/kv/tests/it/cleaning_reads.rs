@@ -216,7 +216,7 @@ fn what_is_won_of_short_values_is_counted_though_nobody_asks_about_them() {
         let cleaned = stats.counters.cleaned_segments * u64::from(store.heap().segment_bytes());
         assert!(cleaned > raw, "{cleaned} B were cleaned of {raw}");
         let won = stats.counters.victim_bytes;
-        assert!(won > cleaned / 2, "{won} B were seen in {cleaned}");
+        assert!(won > cleaned / 5 * 4, "{won} B were seen in {cleaned}");
         for n in 0..20_000u32 {
             let entry = store.get(SliceId((n % 3) as u16), &n.to_be_bytes()).await.expect("get");
             assert!(entry.expect("there").value == [round; 60][..], "key {n}");
