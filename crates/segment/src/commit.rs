@@ -464,7 +464,7 @@ impl Commit {
         let page = inner.page_bytes();
         let frame_addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.frame_at as u32);
         let counted = forming.used - forming.frame_at - frame::HEADER_BYTES;
-        forming.add_summary(frame_addr);
+        forming.add_summary(inner, frame_addr);
         let padded = forming.used.next_multiple_of(page);
         if padded > forming.buf.len() {
             forming.grow(padded);

@@ -6,7 +6,7 @@ use pumice_reactor::{IoBuf, Nanos};
 
 use crate::Addr;
 use crate::inner::Inner;
-use crate::summary::{FRAME_BYTES_MIN, Summary};
+use crate::summary::{Summary, frame_bytes_min};
 
 /// With so much a commit waits for no company: writing more takes longer in proportion, and half of the users can fill the next
 /// one meanwhile.
@@ -62,14 +62,10 @@ impl Forming {
     }
 
     /// Ends the frame with its summary, where that is worth its bytes and there is room.
-    pub(crate) fn add_summary(&mut self, frame_addr: Addr) {
+    pub(crate) fn add_summary(&mut self, inner: &Inner, frame_addr: Addr) {
         let end = self.taken();
-        let Some(summary) = self.summary.take().filter(|_| end - self.frame_at >= FRAME_BYTES_MIN) else {
-            return;
-        };
-        if end > self.limit {
-            return;
-        }
+        let is_worth_it = end - self.frame_at >= frame_bytes_min(inner.segment_bytes) && end <= self.limit;
+        let Some(summary) = self.summary.take().filter(|_| is_worth_it) else { return };
         if end > self.buf.len() {
             self.grow(end);
         }

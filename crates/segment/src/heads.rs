@@ -11,7 +11,7 @@ use crate::inner::Inner;
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::{record, summary};
 use crate::scan::{Frame, Window, read_tolerant};
-use crate::summary::FRAME_BYTES_MIN;
+use crate::summary::frame_bytes_min;
 use crate::{Addr, Contents, RecordHead, RecordPtr, SegmentId, Stream};
 
 /// Bytes read for a head. Little more than a page costs no more than one, and short records come in several at once.
@@ -125,7 +125,7 @@ impl Heads {
         &mut self,
         header: &FrameHeader,
     ) -> Result<Option<(u64, Vec<RecordHead>)>, FlashError> {
-        if (header.bytes as usize) < FRAME_BYTES_MIN {
+        if self.is_short(header) {
             return Ok(None);
         }
         let (start, page_bytes) = (self.rest.start, self.inner.superblock.page_bytes);
@@ -150,10 +150,15 @@ impl Heads {
         Ok(None)
     }
 
+    /// Whether a frame is too short for a summary.
+    fn is_short(&self, header: &FrameHeader) -> bool {
+        (header.bytes as usize) < frame_bytes_min(self.inner.segment_bytes)
+    }
+
     /// The next frame with its records, if it is short and all of it verifies.
     async fn whole(&mut self, header: &FrameHeader) -> Result<Option<Frame>, FlashError> {
         let Range { start, end } = self.rest;
-        if self.whole_left == 0 || header.bytes as usize >= FRAME_BYTES_MIN || self.stream != Stream::Commit {
+        if self.whole_left == 0 || !self.is_short(header) || self.stream != Stream::Commit {
             return Ok(None);
         }
         self.whole_left -= 1;

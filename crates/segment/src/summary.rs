@@ -4,8 +4,9 @@ use crate::layout::record;
 use crate::layout::summary::{ENTRY_BYTES, Entry, TRAILER_BYTES, encode_entry, encode_trailer};
 use crate::{Addr, Outline};
 
-/// Frames shorter than this have none: to read their ends one by one costs as much as all of them in a row.
-pub(crate) const FRAME_BYTES_MIN: usize = 64 << 10;
+/// Frames shorter than this have none: to read their ends one by one costs as much as all of them in a row. Of small segments a
+/// thirty-second.
+const FRAME_BYTES_MIN: usize = 64 << 10;
 /// A record is worth an entry if its payload is so many times as long.
 const WORTH: usize = 64;
 
@@ -15,6 +16,11 @@ pub(crate) struct Summary {
     /// Where a record's header begins, from the frame's start, and the bytes of its head.
     entries: Vec<(u32, u16)>,
     entries_bytes: usize,
+}
+
+/// Bytes of a frame that has one, at least.
+pub(crate) fn frame_bytes_min(segment_bytes: u32) -> usize {
+    FRAME_BYTES_MIN.min(segment_bytes as usize / 32)
 }
 
 /// Bytes of a record's entry; `None` when it is to have none, so that its frame has no summary.
