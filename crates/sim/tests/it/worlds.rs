@@ -82,7 +82,7 @@ fn superblocks_find_a_place_while_a_drive_has_space() {
 
 #[test]
 fn raw_nand_is_written_to_death_and_loses_nothing_that_was_acknowledged() {
-    let report = passes("kv-worn", &RunOptions { seeds: 3, ..RunOptions::default() });
+    let report = passes("kv-worn", &RunOptions { seed: 5, seeds: 3, ..RunOptions::default() });
     println!("{report}");
     for (what, least) in [
         ("segments retired", 30),
