@@ -464,7 +464,7 @@ impl Commit {
         let page = inner.page_bytes();
         let frame_addr = Addr::new(forming.start.segment(), forming.start.offset() + forming.frame_at as u32);
         let counted = forming.used - forming.frame_at - frame::HEADER_BYTES;
-        forming.add_summary(inner, frame_addr);
+        let has_summary = forming.add_summary(inner, frame_addr);
         let padded = forming.used.next_multiple_of(page);
         if padded > forming.buf.len() {
             forming.grow(padded);
@@ -505,7 +505,8 @@ impl Commit {
             meta_stamp: inner.meta.stamp(),
             bytes: (forming.used - forming.frame_at) as u32,
             count: forming.count,
-            lag: u32::try_from(number - durable_frames).unwrap_or(u32::MAX),
+            lag: (number - durable_frames).min(u64::from(u32::MAX / 2)) as u32,
+            has_summary,
             stream: Stream::Commit,
             more,
             skipped: forming.skipped(self.next_seq),

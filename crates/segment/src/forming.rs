@@ -61,15 +61,16 @@ impl Forming {
         self.used + self.summary.as_ref().map_or(0, Summary::bytes)
     }
 
-    /// Ends the frame with its summary, where that is worth its bytes and there is room.
-    pub(crate) fn add_summary(&mut self, inner: &Inner, frame_addr: Addr) {
+    /// Ends the frame with its summary, where that is worth its bytes and there is room; answers whether it did.
+    pub(crate) fn add_summary(&mut self, inner: &Inner, frame_addr: Addr) -> bool {
         let end = self.taken();
         let is_worth_it = end - self.frame_at >= frame_bytes_min(inner.segment_bytes) && end <= self.limit;
-        let Some(summary) = self.summary.take().filter(|_| is_worth_it) else { return };
+        let Some(summary) = self.summary.take().filter(|_| is_worth_it) else { return false };
         if end > self.buf.len() {
             self.grow(end);
         }
         summary.encode(&mut self.buf[self.frame_at..end], self.life, frame_addr);
         self.used = end;
+        true
     }
 }

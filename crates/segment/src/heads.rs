@@ -125,7 +125,7 @@ impl Heads {
         &mut self,
         header: &FrameHeader,
     ) -> Result<Option<(u64, Vec<RecordHead>)>, FlashError> {
-        if self.is_short(header) {
+        if self.is_short(header) || !header.has_summary {
             return Ok(None);
         }
         let (start, page_bytes) = (self.rest.start, self.inner.superblock.page_bytes);

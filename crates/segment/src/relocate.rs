@@ -151,7 +151,7 @@ fn reencode(
         .ok_or_else(|| format!("the frame for {old_addr} does not verify in memory"))?;
     let end = header.bytes as usize;
     let records_end = reencode_records(bytes, end, header.count, life, old_addr, new_addr, pairs);
-    if records_end < end {
+    if header.has_summary {
         summary::encode_trailer(&mut bytes[records_end..end], life, new_addr);
     }
     FrameHeader { life, ..header }.encode(bytes, new_addr);

@@ -8,7 +8,7 @@ use pumice_reactor::{IoBuf, sleep};
 
 use crate::layout::frame::{self, FrameHeader};
 use crate::layout::{record, summary};
-use crate::{Addr, Damage, RecordPtr, Replayed, SegmentId, Stream};
+use crate::{Addr, Damage, RecordPtr, Replayed, SegmentId};
 
 /// Bytes as they were read; what was never programmed or does not read is zeros.
 pub(crate) struct Stretch {
@@ -240,7 +240,7 @@ fn read_frame(window: &Window<'_>, offset: u32, header: FrameHeader) -> Frame {
             }
         }
     }
-    if header.stream == Stream::Commit && at < end && frame.damage.is_empty() {
+    if header.has_summary && frame.damage.is_empty() {
         let addr = Addr::new(segment, offset);
         if summary::decode(&bytes[at..end], header.life, addr).is_none() {
             let what = format!("frame {}: its summary does not verify", header.number);

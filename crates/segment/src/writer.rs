@@ -338,6 +338,7 @@ async fn write_frame(
             bytes: used as u32,
             count: frame.count() as u32,
             lag: 0,
+            has_summary: false,
             stream,
             more: false,
             skipped: 0,

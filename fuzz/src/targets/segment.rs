@@ -36,6 +36,7 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
         bytes: 4000,
         count: 9,
         lag: 0,
+        has_summary: false,
         stream: Stream::Commit,
         more: true,
         skipped: 5,

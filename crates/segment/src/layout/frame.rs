@@ -9,6 +9,8 @@ use crate::{Addr, Stream};
 pub const HEADER_BYTES: usize = 56;
 const MAGIC: u32 = u32::from_le_bytes(*b"PFRM");
 const FLAG_MORE: u8 = 1;
+/// In `lag`: builds that do not know it take it for a frame that proves nothing of others.
+const LAG_SUMMARY: u32 = 1 << 31;
 
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +27,10 @@ pub struct FrameHeader {
     pub bytes: u32,
     /// Records.
     pub count: u32,
-    /// Every frame of the stream up to `number - 1 - lag` was durable before this one was written.
+    /// Every frame of the stream up to `number - 1 - lag` was durable before this one was written; below 2^31.
     pub lag: u32,
+    /// Commit: a summary follows the records.
+    pub has_summary: bool,
     /// The stream.
     pub stream: Stream,
     /// The last batch goes on in the next frame.
@@ -57,7 +61,11 @@ impl FrameHeader {
         put_u64(out, 32, self.meta_stamp);
         put_u32(out, 40, self.bytes);
         put_u32(out, 44, self.count);
-        let in_place = self.head.map_or((self.lag, self.skipped), |head| (head.crc, head.bytes));
+        let in_place = self
+            .head
+            .map_or((self.lag | if self.has_summary { LAG_SUMMARY } else { 0 }, self.skipped), |head| {
+                (head.crc, head.bytes)
+            });
         put_u32(out, 48, in_place.0);
         out[52] = self.stream as u8;
         out[53] = if self.more { FLAG_MORE } else { 0 };
@@ -86,6 +94,8 @@ impl FrameHeader {
         let stream = Stream::from_u8(bytes[52])?;
         let in_place = (u32_at(bytes, 48), u16_at(bytes, 54));
         let (lag, skipped) = if stream == Stream::Large { (0, 0) } else { in_place };
+        let has_summary = stream == Stream::Commit && lag & LAG_SUMMARY != 0;
+        let lag = if has_summary { lag & !LAG_SUMMARY } else { lag };
         let head = HeadSum { bytes: in_place.1, crc: in_place.0 };
         Some(Self {
             life,
@@ -95,6 +105,7 @@ impl FrameHeader {
             bytes: u32_at(bytes, 40),
             count: u32_at(bytes, 44),
             lag,
+            has_summary,
             stream,
             more: bytes[53] & FLAG_MORE != 0,
             skipped,

@@ -155,6 +155,7 @@ fn frames_and_records_keep_their_layout() {
         bytes: 92,
         count: 2,
         lag: 1,
+        has_summary: false,
         stream: Stream::Commit,
         more: true,
         skipped: 0,

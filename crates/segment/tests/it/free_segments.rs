@@ -55,6 +55,7 @@ fn opened(frames: &[(u64, u32)]) -> Result<(), HeapError> {
             bytes: 100,
             count: 1,
             lag: 0,
+            has_summary: false,
             stream: Stream::Commit,
             more: false,
             skipped: 0,

@@ -363,3 +363,39 @@ fn a_frame_ends_with_its_summary() {
         }
     });
 }
+
+/// The header says that there is one: what a client writes at a frame's end is none, whatever it knows of the place.
+#[test]
+fn a_value_that_looks_like_a_summary_is_none() {
+    pumice_reactor::block_on(async {
+        let (device, _) = emulated("emu:small,channels=1,blocks=64").await;
+        let heap = formatted(&device).await;
+        let first = append(&heap, &frame_of(1)).expect("append");
+        heap.wait_durable(first.first_seq + 23).await.expect("durable");
+        let geometry = device.geometry();
+        let segment = first.ptrs[0].addr.segment();
+        let start = first.ptrs[0].addr.offset() - frame::HEADER_BYTES as u32;
+        let buf = pumice_reactor::IoBuf::for_read(geometry.page_bytes as usize);
+        let (read, page) = device.read(geometry.block(segment.0), start, buf).await;
+        read.expect("read");
+        let life = u64::from_le_bytes(page[8..16].try_into().expect("eight"));
+        let header =
+            FrameHeader::decode(&page, life, pumice_segment::Addr::new(segment, start)).expect("a frame");
+        let next = (start + header.bytes).next_multiple_of(geometry.page_bytes);
+        // So long that its end is the frame's.
+        let mut forged = given(9, 70_004, Outline::Whole);
+        let trailer = forged.payload.len() - summary::TRAILER_BYTES;
+        summary::encode_trailer(
+            &mut forged.payload[trailer..],
+            life,
+            pumice_segment::Addr::new(segment, next),
+        );
+        let second = append(&heap, &[forged]).expect("append");
+        heap.wait_durable(second.first_seq).await.expect("durable");
+        assert_eq!(second.ptrs[0].addr.offset(), next + frame::HEADER_BYTES as u32);
+        heap.set_live(segment, 0);
+        let swept = sweep(&heap, segment).await;
+        assert_eq!(swept.heads.len(), 8);
+        assert!(swept.records == second.ptrs[..] && swept.damage.is_empty(), "{:?}", swept.damage);
+    });
+}
