@@ -245,9 +245,12 @@ impl Inner {
         if self.rescue(released, victims).await || self.shrink(shrink, released, victims).await {
             return;
         }
-        victims.offer_again(&self.heap);
+        victims.offer_aside_again(&self.heap);
         self.merge_eagerly.store(false, Ordering::Relaxed);
-        let _ = timeout(TICK, self.clean_wanted.notified()).await;
+        if timeout(TICK, self.clean_wanted.notified()).await.is_err() {
+            // What was read ahead is not wanted soon: whoever looks after what decays may have it.
+            victims.offer_again(&self.heap);
+        }
     }
 
     /// Free segments below which cleaning takes what there is: enough for what is written while one is cleaned, or while a merge
@@ -475,7 +478,7 @@ impl Inner {
                 && sweep.is_asked_for()
                 && self.is_pacing_due()
             {
-                victims.read_ahead(&self.heap, || self.least_dead());
+                victims.read_ahead(self);
             }
             self.counters.victim_bytes.add(bytes);
             let mut live = 0;

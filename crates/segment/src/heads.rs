@@ -1,5 +1,6 @@
 //! Reading the heads of a segment's records without the records: see [`crate::Object::end_head`] and [`crate::Outline`].
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,6 +40,13 @@ pub(crate) struct Heads {
     read: (u32, Bytes),
 }
 
+/// Heads that were read.
+pub(crate) struct Headed {
+    pub contents: VecDeque<Contents>,
+    /// Where the frames begin whose heads could not be had; the segment's end if none.
+    pub end: u32,
+}
+
 impl Heads {
     pub(crate) fn new(
         inner: &Arc<Inner>,
@@ -51,14 +59,18 @@ impl Heads {
         Self { inner, segment, life, stream, rest: frames, whole_left: WHOLE_MAX, read }
     }
 
-    /// Where the frame begins that is read next.
-    pub(crate) fn read_at(&self) -> u32 {
-        self.rest.start
+    /// All that can be had.
+    pub(crate) async fn all(mut self) -> Result<Headed, FlashError> {
+        let mut contents = VecDeque::new();
+        while let Some(more) = self.next().await? {
+            contents.push_back(more);
+        }
+        Ok(Headed { contents, end: self.rest.start })
     }
 
     /// The next ones, and records of short frames; `None` at the end, and before a frame whose heads do not read or verify, or that
     /// has none.
-    pub(crate) async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
+    async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
         let mut contents = Contents::nothing(self.stream);
         let mut frames = 0;
         while contents.heads.len() < HEADS_MAX && frames < FRAMES_MAX && !self.rest.is_empty() {

@@ -5,7 +5,9 @@
 //! 2. A frame that reaches over a window's end is put together from its parts; all others lie where they were read.
 //! 3. Of a segment of large values, and of the log where next to nothing is alive, only heads of records are read, frame by frame:
 //!    whose they are is asked first, and what is dead, mostly all of it, is never read. Where a head or a summary does not
-//!    read or verify, or there is none, windows follow.
+//!    read or verify, or there is none, windows follow. A frame says where the next one begins, so these reads wait for
+//!    each other, behind all that the drive has been asked for; they are all made ahead, as one task, and the caller has
+//!    several segments' made side by side.
 //!
 //! Rejected: one read of the whole segment, which costs its size in memory and leaves the drive idle while the records
 //! are looked at.
@@ -18,7 +20,7 @@ use bytes::Bytes;
 use pumice_flash::{FlashError, Operation};
 use pumice_reactor::{IoBuf, JoinHandle, spawn};
 
-use crate::heads::Heads;
+use crate::heads::{Headed, Heads};
 use crate::inner::Inner;
 use crate::read::{cut_off, extent};
 use crate::scan::{Frame, Stretch, Window, read_tolerant};
@@ -40,8 +42,10 @@ const FEW_ALIVE: i64 = 16;
 /// See [`crate::Heap::sweep`].
 pub struct Sweep {
     inner: Arc<Inner>,
-    /// While heads are read: windows are those behind.
-    heads: Option<Heads>,
+    /// While heads are read.
+    heads: Option<JoinHandle<Result<Headed, FlashError>>>,
+    /// Heads that were read; windows are those behind.
+    headed: VecDeque<Contents>,
     segment: SegmentId,
     life: u64,
     stream: Stream,
@@ -77,8 +81,9 @@ impl Sweep {
             Self::of(inner, segment, WINDOW_BYTES, WINDOWS_AHEAD)
         };
         if sweep.has_heads() {
-            sweep.heads =
-                Some(Heads::new(inner, segment, (sweep.life, sweep.stream), sweep.expected_at..sweep.end));
+            let frames = sweep.expected_at..sweep.end;
+            let heads = Heads::new(inner, segment, (sweep.life, sweep.stream), frames);
+            sweep.heads = Some(spawn(heads.all()));
         } else {
             sweep.read_ahead();
         }
@@ -107,6 +112,7 @@ impl Sweep {
         Self {
             inner: inner.clone(),
             heads: None,
+            headed: VecDeque::new(),
             segment,
             life,
             stream,
@@ -134,7 +140,12 @@ impl Sweep {
 
     /// Whether all of it has been asked for, so that the drive has time for the next.
     pub fn is_asked_for(&self) -> bool {
-        self.heads.as_ref().map_or(self.ask_at, Heads::read_at) >= self.end
+        self.heads.is_none() && self.ask_at >= self.end
+    }
+
+    /// Whether what there is of it in memory are heads.
+    pub fn reads_heads(&self) -> bool {
+        self.heads.is_some()
     }
 
     /// The segment's stream.
@@ -147,20 +158,19 @@ impl Sweep {
     /// # Errors
     /// [`FlashError`] when the media do not answer; pages that do not read are reported as damage.
     pub async fn next(&mut self) -> Result<Option<Contents>, FlashError> {
-        if let Some(reader) = &mut self.heads {
-            if let Some(found) = reader.next().await? {
-                return Ok(Some(found));
-            }
-            (self.ask_at, self.read_at, self.expected_at) =
-                (reader.read_at(), reader.read_at(), reader.read_at());
-            self.heads = None;
+        // A core that is closing drops tasks: nothing is known of what they were to read.
+        let gone = |_| FlashError::Gone { operation: Operation::Read };
+        if let Some(heads) = self.heads.take() {
+            let Headed { contents, end } = heads.await.map_err(gone)??;
+            self.headed = contents;
+            (self.ask_at, self.read_at, self.expected_at) = (end, end, end);
             self.read_ahead();
         }
+        if let Some(contents) = self.headed.pop_front() {
+            return Ok(Some(contents));
+        }
         let Some(ahead) = self.ahead.pop_front() else { return Ok(self.cut_off()) };
-        let Ok(read) = ahead.await else {
-            // The core is closing: nothing is known of this window.
-            return Err(FlashError::Gone { operation: Operation::Read });
-        };
+        let read = ahead.await.map_err(gone)?;
         let stretch = read?;
         let base = self.read_at;
         self.read_at += stretch.bytes.len() as u32;

@@ -1,6 +1,6 @@
 //! The streams beside the commit stream: moved records, key tables, pieces of large values. Each has an open
-//! segment of its own and one write under way; a write is durable when it returns. Large values have two such *lanes*
-//! on a drive that has room for them: while one piece is being copied and checked, the other is on its way. Moved records
+//! segment of its own and one write under way; a write is durable when it returns. Large values have up to four such *lanes*
+//! on a drive that has room for them: while the core receives, copies and checks pieces, others are on their way. Moved records
 //! have several where the commit stream has.
 
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ use crate::{
 
 const CHUNK_BYTES: usize = 1 << 20;
 /// A lane for each stream (the commit stream's is not used), the second one of large values, those of further groups of
-/// tables, and further ones of moved records.
-pub(crate) const LANES: usize = FIRST_MOVED_LANE + MOVED_LANES_MAX - 1;
+/// tables, further ones of moved records, and the last ones of large values.
+pub(crate) const LANES: usize = LAST_LARGE_LANES + 2;
 const FIRST_MOVED_LANE: usize = 4 + TABLE_GROUPS;
 /// Less than the commit stream's may be: what is moved is less than what users write.
 const MOVED_LANES_MAX: usize = 16;
@@ -41,10 +41,11 @@ const MOVED_LANES: [usize; MOVED_LANES_MAX] = {
     }
     lanes
 };
-const LARGE_LANES: [usize; 2] = [Stream::Large as usize, 4];
+const LAST_LARGE_LANES: usize = FIRST_MOVED_LANE + MOVED_LANES_MAX - 1;
+const LARGE_LANES: [usize; 4] = [Stream::Large as usize, 4, LAST_LARGE_LANES, LAST_LARGE_LANES + 1];
 const TABLE_LANES: [usize; TABLE_GROUPS] = [Stream::Table as usize, 5, 6, 7, 8];
-/// Segments of a drive that can spare one more that is half written, so that large values fly side by side.
-const SEGMENTS_FOR_TWO_LANES: u32 = 256;
+/// Segments of a drive for each that is half written, so that large values fly side by side.
+const SEGMENTS_A_LARGE_LANE: u32 = 128;
 /// Segments of a drive that can spare some more, so that tables which die together lie together: worth more.
 const SEGMENTS_FOR_TABLE_GROUPS: u32 = 64;
 /// Segments that may fail in a row before the write is given up.
@@ -110,10 +111,9 @@ fn can_spare_lane(inner: &Inner, segments: u32) -> bool {
 /// The lanes of a group: who comes takes the first that is free.
 fn lanes(inner: &Inner, group: Group) -> &'static [usize] {
     match group {
-        Group::Large
-            if matches!(inner.device, Device::File(_)) && can_spare_lane(inner, SEGMENTS_FOR_TWO_LANES) =>
-        {
-            &LARGE_LANES
+        Group::Large if matches!(inner.device, Device::File(_)) => {
+            let affordable = (inner.superblock.segment_count / SEGMENTS_A_LARGE_LANE) as usize;
+            &LARGE_LANES[..affordable.clamp(1, LARGE_LANES.len())]
         }
         Group::Large => &LARGE_LANES[..1],
         Group::Tables(kind) if can_spare_lane(inner, SEGMENTS_FOR_TABLE_GROUPS) => {

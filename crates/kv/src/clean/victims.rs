@@ -3,7 +3,8 @@
 //! While users wait for what cleaning wins, the next victim is chosen as soon as the last window of the current one has
 //! been asked for, and its first windows are read while the current one's last values are moved: else the drive would
 //! have nothing to read at the end of each. It is chosen a few milliseconds early, which costs next to nothing of what is
-//! dead in it.
+//! dead in it. Of victims of which only heads are read (decision 45) several are: heads are small, and the reads of one victim
+//! wait for each other.
 //!
 //! On a drive of several channels a victim and what is moved of it keep two of them busy. So several are emptied at once there,
 //! as many as segments are wanted, and are settled in the order in which they began. Two bounds: what they have in memory, and
@@ -24,13 +25,16 @@ use crate::store::Inner;
 /// Memory of a victim that is emptied beside others: its windows, and two batches of what is moved of it.
 const VICTIM_BYTES: u64 = 3 << 20;
 
+/// Victims of which heads are read ahead, at most. Four hide what their reads wait for each other.
+const HEADS_AHEAD: u64 = 4;
+
 /// Claimed victims.
 #[derive(Default)]
 pub struct Victims {
     /// In use, or beyond cleaning: claimed so that others come next.
     aside: Vec<SegmentId>,
-    /// The next one, being read.
-    next: Option<Sweep>,
+    /// The next ones, being read.
+    next: VecDeque<Sweep>,
     /// Being emptied, the first of them for longest.
     under_way: VecDeque<UnderWay>,
 }
@@ -48,20 +52,23 @@ impl Victims {
     }
 
     fn choose_of(&self, heap: &Heap, least: &LeastDead, least_bytes: u32) -> Option<SegmentId> {
-        let next = self.next.as_ref().map(Sweep::segment);
+        let next = self.next.front().map(Sweep::segment);
         next.or_else(|| heap.victim(|stream: Stream| least.of(stream).max(least_bytes)))
     }
 
     /// Starts reading the victim, or goes on with it.
     pub fn sweep(&mut self, heap: &Heap, victim: SegmentId) -> Sweep {
-        self.next.take_if(|next| next.segment() == victim).unwrap_or_else(|| heap.sweep(victim))
+        let is_next = self.next.front().is_some_and(|next| next.segment() == victim);
+        let next = if is_next { self.next.pop_front() } else { None };
+        next.unwrap_or_else(|| heap.sweep(victim))
     }
 
-    /// Chooses the next victim and starts to read it, unless there is one.
-    pub fn read_ahead(&mut self, heap: &Heap, least: impl FnOnce() -> LeastDead) {
-        if self.next.is_none() {
-            let least = least();
-            self.next = heap.victim(|stream| least.of(stream)).map(|victim| heap.sweep(victim));
+    /// Chooses the next victims and starts to read them: one, or several of which heads are read.
+    pub fn read_ahead(&mut self, store: &Inner) {
+        while self.next.len() < store.heads_ahead() && self.next.iter().all(Sweep::reads_heads) {
+            let least = store.least_dead();
+            let Some(victim) = store.heap.victim(|stream| least.of(stream)) else { break };
+            self.next.push_back(store.heap.sweep(victim));
         }
     }
 
@@ -85,7 +92,7 @@ impl Victims {
             if self.are_under_way() {
                 room = store.heap.keep_for_cleaning(store.heap.live_bytes(victim));
                 if room.is_none() {
-                    if self.next.as_ref().is_none_or(|next| next.segment() != victim) {
+                    if self.next.front().is_none_or(|next| next.segment() != victim) {
                         store.heap.unclaim(victim);
                     }
                     break;
@@ -115,14 +122,25 @@ impl Victims {
         self.aside.push(victim);
     }
 
-    /// All may be victims again.
+    /// Those that were put aside may be victims again.
+    pub fn offer_aside_again(&mut self, heap: &Heap) {
+        self.aside.drain(..).for_each(|victim| heap.unclaim(victim));
+    }
+
+    /// All may be victims again, those that were read ahead, too.
     pub fn offer_again(&mut self, heap: &Heap) {
-        let next = self.next.take().map(|next| next.segment());
-        self.aside.drain(..).chain(next).for_each(|victim| heap.unclaim(victim));
+        self.offer_aside_again(heap);
+        self.next.drain(..).for_each(|next| heap.unclaim(next.segment()));
     }
 }
 
 impl Inner {
+    /// Victims of which heads are read ahead: heads take an eighth of a segment's bytes or less, and have a 32nd of the memory.
+    fn heads_ahead(&self) -> usize {
+        let each = u64::from(self.heap.segment_bytes()) / 8;
+        (self.options.memory_bytes / 32 / each).clamp(1, HEADS_AHEAD) as usize
+    }
+
     /// Victims emptied at a time, at most.
     pub fn victims_at_once(&self) -> usize {
         let each = VICTIM_BYTES.min(2 * u64::from(self.heap.segment_bytes()));

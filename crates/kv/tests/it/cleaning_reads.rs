@@ -104,6 +104,40 @@ fn cleaning_reads_little_of_large_values_that_are_dead() {
     });
 }
 
+/// A drive whose reads take long, and large values that die as fast as they are written: a frame says where the next one begins, so
+/// one victim's heads are read one after the other, and were it one victim after the other users would wait for each read.
+#[test]
+fn heads_of_several_victims_are_read_side_by_side() {
+    let world = World::new(7);
+    let disk = DiskModel { read_ns: READ.as_nanos() as u64, ..DiskModel::default() };
+    let host = world.add_host(HostOptions { quirks: false, disk, ..HostOptions::default() });
+    let test = async move {
+        let spec: DeviceSpec = "/drive".parse().expect("spec");
+        let device = Device::create(&spec, 96 << 20).await.expect("file");
+        let format = StoreFormat { segment_bytes: Some(1 << 20), ..format() };
+        Store::format(&device, &format).await.expect("format");
+        let store = open_with(&device, StoreOptions::default()).await.store;
+        for n in 0..20 {
+            put_large(&store, 0, &key(u64::from(n)), 0, &large_value(n, 0)).await;
+        }
+        let (began, before) = (now(), store.stats());
+        for n in 0..400 {
+            put_large(&store, 0, &key(u64::from(n % 20)), 0, &large_value(n % 20, 1)).await;
+        }
+        let (took, after) = (began.elapsed(), store.stats());
+        let cleaned = after.counters.cleaned_segments - before.counters.cleaned_segments;
+        let reads = after.heap.reads - before.heap.reads;
+        println!("{took:?} for {reads} reads, {cleaned} segments");
+        assert!(cleaned > 400 && reads > 1600, "{cleaned} segments, {reads} reads");
+        assert!(
+            took < READ * reads as u32 * 3 / 4,
+            "{took:?} for {reads} reads, which is one after the other"
+        );
+        assert!(reads < 4 * cleaned, "{reads} reads for {cleaned} segments: some were read ahead in vain");
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}
+
 /// What is alive of large values is read, and has a head where it is written again.
 #[test]
 fn pieces_that_were_moved_are_asked_about_by_their_heads_too() {
