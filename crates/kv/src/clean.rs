@@ -478,7 +478,7 @@ impl Inner {
                 && sweep.is_asked_for()
                 && self.is_pacing_due()
             {
-                victims.read_ahead(self);
+                victims.read_ahead(self, 0);
             }
             self.counters.victim_bytes.add(bytes);
             let mut live = 0;

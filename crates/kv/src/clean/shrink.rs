@@ -5,7 +5,7 @@
 //!
 //! 1. Where more is dead than alive, and some slack, segments that are mostly dead are emptied before ones that were never written
 //!    are opened. This takes an eighth of the time at first, a quarter and in the end half of it as the file grows nevertheless: what
-//!    users write has to be read again for it.
+//!    users write has to be read again for it. Not of large values that are dead: those are emptied as fast as they come.
 //! 2. When nobody has written for a while it goes on until no more is dead than may be, and the space of free segments is given back.
 //!
 //! Not on block devices, nor on files that were written in advance (`pumice format --prewrite`): there nobody else could use it.
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pumice_reactor::{Nanos, now, sleep};
-use pumice_segment::Stream;
+use pumice_segment::{SegmentId, Stream};
 
 use crate::clean::victims::Victims;
 use crate::clean::{AFTER_FAILURE, Cleaned, TICK};
@@ -28,10 +28,13 @@ const QUIET: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// With fewer free segments whose space is held, the next ones to be opened may be fresh.
 const HELD_MIN: u32 = 16;
-/// Free segments whose space stays held: as many as a metadata record names as next.
+/// Free segments whose space stays held, and as many as are won where that costs next to nothing: those that a metadata record
+/// names as next.
 const HELD_MAX: u32 = 64;
 /// Of a segment so much must be dead, as a part.
 const WORTH: u32 = 2;
+/// Of a segment of which next to nothing is alive no more than this part is.
+const FEW_ALIVE: u32 = 16;
 /// Rests between victims, in times of what one took: a victim costs what users could read or write meanwhile, so the file rather
 /// grows, up to a point.
 const REST: u32 = 7;
@@ -52,6 +55,8 @@ pub struct Shrink {
     has_checkpoint: bool,
     /// The file system gives nothing back.
     is_refused: bool,
+    /// The last segment was emptied at next to no cost.
+    was_cheap: bool,
 }
 
 impl Shrink {
@@ -84,7 +89,8 @@ impl Inner {
             return false;
         }
         let stepped = self.shrink_step(shrink, released, victims).await;
-        shrink.look_at = if stepped { None } else { Some(now() + LOOK_AGAIN) };
+        let again = if shrink.was_cheap { TICK } else { LOOK_AGAIN };
+        shrink.look_at = if stepped { None } else { Some(now() + again) };
         stepped
     }
 
@@ -98,16 +104,18 @@ impl Inner {
         let is_quiet = shrink.is_quiet(self.accepted.load(Ordering::Relaxed));
         let space = self.heap.space();
         let times = space.dead / (space.live + self.options.slack_bytes).max(1);
-        let grows = growth.held < HELD_MIN && growth.fresh > 0;
+        let enough = if shrink.was_cheap { HELD_MAX } else { HELD_MIN };
+        let grows = growth.held < enough && growth.fresh > 0;
         if times > 0 && (is_quiet || grows) {
             let rest = match times {
                 times if times >= REST_LARGE.0 => REST_LARGE.1,
                 times if times >= REST_GROWN.0 => REST_GROWN.1,
                 _ => REST,
             };
-            if self.empty_for_space(rest, released, victims).await {
+            if self.empty_for_space(shrink, rest, released, victims).await {
                 return true;
             }
+            shrink.was_cheap = false;
             if is_quiet && !shrink.has_checkpoint {
                 // What a replay needs is no victim.
                 shrink.has_checkpoint = true;
@@ -118,11 +126,19 @@ impl Inner {
     }
 
     /// Empties a segment that is mostly dead, and rests. Answers whether there was one.
-    async fn empty_for_space(self: &Arc<Self>, rest: u32, released: &mut u32, victims: &mut Victims) -> bool {
-        let (least, worth) = (self.least_dead(), self.heap.segment_bytes() / WORTH);
-        let Some(victim) = self.heap.victim(|stream: Stream| least.of(stream).max(worth)) else {
-            return false;
-        };
+    async fn empty_for_space(
+        self: &Arc<Self>,
+        shrink: &mut Shrink,
+        rest: u32,
+        released: &mut u32,
+        victims: &mut Victims,
+    ) -> bool {
+        let worth = self.heap.segment_bytes() / WORTH;
+        let Some(victim) = victims.choose_worth(self, worth) else { return false };
+        shrink.was_cheap = self.costs_little(victim);
+        if shrink.was_cheap {
+            victims.read_ahead(self, worth);
+        }
         let started = now();
         match self.clean_victim(victim, victims).await {
             Ok(Cleaned::Released) => {
@@ -135,8 +151,16 @@ impl Inner {
                 sleep(AFTER_FAILURE).await;
             }
         }
-        sleep((started.elapsed() * rest).min(REST_MAX)).await;
+        if !shrink.was_cheap {
+            sleep((started.elapsed() * rest).min(REST_MAX)).await;
+        }
         true
+    }
+
+    /// Whether it takes next to nothing to empty the segment: of large values that are dead some heads are read, one for a MiB.
+    fn costs_little(&self, segment: SegmentId) -> bool {
+        self.heap.stream_of(segment) == Some(Stream::Large)
+            && self.heap.live_bytes(segment) <= self.heap.segment_bytes() / FEW_ALIVE
     }
 
     async fn checkpoint_if_any(self: &Arc<Self>) -> bool {

@@ -51,6 +51,11 @@ impl Victims {
         self.choose_of(heap, least, 0)
     }
 
+    /// The victim to clean now if as much as `least_bytes` is to be won.
+    pub fn choose_worth(&self, store: &Inner, least_bytes: u32) -> Option<SegmentId> {
+        self.choose_of(&store.heap, &store.least_dead(), least_bytes)
+    }
+
     fn choose_of(&self, heap: &Heap, least: &LeastDead, least_bytes: u32) -> Option<SegmentId> {
         let next = self.next.front().map(Sweep::segment);
         next.or_else(|| heap.victim(|stream: Stream| least.of(stream).max(least_bytes)))
@@ -63,11 +68,14 @@ impl Victims {
         next.unwrap_or_else(|| heap.sweep(victim))
     }
 
-    /// Chooses the next victims and starts to read them: one, or several of which heads are read.
-    pub fn read_ahead(&mut self, store: &Inner) {
+    /// Chooses the next victims, each with so many dead bytes at least, and starts to read them: one, or several of which heads are
+    /// read.
+    pub fn read_ahead(&mut self, store: &Inner, least_bytes: u32) {
         while self.next.len() < store.heads_ahead() && self.next.iter().all(Sweep::reads_heads) {
             let least = store.least_dead();
-            let Some(victim) = store.heap.victim(|stream| least.of(stream)) else { break };
+            let Some(victim) = store.heap.victim(|stream| least.of(stream).max(least_bytes)) else {
+                break;
+            };
             self.next.push_back(store.heap.sweep(victim));
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::*;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Store, StoreFormat, StoreOptions};
+use pumice_kv::{SliceId, Store, StoreFormat, StoreOptions};
 use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::{now, sleep};
 
@@ -106,6 +106,30 @@ fn a_file_stays_small_while_little_of_it_is_alive_and_gives_back_what_it_took() 
         }
         assert!(file_bytes(&store) > FILE / 10 * 8);
         check(&store, &versions).await;
+        store.close().await.expect("close");
+    });
+}
+
+/// Large values that die cost next to nothing to be rid of: at 250 MB a second the file stays as small.
+#[test]
+fn a_file_of_large_values_stays_small_however_fast_they_are_written() {
+    in_virtual_time(async {
+        let store = formatted_here(&StoreFormat { segment_bytes: Some(1 << 20), ..format() }).await;
+        let (len, keys) = (4 * MIB, 8u64);
+        let value = |n: u64| vec![n as u8; len as usize];
+        for n in 0..2 * FILE / len {
+            put_large(&store, 0, &(n % keys).to_be_bytes(), 0, &value(n)).await;
+            sleep(Duration::from_millis(14)).await;
+        }
+        let busy = file_bytes(&store);
+        // Beside what may be dead, the free segments that are kept.
+        let may_be = 2 * keys * len + SLACK + 64 * MIB;
+        assert!(busy < may_be + 32 * MIB, "{} MiB, {} MiB alive", busy / MIB, keys * len / MIB);
+        assert_eq!(store.stats().counters.given_back_segments, 0);
+        for n in 2 * FILE / len - keys..2 * FILE / len {
+            let entry = store.get(SliceId(0), &(n % keys).to_be_bytes()).await.expect("get").expect("there");
+            assert!(crate::common::value(&store, &entry).await == value(n), "value {n}");
+        }
         store.close().await.expect("close");
     });
 }
