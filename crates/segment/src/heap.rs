@@ -220,6 +220,12 @@ impl Heap {
         live.clamp(0, i64::from(self.segment_bytes())) as u32
     }
 
+    /// Whether next to nothing of a segment seems to be alive: of large values, or of the log, [`Heap::sweep`] reads little more than
+    /// that then.
+    pub fn is_nearly_dead(&self, segment: SegmentId) -> bool {
+        self.inner.is_nearly_dead(segment)
+    }
+
     /// The stream that a segment belongs to.
     pub fn stream_of(&self, segment: SegmentId) -> Option<Stream> {
         self.inner.table().entry(segment).and_then(|entry| Stream::from_u8(entry.stream))

@@ -36,8 +36,16 @@ const WINDOWS_AHEAD: usize = 2;
 const NARROW_WINDOW_BYTES: u32 = 256 << 10;
 const NARROW_WINDOWS_AHEAD: usize = 2;
 
-/// Of a segment no more than this part is alive, as far as is known, where heads come first.
+/// Of a segment that is nearly dead no more than this part is alive, as far as is known.
 const FEW_ALIVE: i64 = 16;
+
+impl Inner {
+    /// See [`crate::Heap::is_nearly_dead`].
+    pub(crate) fn is_nearly_dead(&self, segment: SegmentId) -> bool {
+        let live = self.table().entry(segment).map_or(0, |entry| entry.live);
+        live <= i64::from(self.segment_bytes) / FEW_ALIVE
+    }
+}
 
 /// See [`crate::Heap::sweep`].
 pub struct Sweep {
@@ -93,9 +101,8 @@ impl Sweep {
     /// Whether it is worth while to look at heads first: of large values always, of other records where next to nothing seems to be
     /// alive. What is alive is read by itself then, and half a segment of that is slower than all of it in a row.
     fn has_heads(&self) -> bool {
-        let live = || self.inner.table().entry(self.segment).map_or(0, |entry| entry.live);
-        let few = || live() <= i64::from(self.inner.segment_bytes) / FEW_ALIVE;
-        self.stream == Stream::Large || (self.stream == Stream::Commit && few())
+        self.stream == Stream::Large
+            || (self.stream == Stream::Commit && self.inner.is_nearly_dead(self.segment))
     }
 
     /// One that hardly anybody notices.

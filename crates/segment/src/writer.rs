@@ -150,7 +150,7 @@ pub(crate) fn reopen(inner: &Inner, stream: Stream, open: OpenSegment) {
 /// its end, the rests of segments count, and a group that is used no more would keep its own for ever.
 pub(crate) fn seal_tables(inner: &Inner) {
     crate::commit::seal_idle(inner);
-    for &lane in TABLE_LANES.iter().chain(&MOVED_LANES[1..]) {
+    for &lane in TABLE_LANES.iter().chain(&MOVED_LANES[1..]).chain(&LARGE_LANES[1..]) {
         if let Some(_turn) = inner.writers[lane].turn().try_acquire(1)
             && let Some(open) = inner.writers[lane].take_open()
         {

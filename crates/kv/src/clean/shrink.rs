@@ -33,8 +33,6 @@ const HELD_MIN: u32 = 16;
 const HELD_MAX: u32 = 64;
 /// Of a segment so much must be dead, as a part.
 const WORTH: u32 = 2;
-/// Of a segment of which next to nothing is alive no more than this part is.
-const FEW_ALIVE: u32 = 16;
 /// Rests between victims, in times of what one took: a victim costs what users could read or write meanwhile, so the file rather
 /// grows, up to a point.
 const REST: u32 = 7;
@@ -159,8 +157,7 @@ impl Inner {
 
     /// Whether it takes next to nothing to empty the segment: of large values that are dead some heads are read, one for a MiB.
     fn costs_little(&self, segment: SegmentId) -> bool {
-        self.heap.stream_of(segment) == Some(Stream::Large)
-            && self.heap.live_bytes(segment) <= self.heap.segment_bytes() / FEW_ALIVE
+        self.heap.stream_of(segment) == Some(Stream::Large) && self.heap.is_nearly_dead(segment)
     }
 
     async fn checkpoint_if_any(self: &Arc<Self>) -> bool {

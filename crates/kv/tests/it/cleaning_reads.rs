@@ -22,10 +22,8 @@ fn key(n: u64) -> Vec<u8> {
     key
 }
 
-/// A drive whose reads take long, and key tables that memory does not hold: one after the other cleaning would wait for each of its
-/// questions.
-#[test]
-fn cleaning_asks_for_key_blocks_side_by_side() {
+/// Runs the test in virtual time, on a drive of 96 segments whose reads take long.
+fn with_slow_reads(options: StoreOptions, test: impl AsyncFnOnce(Store) + 'static) {
     let world = World::new(7);
     let disk = DiskModel { read_ns: READ.as_nanos() as u64, ..DiskModel::default() };
     let host = world.add_host(HostOptions { quirks: false, disk, ..HostOptions::default() });
@@ -34,9 +32,18 @@ fn cleaning_asks_for_key_blocks_side_by_side() {
         let device = Device::create(&spec, 96 << 20).await.expect("file");
         let format = StoreFormat { segment_bytes: Some(1 << 20), ..format() };
         Store::format(&device, &format).await.expect("format");
-        let small =
-            StoreOptions { memory_bytes: 24 << 20, memtable_bytes: Some(1 << 20), ..StoreOptions::default() };
-        let store = open_with(&device, small).await.store;
+        test(open_with(&device, options).await.store).await;
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}
+
+/// A drive whose reads take long, and key tables that memory does not hold: one after the other cleaning would wait for each of its
+/// questions.
+#[test]
+fn cleaning_asks_for_key_blocks_side_by_side() {
+    let small =
+        StoreOptions { memory_bytes: 24 << 20, memtable_bytes: Some(1 << 20), ..StoreOptions::default() };
+    with_slow_reads(small, async |store| {
         let mut batch = Batch::new();
         let mut order: Vec<u64> = (0..KEYS).collect();
         Rng::from_seed(3).shuffle(&mut order);
@@ -65,8 +72,7 @@ fn cleaning_asks_for_key_blocks_side_by_side() {
             took < READ * blocks as u32 / 2,
             "{took:?} for {blocks} blocks, which is one after the other"
         );
-    };
-    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+    });
 }
 
 fn large_value(n: u32, round: u32) -> Vec<u8> {
@@ -108,15 +114,7 @@ fn cleaning_reads_little_of_large_values_that_are_dead() {
 /// one victim's heads are read one after the other, and were it one victim after the other users would wait for each read.
 #[test]
 fn heads_of_several_victims_are_read_side_by_side() {
-    let world = World::new(7);
-    let disk = DiskModel { read_ns: READ.as_nanos() as u64, ..DiskModel::default() };
-    let host = world.add_host(HostOptions { quirks: false, disk, ..HostOptions::default() });
-    let test = async move {
-        let spec: DeviceSpec = "/drive".parse().expect("spec");
-        let device = Device::create(&spec, 96 << 20).await.expect("file");
-        let format = StoreFormat { segment_bytes: Some(1 << 20), ..format() };
-        Store::format(&device, &format).await.expect("format");
-        let store = open_with(&device, StoreOptions::default()).await.store;
+    with_slow_reads(StoreOptions::default(), async |store| {
         for n in 0..20 {
             put_large(&store, 0, &key(u64::from(n)), 0, &large_value(n, 0)).await;
         }
@@ -134,8 +132,7 @@ fn heads_of_several_victims_are_read_side_by_side() {
             "{took:?} for {reads} reads, which is one after the other"
         );
         assert!(reads < 4 * cleaned, "{reads} reads for {cleaned} segments: some were read ahead in vain");
-    };
-    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+    });
 }
 
 /// What is alive of large values is read, and has a head where it is written again.

@@ -298,6 +298,33 @@ fn pieces_are_written_in(lanes: usize, segments: u64) {
     });
 }
 
+/// What lanes leave half written is no victim while it is open: where space is at its end all but one of a stream are closed.
+#[test]
+fn lanes_of_large_values_give_their_segments_up_where_space_is_short() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("dir");
+        let device = file(dir.path(), 600 * u64::from(format_options().segment_bytes)).await;
+        let heap = formatted(&device).await;
+        let writes: Vec<_> = (0..4)
+            .map(|_| {
+                let heap = heap.clone();
+                pumice_reactor::spawn(async move {
+                    heap.write_object(5, Group::Large, &mut heap.object_of(&[&[7; 5000]]))
+                        .await
+                        .expect("object")
+                })
+            })
+            .collect();
+        for write in writes {
+            heap.mark_dead(write.await.expect("not dropped"));
+        }
+        assert_eq!(heap.victim(|_| 1), None);
+        heap.seal_tables();
+        let victims = std::iter::from_fn(|| heap.victim(|_| 1)).count();
+        assert_eq!(victims, 3);
+    });
+}
+
 /// Cleaning that won nothing is tried again when a segment's worth has died. What it has moved out of a victim did not
 /// die, or a full drive would be cleaned for ever.
 #[test]
