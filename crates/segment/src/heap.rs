@@ -433,8 +433,8 @@ impl Heap {
         writer::object_room(&self.inner, group)
     }
 
-    /// Seals the open segments of tables, and those of commits that are not being written but for one, so that cleaning can win
-    /// what is dead in them.
+    /// Seals the open segments of tables, and those of each other stream that are not being written but for one, so that cleaning can
+    /// win what is dead in them.
     pub fn seal_tables(&self) {
         writer::seal_tables(&self.inner);
     }
