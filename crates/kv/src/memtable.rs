@@ -10,16 +10,17 @@
 
 pub(crate) mod chunked;
 pub(crate) mod held;
+mod index;
 
 use std::ops::Bound;
 
 use bytes::Bytes;
-use hashbrown::HashTable;
 use pumice_segment::{Addr, RecordPtr};
 use smallvec::SmallVec;
 
 use crate::entry::{Body, KeyEntry};
 use crate::memtable::chunked::Chunked;
+use crate::memtable::index::RowIndex;
 use crate::types::Seq;
 
 const CHUNK_BYTES: usize = 128 * 1024;
@@ -107,19 +108,22 @@ struct Version {
     place: Place,
 }
 
+/// One line of a processor's cache.
+#[repr(align(64))]
 struct Row {
     version: Version,
     key_at: u64,
     key_len: u32,
-    hash: u32,
 }
+
+const _: () = assert!(size_of::<Row>() == 64);
 
 /// See the head of this file.
 #[derive(Default)]
 pub struct Memtable {
     rows: Chunked<Row>,
     olds: Chunked<Version>,
-    index: HashTable<u32>,
+    index: RowIndex,
     arena: Vec<Vec<u8>>,
     arena_bytes: usize,
     order: Vec<Vec<u32>>,
@@ -131,11 +135,7 @@ pub struct Memtable {
 impl Memtable {
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
-        self.rows.bytes()
-            + self.olds.bytes()
-            + self.index.capacity() * 5
-            + self.ordered * 4
-            + self.arena_bytes
+        self.rows.bytes() + self.olds.bytes() + self.index.bytes() + self.ordered * 4 + self.arena_bytes
     }
 
     /// How many keys it speaks of.
@@ -191,10 +191,7 @@ impl Memtable {
     }
 
     fn find(&self, short: u32, key: &[u8]) -> Option<u32> {
-        let found = self
-            .index
-            .find(spread(short), |&row| self.rows[row as usize].hash == short && self.key(row) == key);
-        found.copied()
+        self.index.find(short, |row| self.key(row) == key)
     }
 
     /// Inserts a version of `key`, whose hash is `hash`. The version it shadows is kept when a snapshot at or
@@ -208,9 +205,8 @@ impl Memtable {
             let version = self.version(new, None);
             let key_at = self.store(key);
             let row = self.rows.len() as u32;
-            self.rows.push(Row { version, key_at, key_len: key.len() as u32, hash: short });
-            let rows = &self.rows;
-            self.index.insert_unique(spread(short), row, |&row| spread(rows[row as usize].hash));
+            self.rows.push(Row { version, key_at, key_len: key.len() as u32 });
+            self.index.insert(short, row);
             return Replaced::NewRow(row);
         };
         let old = self.rows[row as usize].version;

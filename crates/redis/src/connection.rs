@@ -11,6 +11,7 @@
 //!
 //! A command too long for the memory that commands may take is received, forgotten and answered with an error.
 
+mod gets;
 mod input;
 mod processing;
 mod streaming;
@@ -41,12 +42,15 @@ use crate::server::Server;
 use crate::session::Session;
 use crate::stall;
 use crate::transport::{Receiver, Sender};
+use processing::cold;
 use streaming::Streaming;
 
 /// Acknowledgements of so many bytes count as sent when they are handed over, and the connection's task is not woken to hear that
 /// they have left: many become durable at once, and each poll finds its connection out of the processor's cache. (Other
 /// replies leave at once, and that they have is told together with the next request.)
 const QUIET_BYTES_MAX: usize = 4 << 10;
+/// Replies are handed to the sending half at this size, in the midst of a run.
+const FLUSH_BYTES: usize = 64 << 10;
 /// Replies on their way when the server stops get this long to leave.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 

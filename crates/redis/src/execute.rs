@@ -30,19 +30,31 @@ pub enum Tried {
 
 /// Carries out one command of a run ([`Ctx::begin_run`]) if that needs no waiting; if not, [`execute`] must be awaited for the same command.
 pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
+    match admit_at_once(ctx, args) {
+        Some(command) => try_admitted(ctx, command, args),
+        None => Tried::Not,
+    }
+}
+
+/// The command, if it may run and can be tried without waiting. Commands that begin with the same name and have as many arguments,
+/// none of them long, may run as well, until one of them waits.
+pub(crate) fn admit_at_once(ctx: &mut Ctx, args: &Args<'_>) -> Option<&'static Command> {
     let session = &ctx.session;
     if session.multi.is_some() || session.reply_mode != ReplyMode::On || ctx.server.clients.has_monitors() {
-        return Tried::Not;
+        return None;
     }
-    let Some(command) = ctx.command(&args[0]) else { return Tried::Not };
+    let command = ctx.command(&args[0])?;
     let session = &ctx.session;
+    if command.fast.is_none() || (command.is_write && has_long_argument(args)) {
+        return None;
+    }
+    let may_run = command.arity_fits(args.len()) && session.is_authenticated && ctx.server.is_loaded();
+    may_run.then_some(command)
+}
+
+/// Carries out a command that [`admit_at_once`] let in.
+pub(crate) fn try_admitted(ctx: &mut Ctx, command: &'static Command, args: &Args<'_>) -> Tried {
     let Some(fast) = command.fast else { return Tried::Not };
-    if command.is_write && has_long_argument(args) {
-        return Tried::Not;
-    }
-    if !command.arity_fits(args.len()) || !session.is_authenticated || !ctx.server.is_loaded() {
-        return Tried::Not;
-    }
     ctx.begin_command(command, command.stats_at);
     match fast(ctx, args) {
         Fast::Slow => return Tried::Not,

@@ -27,6 +27,7 @@ mod long_keys;
 mod long_reads;
 mod long_scans;
 mod memory;
+mod memtables;
 mod merge_room;
 mod merging;
 mod model;

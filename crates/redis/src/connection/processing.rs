@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use pumice_kv::Hint;
 
 use super::streaming::streamed_key;
-use super::{Cold, Connection, Flow};
+use super::{Cold, Connection, FLUSH_BYTES, Flow};
 use crate::args::{Args, Span};
 use crate::context::Ctx;
 use crate::execute::{Tried, execute, refuse, try_execute};
@@ -19,9 +19,6 @@ use crate::transport::CameTo;
 
 /// Pieces received in a row before other connections of the core get their turn.
 const RUN_PIECES_MAX: u32 = 8;
-/// Replies are handed to the sending half at this size, in the midst of a run.
-const FLUSH_BYTES: usize = 64 << 10;
-
 struct StreamRules<'a>(&'a Ctx);
 
 impl Streams for StreamRules<'_> {
@@ -145,6 +142,16 @@ impl Connection {
                 }
             } else if !from_pending && rest.is_empty() {
                 return Flow::Go;
+            }
+            if !from_pending {
+                let taken = self.take_gets(rest);
+                if taken > 0 {
+                    rest = &rest[taken..];
+                    if matches!(self.after_command().await, Flow::Stop) {
+                        return Flow::Stop;
+                    }
+                    continue;
+                }
             }
             let buf = if from_pending { &self.pending[..] } else { rest };
             match self.parser.parse(buf, &StreamRules(&self.ctx)) {
@@ -274,6 +281,11 @@ impl Connection {
         }
         self.parser.reset();
         self.large.clear();
+        self.after_command().await
+    }
+
+    /// Lets go of what gathers, where that is enough.
+    async fn after_command(&mut self) -> Flow {
         if self.cold.len() >= crate::join::PARALLEL_READS_MAX && matches!(self.settle().await, Flow::Stop) {
             return Flow::Stop;
         }
@@ -298,7 +310,7 @@ impl Connection {
     }
 }
 
-fn cold(ctx: &Ctx, key: &[u8], hint: Option<Hint>) -> Cold {
+pub(super) fn cold(ctx: &Ctx, key: &[u8], hint: Option<Hint>) -> Cold {
     let key = ctx.key(key);
     Cold { place: key.place, key: RawKey::from_slice(key.raw()), hint }
 }

@@ -28,6 +28,7 @@ mod long_searches;
 mod monitors;
 mod moved_meanwhile;
 mod parser;
+mod pipelines;
 mod scans;
 mod silent_clients;
 mod simulated;
