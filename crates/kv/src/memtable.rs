@@ -1,6 +1,6 @@
 //! A memtable: the newest versions of the keys written since the last flush.
 //!
-//! Rows lie in a list, keys and inline values in an arena; a hash index finds a row in one probe, so that a
+//! Rows lie one behind the other, keys and inline values in them; a hash index finds a row in one probe, so that a
 //! write costs no comparison of neighbours. Order is made late: rows that a scan has not yet seen are put into
 //! a two-level sorted list when one comes, once each, and a flush sorts what is left. (Rejected: a skip list or
 //! B-tree, which charges every write for scans that may never come.)
@@ -11,22 +11,23 @@
 pub(crate) mod chunked;
 pub(crate) mod held;
 mod index;
+mod rows;
 
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_segment::{Addr, RecordPtr};
+use pumice_segment::RecordPtr;
 use smallvec::SmallVec;
 
 use crate::entry::{Body, KeyEntry};
 use crate::memtable::chunked::Chunked;
 use crate::memtable::index::RowIndex;
+pub use crate::memtable::rows::RowAt;
+use crate::memtable::rows::{Rows, Version};
 use crate::types::Seq;
 
-const CHUNK_BYTES: usize = 128 * 1024;
 /// Rows in one chunk of the sorted list: insertion moves 2 KiB at most, and a million rows make 2,000 chunks.
 const ORDER_CHUNK: usize = 512;
-const NONE: u32 = u32::MAX;
 
 /// The value part of a version to insert.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +76,7 @@ impl NewVersion<'_> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Replaced {
     /// The key was new here: its row.
-    NewRow(u32),
+    NewRow(RowAt),
     /// What was there held nothing.
     Nothing,
     /// A version went; its record is dead.
@@ -86,47 +87,15 @@ pub enum Replaced {
     Newer,
 }
 
-#[derive(Clone, Copy)]
-enum Place {
-    Tombstone,
-    Inline,
-    Record,
-}
-
-#[derive(Clone, Copy)]
-struct Version {
-    seq: Seq,
-    expire_ms: u64,
-    value_len: u64,
-    /// The record's address, or the arena's chunk << 32 | offset.
-    at: u64,
-    len: u32,
-    older: u32,
-    tag: u8,
-    large: bool,
-    counted: bool,
-    place: Place,
-}
-
-/// One line of a processor's cache.
-#[repr(align(64))]
-struct Row {
-    version: Version,
-    key_at: u64,
-    key_len: u32,
-}
-
-const _: () = assert!(size_of::<Row>() == 64);
-
 /// See the head of this file.
 #[derive(Default)]
 pub struct Memtable {
-    rows: Chunked<Row>,
+    rows: Rows,
+    /// In the order in which they came.
+    listed: Chunked<RowAt>,
     olds: Chunked<Version>,
     index: RowIndex,
-    arena: Vec<Vec<u8>>,
-    arena_bytes: usize,
-    order: Vec<Vec<u32>>,
+    order: Vec<Vec<RowAt>>,
     ordered: usize,
     /// No row expires before this, Unix milliseconds; `None` = no row does.
     next_expiry_ms: Option<u64>,
@@ -135,17 +104,18 @@ pub struct Memtable {
 impl Memtable {
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
-        self.rows.bytes() + self.olds.bytes() + self.index.bytes() + self.ordered * 4 + self.arena_bytes
+        let listed = self.listed.bytes() + self.ordered * size_of::<RowAt>();
+        self.rows.bytes() + self.olds.bytes() + self.index.bytes() + listed
     }
 
     /// How many keys it speaks of.
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.listed.len()
     }
 
     /// Whether it speaks of none.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.listed.is_empty()
     }
 
     /// No row expires before this, Unix milliseconds.
@@ -159,39 +129,23 @@ impl Memtable {
     }
 
     /// Number and expiry of a row's newest version.
-    pub fn expiry_of(&self, row: u32) -> (Seq, u64) {
-        let version = &self.rows[row as usize].version;
+    pub fn expiry_of(&self, row: RowAt) -> (Seq, u64) {
+        let version = self.rows.newest(row);
         (version.seq, version.expire_ms)
     }
 
-    fn store(&mut self, bytes: &[u8]) -> u64 {
-        let fits = self.arena.last().is_some_and(|chunk| chunk.capacity() - chunk.len() >= bytes.len());
-        if !fits {
-            // As much again as there is, so that a small memtable is not called full for its second chunk.
-            let held: usize = self.arena.iter().map(Vec::capacity).sum();
-            let capacity = held.clamp(512, CHUNK_BYTES).max(bytes.len());
-            self.arena.push(Vec::with_capacity(capacity));
-            self.arena_bytes += capacity;
-        }
-        let chunk = self.arena.len() - 1;
-        let offset = self.arena[chunk].len();
-        self.arena[chunk].extend_from_slice(bytes);
-        (chunk as u64) << 32 | offset as u64
-    }
-
-    fn bytes_at(&self, at: u64, len: u32) -> &[u8] {
-        let offset = at as u32 as usize;
-        &self.arena[(at >> 32) as usize][offset..offset + len as usize]
+    /// The row that came as number `number`, from 0 on.
+    pub fn nth(&self, number: usize) -> RowAt {
+        self.listed[number]
     }
 
     /// The key of row `row`.
-    pub fn key(&self, row: u32) -> &[u8] {
-        let row = &self.rows[row as usize];
-        self.bytes_at(row.key_at, row.key_len)
+    pub fn key(&self, row: RowAt) -> &[u8] {
+        self.rows.key(row)
     }
 
-    fn find(&self, short: u32, key: &[u8]) -> Option<u32> {
-        self.index.find(short, |row| self.key(row) == key)
+    fn find(&self, short: u32, key: &[u8]) -> Option<RowAt> {
+        self.index.find(short, |row| self.rows.is_of(row, key))
     }
 
     /// Inserts a version of `key`, whose hash is `hash`. The version it shadows is kept when a snapshot at or
@@ -202,122 +156,82 @@ impl Memtable {
             self.next_expiry_ms = Some(self.next_expiry_ms().min(new.expire_ms));
         }
         let Some(row) = self.find(short, key) else {
-            let version = self.version(new, None);
-            let key_at = self.store(key);
-            let row = self.rows.len() as u32;
-            self.rows.push(Row { version, key_at, key_len: key.len() as u32 });
+            let row = self.rows.push(key, new);
+            self.listed.push(row);
             self.index.insert(short, row);
             return Replaced::NewRow(row);
         };
-        let old = self.rows[row as usize].version;
+        let old = self.rows.newest(row);
         if old.seq >= new.seq {
             return Replaced::Newer;
         }
         let replaced = match old.record() {
-            _ if old.large => Replaced::Large(Box::new(self.entry(&old))),
+            _ if old.is_large() => Replaced::Large(Box::new(self.entry(&old))),
             Some(record) => Replaced::Record(record),
             None => Replaced::Nothing,
         };
-        if old.seq <= newest_snapshot {
-            self.olds.push(old);
-            let mut version = self.version(new, None);
-            version.older = self.olds.len() as u32 - 1;
-            version.counted = old.counted;
-            self.rows[row as usize].version = version;
-            return replaced;
-        }
-        let mut version = self.version(new, Some(old));
+        let is_kept = old.seq <= newest_snapshot;
+        let mut version = self.rows.version(new, (!is_kept).then_some(old));
+        version.set_counted(old.is_counted());
         version.older = old.older;
-        version.counted = old.counted;
-        self.rows[row as usize].version = version;
-        replaced
-    }
-
-    /// Makes a version; `reuse` is one that goes, whose bytes in the arena may be written over.
-    fn version(&mut self, new: &NewVersion<'_>, reuse: Option<Version>) -> Version {
-        let (at, len, place) = match new.body {
-            NewBody::Tombstone => (0, 0, Place::Tombstone),
-            NewBody::Record(ptr) => (ptr.addr.0, ptr.len, Place::Record),
-            NewBody::Inline(bytes) => {
-                let at = match reuse {
-                    Some(old) if matches!(old.place, Place::Inline) && old.len as usize >= bytes.len() => {
-                        let offset = old.at as u32 as usize;
-                        self.arena[(old.at >> 32) as usize][offset..offset + bytes.len()]
-                            .copy_from_slice(bytes);
-                        old.at
-                    }
-                    _ => self.store(bytes),
-                };
-                (at, bytes.len() as u32, Place::Inline)
-            }
-        };
-        Version {
-            seq: new.seq,
-            expire_ms: new.expire_ms,
-            value_len: new.value_len,
-            at,
-            len,
-            older: NONE,
-            tag: new.tag,
-            large: new.large,
-            counted: new.counted,
-            place,
+        if is_kept {
+            version.older = self.olds.len() as u32;
+            self.olds.push(old);
         }
+        self.rows.set_newest(row, &version);
+        replaced
     }
 
     /// The newest version of `key`.
     pub fn get(&self, hash: u64, key: &[u8]) -> Option<KeyEntry> {
         let row = self.find(hash as u32, key)?;
-        Some(self.entry(&self.rows[row as usize].version))
+        Some(self.entry(&self.rows.newest(row)))
     }
 
     /// The newest version of `key`, its value where it lies.
     pub fn view(&self, hash: u64, key: &[u8]) -> Option<NewVersion<'_>> {
         let row = self.find(hash as u32, key)?;
-        Some(self.version_view(&self.rows[row as usize].version))
+        Some(self.version_view(&self.rows.newest(row)))
     }
 
     fn version_view(&self, version: &Version) -> NewVersion<'_> {
-        let body = match version.place {
-            Place::Tombstone => NewBody::Tombstone,
-            Place::Inline => NewBody::Inline(self.bytes_at(version.at, version.len)),
-            Place::Record => NewBody::Record(RecordPtr { addr: Addr(version.at), len: version.len }),
-        };
         NewVersion {
             seq: version.seq,
             expire_ms: version.expire_ms,
             tag: version.tag,
-            large: version.large,
+            large: version.is_large(),
             value_len: version.value_len,
-            counted: version.counted,
-            body,
+            counted: version.is_counted(),
+            body: self.rows.body(version),
         }
     }
 
     /// Notes that the heap knows that what a row shadows elsewhere is dead.
-    pub fn set_counted(&mut self, row: u32) {
-        self.rows[row as usize].version.counted = true;
+    pub fn set_counted(&mut self, row: RowAt) {
+        let mut version = self.rows.newest(row);
+        version.set_counted(true);
+        self.rows.set_newest(row, &version);
     }
 
     /// The row of a key whose shadow the heap does not know of.
-    pub fn uncounted_row(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        self.find(hash as u32, key).filter(|&row| !self.rows[row as usize].version.counted)
+    pub fn uncounted_row(&self, hash: u64, key: &[u8]) -> Option<RowAt> {
+        self.find(hash as u32, key).filter(|&row| !self.rows.newest(row).is_counted())
     }
 
     /// The sequence number of the newest version of `key`.
     pub fn seq_of(&self, hash: u64, key: &[u8]) -> Option<Seq> {
-        self.find(hash as u32, key).map(|row| self.rows[row as usize].version.seq)
+        self.find(hash as u32, key).map(|row| self.rows.newest(row).seq)
     }
 
     /// The newest version of row `row` that is not above `max_seq`.
-    pub fn row(&self, row: u32, max_seq: Seq) -> Option<KeyEntry> {
-        Some(self.entry(self.version_at(row, max_seq)?))
+    pub fn row(&self, row: RowAt, max_seq: Seq) -> Option<KeyEntry> {
+        Some(self.entry(&self.version_at(row, max_seq)?))
     }
 
-    fn version_at(&self, row: u32, max_seq: Seq) -> Option<&Version> {
-        let mut version = &self.rows[row as usize].version;
+    fn version_at(&self, row: RowAt, max_seq: Seq) -> Option<Version> {
+        let mut version = self.rows.newest(row);
         while version.seq > max_seq {
-            version = self.olds.get(version.older as usize)?;
+            version = *self.olds.get(version.older as usize)?;
         }
         Some(version)
     }
@@ -328,24 +242,24 @@ impl Memtable {
 
     /// Puts every row that is not yet there into the sorted list.
     fn put_in_order(&mut self) {
-        if self.ordered == self.rows.len() {
+        if self.ordered == self.len() {
             return;
         }
         let mut order = std::mem::take(&mut self.order);
-        if self.rows.len() - self.ordered > self.ordered / 4 {
-            let mut all: Vec<u32> = (0..self.rows.len() as u32).collect();
+        if self.len() - self.ordered > self.ordered / 4 {
+            let mut all: Vec<RowAt> = self.listed.iter().copied().collect();
             all.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));
-            order = all.chunks(ORDER_CHUNK / 2).map(<[u32]>::to_vec).collect();
+            order = all.chunks(ORDER_CHUNK / 2).map(<[RowAt]>::to_vec).collect();
         } else {
-            for row in self.ordered as u32..self.rows.len() as u32 {
-                self.put_one(&mut order, row);
+            for number in self.ordered..self.len() {
+                self.put_one(&mut order, self.nth(number));
             }
         }
         self.order = order;
-        self.ordered = self.rows.len();
+        self.ordered = self.len();
     }
 
-    fn put_one(&self, order: &mut Vec<Vec<u32>>, row: u32) {
+    fn put_one(&self, order: &mut Vec<Vec<RowAt>>, row: RowAt) {
         let key = self.key(row);
         let chunk = order.partition_point(|chunk| self.key(chunk[0]) <= key).saturating_sub(1);
         let at = order[chunk].partition_point(|&other| self.key(other) < key);
@@ -357,7 +271,7 @@ impl Memtable {
     }
 
     /// All rows by key. For a memtable that is no longer written.
-    pub fn rows_in_order(&mut self) -> Vec<u32> {
+    pub fn rows_in_order(&mut self) -> Vec<RowAt> {
         self.put_in_order();
         self.order.concat()
     }
@@ -374,7 +288,7 @@ impl Memtable {
         out: &mut impl Extend<(Bytes, KeyEntry)>,
     ) -> bool {
         self.put_in_order();
-        let mut rows: SmallVec<[u32; 64]> = SmallVec::new();
+        let mut rows: SmallVec<[RowAt; 64]> = SmallVec::new();
         let mut bytes = 0;
         let mut is_full = false;
         self.visit((from, to), backward, |row| {
@@ -422,8 +336,8 @@ impl Memtable {
         (skipped, last)
     }
 
-    fn is_there(&self, row: u32, max_seq: Seq) -> bool {
-        self.version_at(row, max_seq).is_some_and(|version| !matches!(version.place, Place::Tombstone))
+    fn is_there(&self, row: RowAt, max_seq: Seq) -> bool {
+        self.version_at(row, max_seq).is_some_and(|version| !version.is_tombstone())
     }
 
     /// Shows the rows between bounds, in order, as long as `visit` says so. All rows must be in order.
@@ -431,21 +345,21 @@ impl Memtable {
         &self,
         (from, to): (Bound<&[u8]>, Bound<&[u8]>),
         backward: bool,
-        mut visit: impl FnMut(u32) -> bool,
+        mut visit: impl FnMut(RowAt) -> bool,
     ) {
         let (lower, upper) = if backward { (to, from) } else { (from, to) };
-        let is_below_lower = |row: u32| match lower {
+        let is_below_lower = |row: RowAt| match lower {
             Bound::Unbounded => false,
             Bound::Included(key) => self.key(row) < key,
             Bound::Excluded(key) => self.key(row) <= key,
         };
-        let is_below_upper = |row: u32| match upper {
+        let is_below_upper = |row: RowAt| match upper {
             Bound::Unbounded => true,
             Bound::Included(key) => self.key(row) <= key,
             Bound::Excluded(key) => self.key(row) < key,
         };
         // The chunk and the place in it where a bound lies.
-        let place = |is_below: &dyn Fn(u32) -> bool| {
+        let place = |is_below: &dyn Fn(RowAt) -> bool| {
             let chunk = self.order.partition_point(|chunk| is_below(chunk[0])).saturating_sub(1);
             (chunk, self.order.get(chunk).map_or(0, |rows| rows.partition_point(|&row| is_below(row))))
         };
@@ -475,12 +389,6 @@ impl Memtable {
             true
         });
         newest
-    }
-}
-
-impl Version {
-    fn record(&self) -> Option<RecordPtr> {
-        matches!(self.place, Place::Record).then_some(RecordPtr { addr: Addr(self.at), len: self.len })
     }
 }
 

@@ -19,7 +19,7 @@ use crate::table::version::Table;
 use crate::types::{Direction, Seq, SliceId};
 
 /// Rows looked at while a memtable's lock is held.
-const ROWS_AT_ONCE: u32 = 2048;
+const ROWS_AT_ONCE: usize = 2048;
 /// Draws before [`Store::random_key`] takes the first key instead.
 const DRAWS_MAX: u32 = 32;
 
@@ -142,8 +142,8 @@ impl Store {
                     // What is written while this looks may expire before all that it finds.
                     memtable.set_next_expiry_ms(u64::MAX);
                 }
-                let end = (from + ROWS_AT_ONCE).min(memtable.len() as u32);
-                for row in from..end {
+                let end = (from + ROWS_AT_ONCE).min(memtable.len());
+                for row in (from..end).map(|number| memtable.nth(number)) {
                     let (seq, expire_ms) = memtable.expiry_of(row);
                     if expire_ms == 0 {
                         continue;
@@ -156,7 +156,7 @@ impl Store {
                     }
                 }
                 from = end;
-                if from == memtable.len() as u32 {
+                if from == memtable.len() {
                     // Those found here come up again only if the caller leaves them and writes others.
                     let next = if candidates.is_empty() { next } else { now_ms };
                     let written_ms = memtable.next_expiry_ms();
@@ -258,7 +258,7 @@ impl Store {
                 let memtable = lock(memtable);
                 let len = memtable.len() as u64;
                 if draw < len {
-                    let row = draw as u32;
+                    let row = memtable.nth(draw as usize);
                     drawn = Some((Bytes::copy_from_slice(memtable.key(row)), memtable.row(row, Seq::MAX)));
                     break;
                 }

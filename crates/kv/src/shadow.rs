@@ -17,7 +17,7 @@ use pumice_reactor::timeout;
 use pumice_segment::RecordPtr;
 
 use crate::entry::KeyEntry;
-use crate::memtable::{NewBody, NewVersion};
+use crate::memtable::{NewBody, NewVersion, RowAt};
 use crate::slice::{Slice, key_hash};
 use crate::store::Inner;
 use crate::types::{Peek, Seq, SliceId};
@@ -51,7 +51,7 @@ impl Inner {
     }
 
     /// Finds what a new row of the active memtable shadows, if memory knows.
-    pub fn count_shadow(&self, id: SliceId, slice: &mut Slice, key: &[u8], row: u32, new: &NewVersion<'_>) {
+    pub fn count_shadow(&self, id: SliceId, slice: &mut Slice, key: &[u8], row: RowAt, new: &NewVersion<'_>) {
         // A small value is not looked up; of a large one only the list of its pieces is small.
         if (matches!(new.body, NewBody::Inline(_)) && !new.large) || new.counted {
             return;

@@ -1,14 +1,14 @@
 //! Where a memtable's rows are, by the hash of their keys.
 //!
-//! One array of places, each with the hash beside the row's number; a row that finds its place taken goes to the next free one. So a
-//! look-up meets one line of memory before the row itself, where a table that keeps hashes apart from numbers meets two, and
+//! One array of places, each with the hash beside where the row lies; a row that finds its place taken goes to the next free one. So a
+//! look-up meets one line of memory before the row itself, where a table that keeps hashes apart meets two, and
 //! growing needs no row. Rows never go, so there is nothing to delete.
 
 use std::iter::successors;
 
-use super::spread;
+use super::{RowAt, spread};
 
-/// An empty place. No row has the number that it would be.
+/// An empty place. No row lies where it says.
 const EMPTY: u64 = u64::MAX;
 const PLACES_MIN: usize = 8;
 
@@ -20,8 +20,8 @@ pub struct RowIndex {
     rows: usize,
 }
 
-fn place_of(hash: u32, row: u32) -> u64 {
-    u64::from(hash) << 32 | u64::from(row)
+fn place_of(hash: u32, row: RowAt) -> u64 {
+    u64::from(hash) << 32 | u64::from(row.0)
 }
 
 impl RowIndex {
@@ -31,13 +31,16 @@ impl RowIndex {
     }
 
     /// The row with this hash for which `is_it` holds.
-    pub fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn find(&self, hash: u32, mut is_it: impl FnMut(RowAt) -> bool) -> Option<RowAt> {
         let found = self.probe(hash)?.map(|at| self.places[at]).take_while(|&place| place != EMPTY);
-        found.filter(|place| (place >> 32) as u32 == hash).map(|place| place as u32).find(|&row| is_it(row))
+        found
+            .filter(|place| (place >> 32) as u32 == hash)
+            .map(|place| RowAt(place as u32))
+            .find(|&row| is_it(row))
     }
 
     /// Adds a row with this hash.
-    pub fn insert(&mut self, hash: u32, row: u32) {
+    pub fn insert(&mut self, hash: u32, row: RowAt) {
         if (self.rows + 1) * 4 > self.places.len() * 3 {
             self.grow();
         }

@@ -1,61 +1,158 @@
-//! The memtable by itself: it finds what was put, whatever hashes the keys have.
+//! The memtable by itself: it answers what was put, whatever hashes the keys have, now and as a snapshot saw it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use bytes::Bytes;
 use pumice_base::hash::FixedState;
 use pumice_base::rng::Rng;
-use pumice_kv::entry::Body;
-use pumice_kv::memtable::{Memtable, NewBody, NewVersion};
+use pumice_kv::entry::{Body, KeyEntry};
+use pumice_kv::memtable::{Memtable, NewBody, NewVersion, Replaced};
+use pumice_segment::{Addr, RecordPtr};
 use std::hash::BuildHasher;
 
-fn version(seq: u64, value: &[u8]) -> NewVersion<'_> {
-    NewVersion {
+/// A key's versions, the oldest first.
+type Model = BTreeMap<Vec<u8>, Vec<KeyEntry>>;
+
+fn hash_of(kind: u64, key: &[u8]) -> u64 {
+    let hash = FixedState::default().hash_one(key);
+    match kind {
+        0 => hash,
+        // All the same, a few, and such as differ where an index may not look.
+        1 => 7,
+        2 => hash % 5,
+        3 => hash << 28,
+        _ => u64::MAX - hash % 3,
+    }
+}
+
+fn value_len(rng: &mut Rng) -> usize {
+    match rng.below(40) {
+        0 => 0,
+        1 => 5000 + rng.below(10_000) as usize,
+        // More than a chunk.
+        2 => 150_000,
+        _ => rng.below(60) as usize,
+    }
+}
+
+fn version(rng: &mut Rng, seq: u64) -> KeyEntry {
+    let body = match rng.below(6) {
+        0 => Body::Tombstone,
+        1 => Body::Record(RecordPtr { addr: Addr(rng.next_u64()), len: rng.below(1 << 32) as u32 }),
+        _ => Body::Inline(Bytes::from(vec![seq as u8; value_len(rng)])),
+    };
+    let large = matches!(body, Body::Inline(_)) && rng.below(9) == 0;
+    KeyEntry {
         seq,
-        expire_ms: 0,
-        tag: 0,
-        large: false,
-        value_len: value.len() as u64,
+        expire_ms: rng.below(3) * seq,
+        tag: seq as u8,
+        large,
+        value_len: rng.next_u64(),
         counted: false,
-        body: NewBody::Inline(value),
+        body,
+    }
+}
+
+fn put(memtable: &mut Memtable, kind: u64, key: &[u8], entry: &KeyEntry, newest_snapshot: u64) -> Replaced {
+    let body = match &entry.body {
+        Body::Tombstone => NewBody::Tombstone,
+        Body::Record(ptr) => NewBody::Record(*ptr),
+        Body::Inline(value) => NewBody::Inline(value),
+    };
+    let KeyEntry { seq, expire_ms, tag, large, value_len, counted, .. } = *entry;
+    let new = NewVersion { seq, expire_ms, tag, large, value_len, counted, body };
+    memtable.insert(hash_of(kind, key), key, &new, newest_snapshot)
+}
+
+/// What the model's versions up to `max_seq` are, in the keys' order.
+fn as_of(model: &Model, max_seq: u64) -> Vec<(Bytes, KeyEntry)> {
+    let seen = |(key, versions): (&Vec<u8>, &Vec<KeyEntry>)| {
+        let version = versions.iter().rev().find(|version| version.seq <= max_seq)?;
+        Some((Bytes::copy_from_slice(key), version.clone()))
+    };
+    model.iter().filter_map(seen).collect()
+}
+
+fn listed(memtable: &mut Memtable, max_seq: u64) -> Vec<(Bytes, KeyEntry)> {
+    let mut out = Vec::new();
+    memtable.collect((Bound::Unbounded, Bound::Unbounded), false, max_seq, usize::MAX, &mut out);
+    out
+}
+
+#[test]
+fn it_answers_what_was_put_now_and_as_of_the_newest_snapshot() {
+    for seed in 0..30 {
+        let mut rng = Rng::from_seed(seed);
+        let kind = seed % 5;
+        let mut memtable = Memtable::default();
+        let mut model = Model::new();
+        let keys = [3, 40, 900][seed as usize / 5 % 3];
+        let (mut snapshot, mut newest) = (0, Vec::new());
+        for seq in 1..2500 {
+            let mut key = format!("key:{}", rng.below(keys)).into_bytes();
+            if key.ends_with(b"3") {
+                key.resize(300, b'.');
+            }
+            let hash = hash_of(kind, &key);
+            let versions = model.entry(key.clone()).or_default();
+            assert_eq!(memtable.get(hash, &key).as_ref(), versions.last(), "seed {seed}, step {seq}");
+            let entry = version(&mut rng, seq);
+            let replaced = put(&mut memtable, kind, &key, &entry, snapshot);
+            match (&replaced, versions.last()) {
+                (Replaced::NewRow(row), None) => assert_eq!(memtable.key(*row), key, "seed {seed}"),
+                (Replaced::Large(old), Some(last)) => assert!(last.large && **old == *last, "seed {seed}"),
+                (Replaced::Record(ptr), Some(last)) => {
+                    assert_eq!(last.body, Body::Record(*ptr), "seed {seed}")
+                }
+                (Replaced::Nothing, Some(last)) => {
+                    assert!(!last.large && !matches!(last.body, Body::Record(_)), "seed {seed}");
+                }
+                other => panic!("seed {seed}, step {seq}: {other:?}"),
+            }
+            versions.push(entry);
+            if rng.below(4) == 0 {
+                let stale = KeyEntry { seq: seq - 1, ..version(&mut rng, seq) };
+                assert_eq!(put(&mut memtable, kind, &key, &stale, snapshot), Replaced::Newer, "seed {seed}");
+            }
+            if rng.below(300) == 0 {
+                // Those before are gone: so are versions that only they saw.
+                snapshot = seq;
+                newest = as_of(&model, seq);
+            }
+            if rng.below(100) == 0 {
+                assert!(
+                    listed(&mut memtable, u64::MAX) == as_of(&model, u64::MAX),
+                    "seed {seed}, step {seq}"
+                );
+                assert!(listed(&mut memtable, snapshot) == newest, "seed {seed}, step {seq}");
+            }
+        }
+        assert_eq!(memtable.len(), model.len(), "seed {seed}");
+        let in_order = memtable.rows_in_order();
+        assert!(in_order.iter().map(|&row| memtable.key(row)).eq(model.keys().map(|key| &key[..])));
+        let mut by_number: Vec<&[u8]> = (0..memtable.len()).map(|n| memtable.key(memtable.nth(n))).collect();
+        by_number.sort_unstable();
+        assert!(by_number.into_iter().eq(model.keys().map(|key| &key[..])), "seed {seed}");
     }
 }
 
 #[test]
-fn keys_are_found_however_their_hashes_fall() {
-    let hash_of = |kind: u64, key: &[u8]| {
-        let hash = FixedState::default().hash_one(key);
-        match kind {
-            0 => hash,
-            // All the same, a few, and such as differ where the index does not look first.
-            1 => 7,
-            2 => hash % 5,
-            3 => hash << 28,
-            _ => u64::MAX - hash % 3,
-        }
-    };
-    for seed in 0..25 {
-        let mut rng = Rng::from_seed(seed);
-        let kind = seed % 5;
+fn what_is_counted_stays_so_when_it_is_overwritten() {
+    let mut rng = Rng::from_seed(1);
+    for snapshot in [0, 10] {
         let mut memtable = Memtable::default();
-        let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-        let keys = [3, 40, 900][seed as usize / 5 % 3];
-        for seq in 1..3000 {
-            let key = format!("key:{}", rng.below(keys)).into_bytes();
-            let hash = hash_of(kind, &key);
-            let found = memtable.get(hash, &key).map(|entry| match entry.body {
-                Body::Inline(value) => value.to_vec(),
-                _ => panic!("seed {seed}: another body"),
-            });
-            assert_eq!(found.as_ref(), model.get(&key), "seed {seed}, step {seq}");
-            assert_eq!(memtable.seq_of(hash, &key).is_some(), found.is_some());
-            let value = vec![seq as u8; rng.below(40) as usize];
-            memtable.insert(hash, &key, &version(seq, &value), 0);
-            model.insert(key, value);
+        put(&mut memtable, 0, b"k", &version(&mut rng, 1), snapshot);
+        let row = memtable.uncounted_row(hash_of(0, b"k"), b"k").expect("it is there and not counted");
+        put(&mut memtable, 0, b"k", &version(&mut rng, 2), snapshot);
+        assert_eq!(memtable.uncounted_row(hash_of(0, b"k"), b"k"), Some(row));
+        memtable.set_counted(row);
+        for seq in 3..6 {
+            let entry = version(&mut rng, seq);
+            put(&mut memtable, 0, b"k", &entry, snapshot);
+            let found = memtable.get(hash_of(0, b"k"), b"k").expect("it is there");
+            assert_eq!(found, KeyEntry { counted: true, ..entry });
         }
-        assert_eq!(memtable.len(), model.len(), "seed {seed}");
-        let mut listed = Vec::new();
-        memtable.collect((Bound::Unbounded, Bound::Unbounded), false, u64::MAX, usize::MAX, &mut listed);
-        assert!(listed.iter().map(|(key, _)| &key[..]).eq(model.keys().map(|key| &key[..])), "seed {seed}");
+        assert_eq!(memtable.uncounted_row(hash_of(0, b"k"), b"k"), None);
     }
 }
