@@ -1,7 +1,7 @@
 //! A list that grows without moving what it holds: a vector that doubles copies all of it while its slice is locked, and
 //! needs three times its memory meanwhile.
 
-use std::ops::{Index, IndexMut};
+use std::ops::Index;
 
 const CHUNK_ITEMS: usize = 1024;
 
@@ -58,11 +58,5 @@ impl<T> Index<usize> for Chunked<T> {
     type Output = T;
     fn index(&self, at: usize) -> &T {
         &self.chunks[at / CHUNK_ITEMS][at % CHUNK_ITEMS]
-    }
-}
-
-impl<T> IndexMut<usize> for Chunked<T> {
-    fn index_mut(&mut self, at: usize) -> &mut T {
-        &mut self.chunks[at / CHUNK_ITEMS][at % CHUNK_ITEMS]
     }
 }
