@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use pumice_base::hash::FixedState;
+use pumice_base::hash::HashState;
 use pumice_base::sync::lock;
 use pumice_reactor::sync::{Permit, Semaphore};
 use quick_cache::Weighter;
@@ -59,7 +59,7 @@ const SHRINK_BYTES: u64 = 1 << 20;
 /// Heads being read have this part of the budget, and blocks being read as much, alone or together.
 const UNDER_WAY_PART: u64 = 8;
 
-type Blocks = Cache<(u64, u32), Block, BlockWeight, FixedState>;
+type Blocks = Cache<(u64, u32), Block, BlockWeight, HashState>;
 
 /// Where a block lies in its table.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ impl TableCache {
         let each = budget / slices as u64;
         let blocks = (0..slices).map(|_| {
             let items = (each / 4096).max(16) as usize;
-            Mutex::new(Cache::with(items, each, BlockWeight, FixedState::default(), Default::default()))
+            Mutex::new(Cache::with(items, each, BlockWeight, HashState, Default::default()))
         });
         Self {
             budget,

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use pumice_base::hash::FixedState;
+use pumice_base::hash::HashState;
 use pumice_base::sync::lock;
 use std::hash::BuildHasher;
 
@@ -19,7 +19,7 @@ use crate::types::{Entry, Seq};
 
 /// The hash that memtables take of a key.
 pub fn key_hash(key: &[u8]) -> u64 {
-    FixedState::default().hash_one(key)
+    HashState.hash_one(key)
 }
 
 /// Of so many look-ups that key tables or the log's tail answered from memory one puts its row into the cache: a hot key is soon

@@ -93,8 +93,16 @@ fn reactor_config(settings: &Settings) -> pumice_reactor::Config {
     }
 }
 
+/// Clients name what is hashed: they must not know how.
+fn seed_hashes() -> Outcome {
+    let [seed @ .., _, _, _, _, _, _, _, _] = drives::new_id()?;
+    assert!(pumice_base::hash::seed_hashes(u64::from_le_bytes(seed)), "something was hashed before");
+    Ok(())
+}
+
 /// Runs the command.
 pub fn run(args: ServeArgs) -> Outcome {
+    seed_hashes()?;
     let mut settings = Settings::gather(args)?;
     logging::start(&settings.log)?;
     if !pumice_base::checksum::self_test() {

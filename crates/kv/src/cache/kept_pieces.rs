@@ -7,7 +7,7 @@
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use pumice_base::hash::FixedState;
+use pumice_base::hash::HashState;
 use pumice_base::sync::lock;
 use quick_cache::Weighter;
 use quick_cache::unsync::Cache;
@@ -49,7 +49,7 @@ pub struct KeptPieces {
 }
 
 struct State {
-    pieces: Cache<(u64, u32), Bytes, PieceWeight, FixedState>,
+    pieces: Cache<(u64, u32), Bytes, PieceWeight, HashState>,
     refused: Refused,
 }
 
@@ -57,8 +57,7 @@ impl KeptPieces {
     /// In so many bytes, at most.
     pub fn new(bytes: u64) -> Self {
         let items = (bytes / (256 << 10)).max(1) as usize;
-        let pieces =
-            Cache::with(items, most_of(bytes), PieceWeight, FixedState::default(), Default::default());
+        let pieces = Cache::with(items, most_of(bytes), PieceWeight, HashState, Default::default());
         Self { state: Mutex::new(State { pieces, refused: Refused::default() }) }
     }
 
@@ -88,7 +87,7 @@ impl KeptPieces {
             let capacity = pieces.capacity();
             // For a whole one: else what a short one has pushed out would let in the next one that comes.
             let has_room = pieces.weight() + PIECE_BYTES_MAX as u64 <= capacity;
-            let hash = FixedState::default().hash_one(at);
+            let hash = HashState.hash_one(at);
             capacity > 0 && (has_room || refused.take_or_put(hash, pieces.len() / PATIENCE))
         };
         if is_wanted {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_base::hash::FixedState;
+use pumice_base::hash::HashState;
 use pumice_base::rng::Rng;
 use pumice_kv::entry::{Body, KeyEntry};
 use pumice_kv::memtable::{Memtable, NewBody, NewVersion, Replaced};
@@ -15,7 +15,7 @@ use std::hash::BuildHasher;
 type Model = BTreeMap<Vec<u8>, Vec<KeyEntry>>;
 
 fn hash_of(kind: u64, key: &[u8]) -> u64 {
-    let hash = FixedState::default().hash_one(key);
+    let hash = HashState.hash_one(key);
     match kind {
         0 => hash,
         // All the same, a few, and such as differ where an index may not look.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use pumice_base::hash::FixedState;
+use pumice_base::hash::HashState;
 use pumice_base::rng::Rng;
 use pumice_kv::rows::{APART_FROM_BYTES, RowCache};
 use pumice_kv::{Entry, ValueView};
 use std::hash::BuildHasher;
 
 fn hash(key: &[u8]) -> u64 {
-    FixedState::default().hash_one(key)
+    HashState.hash_one(key)
 }
 
 fn row(seq: u64, value: Vec<u8>) -> Entry {

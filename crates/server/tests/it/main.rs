@@ -4,6 +4,7 @@
 mod bench_keys;
 mod cli;
 mod common;
+mod crafted;
 mod damage;
 mod emulated;
 mod hardship;
