@@ -322,10 +322,9 @@ pub enum Op {
         /// To where.
         addr: Addr,
     },
-    /// Receive what comes. → [`Outcome::Received`], several if it is into shared buffers: until the end, an error or
-    /// cancellation. The end of the stream is an empty buffer and final. `ENOBUFS` (final) says that the driver's shared
-    /// buffers are all in use: asking again for memory of its own always works. Into [`ReceiveInto::Given`]:
-    /// → [`Outcome::Filled`].
+    /// Receive what comes. → [`Outcome::Received`], one or several: until the end, an error, cancellation, or the driver lets another
+    /// stream have its turn. The end of the stream is an empty buffer and final. Where shared buffers are all in use it waits for one;
+    /// not for long for those whose holders keep them. Into [`ReceiveInto::Given`]: → [`Outcome::Filled`].
     Receive {
         /// From which stream.
         stream: Handle,
@@ -360,8 +359,6 @@ pub const SMALL_RECEIVE_BYTES: usize = 4 << 10;
 /// Where a receive puts what came.
 #[derive(Debug)]
 pub enum ReceiveInto {
-    /// Memory of its own, once.
-    Own,
     /// This, once.
     Given {
         /// The caller's memory.
@@ -369,9 +366,9 @@ pub enum ReceiveInto {
         /// Which bytes of it; not none.
         range: Range<usize>,
     },
-    /// One of the shared buffers of [`SMALL_RECEIVE_BYTES`], again and again.
+    /// Shared buffers of [`SMALL_RECEIVE_BYTES`].
     Small,
-    /// One of the fewer large ones, again and again.
+    /// The fewer large ones.
     Large,
 }
 
@@ -440,6 +437,26 @@ pub enum Wait {
     Forever,
 }
 
+impl Wait {
+    /// Not longer than until `deadline`.
+    pub(crate) fn at_most_until(self, deadline: Nanos) -> Self {
+        match self {
+            Self::Poll => Self::Poll,
+            Self::Until(earlier) => Self::Until(earlier.min(deadline)),
+            Self::Forever => Self::Until(deadline),
+        }
+    }
+}
+
+/// What a driver counts.
+#[derive(Debug, Default)]
+pub(crate) struct DriverCounts {
+    /// System calls.
+    pub(crate) enters: u64,
+    /// Receives that waited for a shared buffer.
+    pub(crate) receive_waits: u64,
+}
+
 /// Ends another core's wait. Called from any thread; never blocks.
 pub trait Kick: Send + Sync {
     /// Makes the core's current or next [`Driver::turn`] return soon (in the simulation: makes the world call
@@ -500,11 +517,11 @@ impl Driver {
         either!(self, driver => driver.has_work())
     }
 
-    /// System calls since the last look.
-    pub(crate) fn take_enters(&mut self) -> u64 {
+    /// What happened since the last look.
+    pub(crate) fn take_counts(&mut self) -> DriverCounts {
         match self {
-            Self::Uring(uring) => uring.take_enters(),
-            Self::Sim(_) => 0,
+            Self::Uring(uring) => uring.take_counts(),
+            Self::Sim(_) => DriverCounts::default(),
         }
     }
 }

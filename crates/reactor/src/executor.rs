@@ -278,11 +278,12 @@ impl Core {
 
     fn turn_driver(&self, wait: Wait) -> io::Result<()> {
         let mut completions = self.completions.take();
-        let (result, enters) = {
+        let (result, counts) = {
             let mut driver = self.driver.borrow_mut();
-            (driver.turn(wait, &mut completions), driver.take_enters())
+            (driver.turn(wait, &mut completions), driver.take_counts())
         };
-        self.remote.counters.enters.add(enters);
+        self.remote.counters.enters.add(counts.enters);
+        self.remote.counters.receive_waits.add(counts.receive_waits);
         for completion in completions.drain(..) {
             self.deliver(completion);
         }

@@ -63,6 +63,8 @@ counters! {
     receives,
     /// Bytes received.
     receive_bytes,
+    /// Receives that waited for a shared buffer.
+    receive_waits,
     /// Sends.
     sends,
     /// Operations cancelled.

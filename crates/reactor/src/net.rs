@@ -95,9 +95,6 @@ struct Inner {
     peer: PeerAddr,
     core: Rc<Core>,
     many: Rc<Many>,
-    /// How often in a row the shared receive buffers ran out. Others will have given some back when it asks again; if
-    /// not, the next receive goes into memory of its own.
-    exhausted: Cell<u8>,
     /// Receives into the large shared buffers: the last that filled a small one is not long ago.
     large: Cell<bool>,
     /// Receives in a row that a small buffer would have taken.
@@ -107,16 +104,12 @@ struct Inner {
 
 impl Inner {
     async fn recv(&self) -> io::Result<RecvBuf> {
-        loop {
-            if self.ended.get() {
-                return Ok(RecvBuf::from_vec(Vec::new()));
-            }
-            let start = || Op::Receive { stream: self.handle.clone(), into: self.into() };
-            let outcome = poll_fn(|context| self.many.poll_next(&self.core, context, start)).await;
-            if let Some(result) = self.received(outcome) {
-                return result;
-            }
+        if self.ended.get() {
+            return Ok(RecvBuf::from_vec(Vec::new()));
         }
+        let start = || Op::Receive { stream: self.handle.clone(), into: self.into() };
+        let outcome = poll_fn(|context| self.many.poll_next(&self.core, context, start)).await;
+        self.received(outcome)
     }
 
     async fn recv_into(&self, buf: IoBuf, range: Range<usize>) -> (io::Result<Came>, IoBuf) {
@@ -124,62 +117,43 @@ impl Inner {
         // What is under way into shared buffers ends first, and is handed out first.
         self.many.restart(&self.core);
         let mut given = Some(buf);
-        loop {
-            if self.ended.get() {
-                return (Ok(Came::Filled(0)), given.expect(HERE));
+        if self.ended.get() {
+            return (Ok(Came::Filled(0)), given.expect(HERE));
+        }
+        let mut start = || {
+            let into = ReceiveInto::Given { buf: given.take().expect(HERE), range: range.clone() };
+            Op::Receive { stream: self.handle.clone(), into }
+        };
+        match poll_fn(|context| self.many.poll_next(&self.core, context, &mut start)).await {
+            // Not one that a dropped future had begun with other memory.
+            Outcome::Filled(result, buf) if given.is_none() => {
+                self.ended.set(result.as_ref().is_ok_and(Range::is_empty));
+                (result.map(|filled| Came::Filled(filled.len())), buf)
             }
-            let mut start = || {
-                let into = ReceiveInto::Given { buf: given.take().expect(HERE), range: range.clone() };
-                Op::Receive { stream: self.handle.clone(), into }
-            };
-            match poll_fn(|context| self.many.poll_next(&self.core, context, &mut start)).await {
-                // Not one that a dropped future had begun with other memory.
-                Outcome::Filled(result, buf) if given.is_none() => {
-                    self.ended.set(result.as_ref().is_ok_and(Range::is_empty));
-                    return (result.map(|filled| Came::Filled(filled.len())), buf);
-                }
-                outcome => {
-                    if let Some(result) = self.received(outcome) {
-                        return (result.map(Came::Buf), given.expect(HERE));
-                    }
-                }
-            }
+            outcome => (self.received(outcome).map(Came::Buf), given.expect(HERE)),
         }
     }
 
     fn try_recv(&self) -> Option<io::Result<RecvBuf>> {
-        self.received(self.many.try_next()?)
+        Some(self.received(self.many.try_next()?))
     }
 
-    /// `None`: ask again.
-    fn received(&self, outcome: Outcome) -> Option<io::Result<RecvBuf>> {
+    fn received(&self, outcome: Outcome) -> io::Result<RecvBuf> {
         let result = match outcome {
             Outcome::Received(result) => result,
             // Whoever gave the memory has gone; what came has not.
             Outcome::Filled(result, buf) => result.map(|filled| RecvBuf::from_vec(buf[filled].to_vec())),
             other => other.unexpected(),
         };
-        match &result {
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                self.exhausted.set(self.exhausted.get().saturating_add(1));
-                return None;
-            }
-            Ok(buf) => {
-                self.exhausted.set(0);
-                self.choose_size(buf.len());
-                self.ended.set(buf.is_empty());
-            }
-            Err(_) => {}
+        if let Ok(buf) = &result {
+            self.choose_size(buf.len());
+            self.ended.set(buf.is_empty());
         }
-        Some(result)
+        result
     }
 
     fn into(&self) -> ReceiveInto {
-        match (self.exhausted.get(), self.large.get()) {
-            (2.., _) => ReceiveInto::Own,
-            (_, true) => ReceiveInto::Large,
-            (_, false) => ReceiveInto::Small,
-        }
+        if self.large.get() { ReceiveInto::Large } else { ReceiveInto::Small }
     }
 
     /// Who sends much at a time gets large buffers, until it has sent little for a while.
@@ -302,7 +276,6 @@ impl Stream {
             peer,
             core: current(),
             many: Many::new(RECEIVED_AHEAD_MAX),
-            exhausted: Cell::new(0),
             large: Cell::new(false),
             short: Cell::new(0),
             ended: Cell::new(false),

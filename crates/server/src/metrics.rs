@@ -363,6 +363,7 @@ fn core_help(name: &str) -> &'static str {
         "connections" => "Connections accepted or made",
         "receives" => "Receives that brought bytes",
         "receive_bytes" => "Bytes received",
+        "receive_waits" => "Receives that waited for a shared buffer",
         "sends" => "Sends",
         "cancels" => "Operations cancelled",
         _ => "A counter of the core's reactor",

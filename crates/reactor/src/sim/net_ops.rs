@@ -225,7 +225,6 @@ impl Engine {
             let at = pending.at;
             let Op::Receive { into, .. } = &pending.op else { return };
             let (many, most) = match into {
-                ReceiveInto::Own => (false, RECV_BYTES),
                 ReceiveInto::Given { range, .. } => (false, range.len()),
                 ReceiveInto::Small => (true, SMALL_RECEIVE_BYTES),
                 ReceiveInto::Large => (true, RECV_BYTES),
@@ -237,18 +236,14 @@ impl Engine {
             } else {
                 most
             };
-            let dry = many && quirks && host.rng.chance(1.0 / 512.0);
-            let result = if dry {
-                // The shared receive buffers are all in use.
-                Err(errno(libc::ENOBUFS))
-            } else {
-                match self.net.recv(now, socket, max) {
-                    None => return,
-                    Some(Ok(data)) => Ok(data),
-                    Some(Err(())) => Err(errno(libc::ECONNRESET)),
-                }
+            // The shared receive buffers are all in use, and others wait for one.
+            let has_to_queue = many && quirks && host.rng.chance(1.0 / 512.0);
+            let result = match self.net.recv(now, socket, max) {
+                None => return,
+                Some(Ok(data)) => Ok(data),
+                Some(Err(())) => Err(errno(libc::ECONNRESET)),
             };
-            let more = many && result.as_ref().is_ok_and(|data| !data.is_empty());
+            let more = many && !has_to_queue && result.as_ref().is_ok_and(|data| !data.is_empty());
             let token = pending_token(self, id);
             let mut given = None;
             if !more {

@@ -18,6 +18,20 @@ pub(crate) struct BufRing {
     count: u16,
     size: usize,
     tail: Cell<u16>,
+    /// Where each buffer is.
+    places: Box<[Cell<Place>]>,
+    /// How many the kernel has filled and nobody has given back.
+    taken: Cell<u16>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// With the kernel.
+    Free,
+    /// With who received into it.
+    Taken,
+    /// The same, since before the last [`BufRing::count_held`].
+    Held,
 }
 
 impl BufRing {
@@ -27,7 +41,8 @@ impl BufRing {
         let count = count.clamp(1, COUNT_MAX).next_power_of_two();
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
         let memory = Mapping::new(usize::from(count) * size)?;
-        let buffers = Self { entries, memory, count, size, tail: Cell::new(0) };
+        let places = (0..count).map(|_| Cell::new(Place::Free)).collect();
+        let buffers = Self { entries, memory, count, size, tail: Cell::new(0), places, taken: Cell::new(0) };
         for id in 0..count {
             buffers.add(id);
         }
@@ -77,8 +92,38 @@ impl BufRing {
         unsafe { std::slice::from_raw_parts(self.address(id), len) }
     }
 
+    /// Notes that the kernel has filled a buffer.
+    pub(super) fn take(&self, id: u16) {
+        let before = self.place(id).replace(Place::Taken);
+        assert!(before == Place::Free, "receive buffer {id} was filled before it was given back");
+        self.taken.set(self.taken.get() + 1);
+    }
+
     /// Gives a buffer back.
     pub(crate) fn give_back(&self, id: u16) {
+        let before = self.place(id).replace(Place::Free);
+        assert!(before != Place::Free, "receive buffer {id} was given back twice");
+        self.taken.set(self.taken.get() - 1);
         self.add(id);
+    }
+
+    /// How many nobody holds, as far as is known here: the kernel may have filled some of them.
+    pub(super) fn free(&self) -> u16 {
+        self.count - self.taken.get()
+    }
+
+    /// How many have not been given back since the last call.
+    pub(super) fn count_held(&self) -> usize {
+        let taken = self.places.iter().filter(|place| place.get() != Place::Free);
+        taken.filter(|place| place.replace(Place::Held) == Place::Held).count()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    fn place(&self, id: u16) -> &Cell<Place> {
+        assert!(id < self.count, "receive buffer {id} of {}", self.count);
+        &self.places[usize::from(id)]
     }
 }

@@ -14,6 +14,7 @@
 mod bufring;
 mod held;
 mod memory;
+mod receive;
 mod slot;
 mod sys;
 mod zones;
@@ -24,17 +25,15 @@ pub(crate) use sys::{EventFd, hold_signals, raise, unlock};
 pub use sys::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 
 use crate::buf::Pool;
-use crate::driver::{
-    Completion, Handle, Op, Outcome, ReceiveInto, SMALL_RECEIVE_BYTES, Token, Wait, WriteSync,
-};
+use crate::driver::{Completion, DriverCounts, Handle, Op, Outcome, Token, Wait, WriteSync};
 use crate::run::Config;
 use crate::time::Nanos;
 use held::HeldReads;
 use io_uring::{IoUring, opcode, squeue, types};
+use receive::ReceiveBuffers;
 use slot::{InFlight, Message, Slots};
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use zones::{Request, ZoneThread};
@@ -43,9 +42,6 @@ use zones::{Request, ZoneThread};
 const KICK: u64 = u64::MAX;
 /// Completions of cancellations, which say nothing new.
 const CANCEL: u64 = u64::MAX - 1;
-/// The groups of the shared receive buffers.
-const SMALL_RECEIVE_GROUP: u16 = 0;
-const LARGE_RECEIVE_GROUP: u16 = 1;
 /// Most bytes of one read or write; the kernel takes less than 2 GiB.
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 /// Completions that fit before the kernel has to keep them elsewhere, for each entry of the submission queue.
@@ -72,8 +68,8 @@ pub struct Uring {
     receive_bytes: usize,
     /// Its region, if it has one, is registered with the ring.
     pool: Arc<Pool>,
-    /// Calls of io_uring_enter since the last look.
-    enters: u64,
+    /// Since the last look.
+    counts: DriverCounts,
     zones: ZoneThread,
 }
 
@@ -100,7 +96,7 @@ impl Uring {
             multishot_accept: !config.without.multishot_accept,
             receive_bytes: size,
             pool: Arc::new(Pool::unregistered(false, config.kept_buffer_bytes)),
-            enters: 0,
+            counts: DriverCounts::default(),
             zones: ZoneThread::default(),
         };
         uring.arm_kick();
@@ -123,8 +119,8 @@ impl Uring {
         &self.pool
     }
 
-    pub(crate) fn take_enters(&mut self) -> u64 {
-        std::mem::take(&mut self.enters)
+    pub(crate) fn take_counts(&mut self) -> DriverCounts {
+        std::mem::take(&mut self.counts)
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -166,7 +162,7 @@ impl Uring {
 
     /// Hands over what lies before the kernel; false where it takes nothing now.
     fn hand_over(&mut self) -> bool {
-        self.enters += 1;
+        self.counts.enters += 1;
         self.held.handed_over();
         self.ring.submit().is_ok()
     }
@@ -293,37 +289,10 @@ impl Uring {
         self.start(token, entry, InFlight::Accept { listener, many: self.multishot_accept });
     }
 
-    fn start_receive(&mut self, token: Token, stream: Handle, into: ReceiveInto) {
-        let fd = types::Fd(stream.fd());
-        let group = match into {
-            ReceiveInto::Small => Some(SMALL_RECEIVE_GROUP),
-            ReceiveInto::Large => Some(LARGE_RECEIVE_GROUP),
-            ReceiveInto::Own => None,
-            ReceiveInto::Given { mut buf, range } => {
-                assert!(!range.is_empty(), "a receive into nothing");
-                let target = &mut buf[range.clone()];
-                let entry = opcode::Recv::new(fd, target.as_mut_ptr(), target.len() as u32).build();
-                return self.start(
-                    token,
-                    entry,
-                    InFlight::ReceiveGiven { _stream: stream, buf, start: range.start },
-                );
-            }
-        };
-        if let Some(group) = group.filter(|_| self.multishot_receive) {
-            // What a kernel that knows multishot refuses of it, too, stands in for one that does not.
-            let flags = if self.refused_multishot { libc::MSG_WAITALL } else { 0 };
-            let entry = opcode::RecvMulti::new(fd, group).flags(flags).build();
-            self.start(token, entry, InFlight::ReceiveMany { stream, group });
-        } else {
-            let mut buf: Vec<u8> = Vec::with_capacity(self.receive_bytes);
-            let entry = opcode::Recv::new(fd, buf.as_mut_ptr(), buf.capacity() as u32).build();
-            self.start(token, entry, InFlight::ReceiveOne { _stream: stream, buf });
-        }
-    }
-
     pub(crate) fn cancel(&mut self, token: Token) {
-        if self.slots.note_cancelled(token) {
+        if self.stop_waiting(token) {
+            self.finish(token, Outcome::Received(Err(io::Error::from_raw_os_error(libc::ECANCELED))));
+        } else if self.slots.note_cancelled(token) {
             self.push(opcode::AsyncCancel::new(token.0).build().user_data(CANCEL));
         }
     }
@@ -339,6 +308,7 @@ impl Uring {
     }
 
     pub(crate) fn turn(&mut self, wait: Wait, out: &mut Vec<Completion>) -> io::Result<()> {
+        let wait = self.serve_waiting(wait);
         self.put_backlog();
         self.held.handed_over();
         out.append(&mut self.immediate);
@@ -360,16 +330,16 @@ impl Uring {
                     Ok(0)
                 } else {
                     drop(submission);
-                    self.enters += 1;
+                    self.counts.enters += 1;
                     self.enter_now()
                 }
             }
             Wait::Forever => {
-                self.enters += 1;
+                self.counts.enters += 1;
                 self.ring.submit_and_wait(1)
             }
             Wait::Until(_) => {
-                self.enters += 1;
+                self.counts.enters += 1;
                 let timeout = types::Timespec::from(rest);
                 self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&timeout))
             }
@@ -413,31 +383,6 @@ impl Uring {
                 data => self.complete(Token(data), result, flags, out),
             }
         }
-    }
-}
-
-/// The receive buffers that connections share.
-struct ReceiveBuffers {
-    small: Rc<BufRing>,
-    large: Rc<BufRing>,
-}
-
-impl ReceiveBuffers {
-    fn new(ring: &IoUring, config: &Config) -> io::Result<Self> {
-        let large_bytes = config.receive_buffer_bytes as usize;
-        let small =
-            BufRing::new(ring, SMALL_RECEIVE_GROUP, config.small_receive_buffers, SMALL_RECEIVE_BYTES)?;
-        match BufRing::new(ring, LARGE_RECEIVE_GROUP, config.receive_buffers, large_bytes) {
-            Ok(large) => Ok(Self { small: Rc::new(small), large: Rc::new(large) }),
-            Err(error) => {
-                small.unregister(ring, SMALL_RECEIVE_GROUP);
-                Err(error)
-            }
-        }
-    }
-
-    fn group(&self, group: u16) -> &Rc<BufRing> {
-        if group == SMALL_RECEIVE_GROUP { &self.small } else { &self.large }
     }
 }
 

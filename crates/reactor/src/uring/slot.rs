@@ -1,15 +1,15 @@
 //! What an operation in flight keeps alive, and what becomes of it when it completes.
 
 use super::Uring;
+use super::receive::Turn;
 use super::sys::{self, RawAddr, SignalInfo};
 use crate::addr::PeerAddr;
 use crate::buf::{IoBuf, RecvBuf};
-use crate::driver::{Completion, Handle, Outcome, ReceiveInto, SendData, Token};
+use crate::driver::{Completion, Handle, Outcome, SendData, Token};
 use bytes::Bytes;
 use io_uring::cqueue;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::rc::Rc;
 
 /// Messages kept for reuse.
 const SPARE_MESSAGES_MAX: usize = 256;
@@ -32,7 +32,19 @@ pub(super) enum InFlight {
         listener: Handle,
         many: bool,
     },
+    /// Into shared buffers, one after the other.
     ReceiveMany {
+        stream: Handle,
+        group: u16,
+    },
+    /// Into one shared buffer.
+    ReceiveShared {
+        stream: Handle,
+        group: u16,
+        or_own: bool,
+    },
+    /// Not the kernel's: it waits until a shared buffer is free.
+    ReceiveWaiting {
         stream: Handle,
         group: u16,
     },
@@ -106,6 +118,17 @@ impl Slots {
         self.slots.iter().flatten().map(|slot| slot.token).collect()
     }
 
+    /// The receive that waits for a shared buffer, and its group; no longer in flight.
+    pub(super) fn take_waiting(&mut self, token: Token) -> Option<(Handle, u16)> {
+        if !matches!(self.live(token)?.in_flight, InFlight::ReceiveWaiting { .. }) {
+            return None;
+        }
+        match self.remove(token).in_flight {
+            InFlight::ReceiveWaiting { stream, group } => Some((stream, group)),
+            _ => unreachable!("as just seen"),
+        }
+    }
+
     fn get(&mut self, token: Token) -> &mut InFlight {
         match self.live(token) {
             Some(slot) => &mut slot.in_flight,
@@ -174,7 +197,7 @@ impl Message {
     }
 }
 
-fn size(result: i32) -> io::Result<usize> {
+pub(super) fn size(result: i32) -> io::Result<usize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
 }
 
@@ -226,12 +249,27 @@ impl Uring {
                 if is_refused {
                     self.multishot_receive = false;
                     if !is_cancelled {
-                        return self.start_receive(token, stream, ReceiveInto::Own);
+                        return self.start_own(token, stream);
                     }
+                }
+                if result == -libc::ENOBUFS && !is_cancelled {
+                    return self.wait_for_buffer(token, stream, group, Turn::Last);
                 }
                 drop(stream);
                 self.received(group, ended, flags)
             }
+            InFlight::ReceiveShared { stream, group, or_own } => {
+                if result == -libc::ENOBUFS && !is_cancelled {
+                    return match or_own {
+                        true => self.start_own(token, stream),
+                        // It had its turn.
+                        false => self.wait_for_buffer(token, stream, group, Turn::First),
+                    };
+                }
+                drop(stream);
+                self.received(group, result, flags)
+            }
+            InFlight::ReceiveWaiting { .. } => panic!("{token:?} completed but is not the kernel's"),
             InFlight::ReceiveOne { mut buf, .. } => Outcome::Received(size(result).map(|bytes| {
                 // SAFETY: the kernel wrote so many bytes, at most the capacity.
                 unsafe { buf.set_len(bytes) };
@@ -253,16 +291,6 @@ impl Uring {
             }
         };
         out.push(Completion { token, outcome, more });
-    }
-
-    fn received(&mut self, group: u16, result: i32, flags: u32) -> Outcome {
-        let Some(buffers) = &self.receive else {
-            panic!("a shared receive buffer, but group {group} has none")
-        };
-        Outcome::Received(size(result).map(|bytes| match cqueue::buffer_select(flags) {
-            Some(id) => RecvBuf::shared(Rc::clone(buffers.group(group)), id, bytes),
-            None => RecvBuf::from_vec(Vec::new()),
-        }))
     }
 }
 

@@ -3,8 +3,10 @@
 
 use bytes::Bytes;
 use pumice_reactor::{
-    Addr, File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, block_on, spawn,
+    Addr, Config, File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, block_on, sleep,
+    spawn, start,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
@@ -67,8 +69,72 @@ fn a_stream_echoes() {
             echo.extend_from_slice(&piece);
         }
         assert!(echo.starts_with(b"<") && echo.into_iter().filter(u8::is_ascii_lowercase).eq(*b"ping"));
-        pumice_reactor::sleep(Duration::from_millis(5)).await;
+        sleep(Duration::from_millis(5)).await;
     });
+}
+
+/// `docs/decisions/0048`: where few buffers are shared by many streams, receives wait for one, and wait no longer once one that was
+/// kept is counted as such.
+#[test]
+fn receives_wait_for_shared_buffers_and_not_for_kept_ones() {
+    const BYTES: usize = 256 << 10;
+    let config = Config {
+        cores: 1,
+        small_receive_buffers: 2,
+        receive_buffers: 2,
+        receive_buffer_bytes: 8 << 10,
+        ..Config::default()
+    };
+    start(&config, Arc::new(|_| Box::pin(wait_for_buffers()))).unwrap().join().unwrap();
+
+    async fn wait_for_buffers() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(&any, ListenOptions::default()).await.unwrap();
+        let addr = listener.local_addr().clone();
+        let waits = || pumice_reactor::metrics::all_cores()[0].receive_waits;
+        let mut streams = Vec::new();
+        for _ in 0..12 {
+            let near = Stream::connect(&addr).await.unwrap();
+            streams.push(listener.accept().await.unwrap().0);
+            spawn(async move { near.send_one(vec![3; BYTES]).await.0 });
+        }
+        let receivers: Vec<_> = streams
+            .into_iter()
+            .map(|mut stream| {
+                spawn(async move {
+                    let mut got = 0;
+                    while got < BYTES {
+                        got += stream.recv().await.unwrap().len();
+                    }
+                    stream
+                })
+            })
+            .collect();
+        let mut streams = Vec::new();
+        for receiver in receivers {
+            streams.push(receiver.await.unwrap());
+        }
+        assert!(waits() > 12, "{} receives waited", waits());
+
+        // All buffers are kept from here on: who brings more goes on without them, most of the time at once.
+        let mut kept = Vec::new();
+        for _ in 0..2 {
+            let near = Stream::connect(&addr).await.unwrap();
+            let mut far = listener.accept().await.unwrap().0;
+            near.send_one(vec![4; 100]).await.0.unwrap();
+            kept.push((far.recv().await.unwrap(), far, near));
+        }
+        sleep(Duration::from_millis(50)).await;
+        let before = waits();
+        for _ in 0..50 {
+            let near = Stream::connect(&addr).await.unwrap();
+            let mut far = listener.accept().await.unwrap().0;
+            near.send_one(vec![5; 100]).await.0.unwrap();
+            assert_eq!(far.recv().await.unwrap().len(), 100);
+        }
+        let waited = waits() - before;
+        assert!(waited < 25, "{waited} of 50 receives waited for buffers that are kept");
+    }
 }
 
 /// `docs/decisions/0041`: many reads share a system call, few do not wait for one another.

@@ -79,6 +79,7 @@ macro_rules! contract_tests {
             streams::nobody_listening_is_refused,
             streams::a_dropped_listener_frees_its_address,
             streams::held_receive_buffers_do_not_block_others,
+            streams::streams_that_bring_much_take_turns_with_receive_buffers,
             streams::long_and_short_messages_in_turns_arrive_whole,
             streams::given_memory_and_shared_buffers_by_turns_take_a_stream_in_order,
             streams::a_receive_into_given_memory_that_is_dropped_loses_nothing,

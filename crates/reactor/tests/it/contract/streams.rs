@@ -410,6 +410,39 @@ pub async fn held_receive_buffers_do_not_block_others(place: Place) {
     }
 }
 
+/// Many streams bring much at once. Some keep a buffer, some leave with bytes to come: all others get theirs whole.
+pub async fn streams_that_bring_much_take_turns_with_receive_buffers(place: Place) {
+    const BYTES: usize = 64 << 10;
+    let (listener, addr) = listen(&place.any_port).await;
+    let (mut kept, mut senders, mut receivers) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..place.many.min(40) {
+        let (near, mut far) = (Stream::connect(&addr).await.unwrap(), listener.accept().await.unwrap().0);
+        senders.push(spawn(async move { near.send_one(vec![number as u8; BYTES]).await.0 }));
+        if number == 0 {
+            kept.push((far.recv().await.unwrap(), far));
+            continue;
+        }
+        receivers.push(spawn(async move {
+            let leaves = number % 5 == 0;
+            let mut got = 0;
+            while got < if leaves { BYTES / 8 } else { BYTES } {
+                let buf = far.recv().await.unwrap();
+                assert!(!buf.is_empty() && buf.iter().all(|byte| *byte == number as u8));
+                got += buf.len();
+                yield_now().await;
+            }
+        }));
+    }
+    for receiver in receivers {
+        timeout(PATIENCE, receiver).await.expect("its turn comes").unwrap();
+    }
+    drop(kept);
+    for sender in senders {
+        // To those that left it may fail.
+        let _ = timeout(PATIENCE, sender).await.expect("nobody receives for ever").unwrap();
+    }
+}
+
 /// Large and small receive buffers take turns under one connection: nothing is lost, doubled or out of order.
 pub async fn long_and_short_messages_in_turns_arrive_whole(place: Place) {
     let (listener, addr) = listen(&place.any_port).await;
