@@ -62,9 +62,13 @@ pub struct NewVersion<'a> {
 impl NewVersion<'_> {
     /// The version with a copy of its value.
     pub fn to_entry(&self) -> KeyEntry {
+        self.with_value(Bytes::copy_from_slice)
+    }
+
+    fn with_value(&self, bytes_of: impl FnOnce(&[u8]) -> Bytes) -> KeyEntry {
         let body = match self.body {
             NewBody::Tombstone => Body::Tombstone,
-            NewBody::Inline(value) => Body::Inline(Bytes::copy_from_slice(value)),
+            NewBody::Inline(value) => Body::Inline(bytes_of(value)),
             NewBody::Record(ptr) => Body::Record(ptr),
         };
         let Self { seq, expire_ms, tag, large, value_len, counted, .. } = *self;
@@ -288,7 +292,7 @@ impl Memtable {
         out: &mut impl Extend<(Bytes, KeyEntry)>,
     ) -> bool {
         self.put_in_order();
-        let mut rows: SmallVec<[RowAt; 64]> = SmallVec::new();
+        let mut rows: SmallVec<[(RowAt, Version); 64]> = SmallVec::new();
         let mut bytes = 0;
         let mut is_full = false;
         self.visit((from, to), backward, |row| {
@@ -296,21 +300,25 @@ impl Memtable {
                 is_full = true;
                 return false;
             }
-            if self.version_at(row, max_seq).is_some() {
-                rows.push(row);
-                bytes += self.key(row).len();
+            if let Some(version) = self.version_at(row, max_seq) {
+                bytes += self.key(row).len() + self.rows.inline(&version).len();
+                rows.push((row, version));
             }
             true
         });
-        // One allocation for all keys: a range is many short ones.
-        let mut keys = Vec::with_capacity(bytes);
-        rows.iter().for_each(|&row| keys.extend_from_slice(self.key(row)));
-        let keys = Bytes::from(keys);
+        // One allocation for all keys and values: a range is many short ones.
+        let mut all = Vec::with_capacity(bytes);
+        for (row, version) in &rows {
+            all.extend_from_slice(self.key(*row));
+            all.extend_from_slice(self.rows.inline(version));
+        }
+        let all = Bytes::from(all);
         let mut at = 0;
-        out.extend(rows.iter().filter_map(|&row| {
-            let start = at;
-            at += self.key(row).len();
-            Some((keys.slice(start..at), self.row(row, max_seq)?))
+        out.extend(rows.iter().map(|(row, version)| {
+            let value_at = at + self.key(*row).len();
+            let key = all.slice(at..value_at);
+            at = value_at + self.rows.inline(version).len();
+            (key, self.version_view(version).with_value(|_| all.slice(value_at..at)))
         }));
         is_full
     }

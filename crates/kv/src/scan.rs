@@ -330,11 +330,9 @@ impl Scan {
                 Err(error) => (self.ended, self.failed) = (true, Some(error)),
             }
         }
-        let limit = if self.want == Want::Values { self.reads_ahead } else { 1 };
+        let (limit, most) = self.ahead_max();
         let mut must_poll = false;
-        // Half of what may be ahead at a time, so that there are neighbours to be read together.
-        let most = self.held.most().min(BYTES_AHEAD_MAX);
-        if self.ahead.len() <= limit / 2 && self.bytes_ahead <= most / 2 {
+        if self.is_to_read_ahead() {
             while self.ahead.len() < limit && self.bytes_ahead < most && !self.ended {
                 match self.next_key().await {
                     Ok(Some((slice, key, entry))) => {
@@ -351,8 +349,6 @@ impl Scan {
         if self.ahead.is_empty() {
             return self.failed.take().map_or(Ok(None), Err);
         }
-        let soon = (self.reads_ahead * 2).min(READS_AHEAD_SOON);
-        self.reads_ahead = soon.max(self.ahead_from.min(READS_AHEAD_MAX));
         if must_poll || !self.ahead.front().is_some_and(Ahead::is_ready) {
             // Here, and not where it was planned: a caller that gave up meanwhile has left more than half of what may be ahead, and
             // nobody else would read it.
@@ -360,12 +356,60 @@ impl Scan {
             self.start_reads();
             self.poll_reads().await;
         }
+        Ok(Some(self.hand_out()))
+    }
+
+    /// How many keys may be ahead, and how many bytes.
+    fn ahead_max(&self) -> (usize, u64) {
+        let keys = if self.want == Want::Values { self.reads_ahead } else { 1 };
+        (keys, self.held.most().min(BYTES_AHEAD_MAX))
+    }
+
+    /// Half of what may be ahead at a time, so that there are neighbours to be read together.
+    fn is_to_read_ahead(&self) -> bool {
+        let (keys, bytes) = self.ahead_max();
+        self.ahead.len() <= keys / 2 && self.bytes_ahead <= bytes / 2
+    }
+
+    /// Takes what lies ahead and is ready.
+    fn hand_out(&mut self) -> (Bytes, Result<Entry, StoreError>) {
+        let soon = (self.reads_ahead * 2).min(READS_AHEAD_SOON);
+        self.reads_ahead = soon.max(self.ahead_from.min(READS_AHEAD_MAX));
         let Some(Ahead { key, bytes, state: State::Ready(entry) }) = self.ahead.pop_front() else {
             unreachable!("polled until the front is ready")
         };
         self.ahead_from += 1;
         self.bytes_ahead -= bytes;
-        Ok(Some((key, entry)))
+        (key, entry)
+    }
+
+    /// [`Scan::next`] where there is nothing to wait for, which is most of the time; else `None`. Short elements cost less to go over than
+    /// to be handed through as many futures as there are callers.
+    pub fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+        let found = self.find_at_hand();
+        // `next` says why not.
+        found.filter(|_| self.snapshot.still_holds().is_ok())
+    }
+
+    fn find_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+        if let Some(front) = self.ahead.front() {
+            let is_at_hand = matches!(front.state, State::Ready(Ok(_))) && !self.is_to_read_ahead();
+            let (key, entry) = is_at_hand.then(|| self.hand_out())?;
+            return entry.ok().map(|entry| (key, entry));
+        }
+        while self.has_begun && self.hungry.is_empty() && self.keys_in_turn + 1 < KEYS_PER_TURN {
+            let first = self.queue.first().filter(|&first| !self.is_past_end(self.next_of(first)))?;
+            self.keys_in_turn += 1;
+            let Some((slice, key, entry)) = self.take_key(first) else { continue };
+            match self.plan(slice, &key, entry) {
+                (_, State::Ready(Ok(entry))) => return Some((key, entry)),
+                (bytes, state) => {
+                    self.line_up(key, bytes, state);
+                    return None;
+                }
+            }
+        }
+        None
     }
 
     /// Goes on with all reads under way, until the first key's value is there.
@@ -480,21 +524,31 @@ impl Scan {
                 self.note_gap_to_end();
                 return Ok(None);
             };
-            let (key, entry) = self.take_first(first);
-            // Older versions of the same key.
-            while let Some(same) = self.queue.first_at(&key, |source| next_key_of(&self.sources, source)) {
-                self.take_first(same);
+            if let Some(found) = self.take_key(first) {
+                return Ok(Some(found));
             }
-            if !entry.is_tombstone() {
-                if let Some(edge) = self.edge.take() {
-                    edge.end(&self.snapshot, &key);
-                }
-                return Ok(Some((self.sources[first].slice, key, entry)));
-            }
+        }
+    }
+
+    /// Takes the first source's key, and the older versions of it that others have. `None`: the key is gone.
+    fn take_key(&mut self, first: usize) -> Option<(SliceId, Bytes, KeyEntry)> {
+        let is_alone = self.queue.is_alone();
+        let (key, entry) = self.take_first(first);
+        while !is_alone
+            && let Some(same) = self.queue.first_at(&key, |source| next_key_of(&self.sources, source))
+        {
+            self.take_first(same);
+        }
+        if entry.is_tombstone() {
             if let Some(edge) = &mut self.edge {
                 edge.pass(&self.snapshot, &key);
             }
+            return None;
         }
+        if let Some(edge) = self.edge.take() {
+            edge.end(&self.snapshot, &key);
+        }
+        Some((self.sources[first].slice, key, entry))
     }
 
     fn note_gap_to_end(&mut self) {

@@ -275,6 +275,11 @@ impl Ctx {
         if self.in_exec() && !self.is_silent() {
             return self.weigh(0);
         }
+        // Boxed: it is asked for with each element, and a future is moved, whole, to where it is awaited.
+        Box::pin(self.drain_long()).await
+    }
+
+    async fn drain_long(&mut self) -> CommandResult {
         let output = self.output.clone();
         if self.is_silent() {
             self.reply.rollback(self.reply_from);

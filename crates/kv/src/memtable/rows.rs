@@ -228,6 +228,11 @@ impl Rows {
         bytes[..HEAD_BYTES].copy_from_slice(&version.encode(key_len));
     }
 
+    /// The bytes of a version's value that lie here.
+    pub fn inline(&self, version: &Version) -> &[u8] {
+        inline(self.body(version))
+    }
+
     /// The value of a version, where it lies.
     pub fn body(&self, version: &Version) -> NewBody<'_> {
         if let Some(record) = version.record() {

@@ -44,6 +44,11 @@ impl SourceQueue {
         (!is_other && key(first.source) == Some(wanted)).then_some(first.source)
     }
 
+    /// Whether there is no other than the first.
+    pub fn is_alone(&self) -> bool {
+        self.heap.len() <= 1
+    }
+
     /// The source whose turn comes behind the first one's, as keys are now.
     pub fn second<'a>(&self, key: impl Fn(usize) -> Option<&'a [u8]>) -> Option<usize> {
         let children = self.heap.iter().skip(1).take(2);

@@ -3,11 +3,12 @@
 //! Every element is equally likely, in a collection of any size, at a cost that does not grow with it:
 //! 1. Elements lie by a hash of their name, spread evenly over a circle of 2³² places. A window of the circle
 //!    wide enough to hold [`WINDOW`] elements on average is laid down at a random place and read: `c` elements.
-//! 2. With probability `c` / [`WINDOW_MAX`] one of them is drawn; otherwise a new window is laid.
+//! 2. One of [`WINDOW_MAX`] numbers is drawn, and the element with that number in the window is the one; where there are not so
+//!    many, a new window is laid. It is read no further than that.
 //!
-//! An element lies in as many windows as any other, and is drawn from each with probability
-//! `c / WINDOW_MAX × 1 / c`, the same for all. About two windows are read per draw. The one approximation: a
-//! window with more than `WINDOW_MAX` elements (one in 10⁹) counts as having that many.
+//! An element lies in as many windows as any other, and is drawn from each with probability `1 / WINDOW_MAX`, the same for
+//! all. About two windows are read per draw. The one approximation: of a window with more than `WINDOW_MAX` elements (one in
+//! 10⁹) those behind are left out.
 //!
 //! Small collections are read whole. Draws that are many compared with the collection read it whole once. Values of hashes are
 //! read when their fields have been drawn.
@@ -120,7 +121,7 @@ impl<'a> Urn<'a> {
     async fn one(&self, ctx: &mut Ctx) -> Result<Element, Failure> {
         let count = self.collection.count;
         if count <= WHOLE_MAX {
-            let mut all = self.window(ctx, Bound::Unbounded, Bound::Unbounded).await?;
+            let mut all = self.everything(ctx).await?;
             if all.is_empty() {
                 return Err(damaged(self.collection, 0));
             }
@@ -131,32 +132,37 @@ impl<'a> Urn<'a> {
         let mut settled = None;
         for _ in 0..WINDOWS_TRIED_MAX {
             let start = ctx.random_below(1 << 32);
-            let mut found = self.around(ctx, start, width).await?;
-            if found.is_empty() {
-                continue;
+            let drawn = ctx.random_below(WINDOW_MAX) as usize;
+            let mut found = self.around(ctx, start, width, drawn + 1).await?;
+            if found.len() > drawn {
+                return Ok(found.swap_remove(drawn));
             }
-            let accepted = ctx.random_below(WINDOW_MAX) < found.len() as u64;
-            let drawn = ctx.random_below(found.len() as u64) as usize;
-            settled = Some(found.swap_remove(drawn));
-            if accepted {
-                break;
+            if !found.is_empty() {
+                let any = ctx.random_below(found.len() as u64) as usize;
+                settled = Some(found.swap_remove(any));
             }
         }
         settled.ok_or_else(|| damaged(self.collection, 0))
     }
 
-    /// The elements of the circle from `start` on, `width` wide.
-    async fn around(&self, ctx: &mut Ctx, start: u64, width: u64) -> Result<Vec<Element>, Failure> {
+    /// Up to `limit` elements of the circle from `start` on, `width` wide.
+    async fn around(
+        &self,
+        ctx: &mut Ctx,
+        start: u64,
+        width: u64,
+        limit: usize,
+    ) -> Result<Vec<Element>, Failure> {
         let place = |at: u64| (at as u32).to_be_bytes();
         let end = start + width;
         let (from, circle) = (place(start), 1u64 << 32);
         if end < circle {
-            return self.window(ctx, Bound::Included(from), Bound::Excluded(place(end))).await;
+            return self.window(ctx, Bound::Included(from), Bound::Excluded(place(end)), limit).await;
         }
-        let mut found = self.window(ctx, Bound::Included(from), Bound::Unbounded).await?;
-        if end > circle {
+        let mut found = self.window(ctx, Bound::Included(from), Bound::Unbounded, limit).await?;
+        if end > circle && found.len() < limit {
             let rest = Bound::Excluded(place(end - circle));
-            found.extend(self.window(ctx, Bound::Unbounded, rest).await?);
+            found.extend(self.window(ctx, Bound::Unbounded, rest, limit - found.len()).await?);
         }
         Ok(found)
     }
@@ -166,14 +172,22 @@ impl<'a> Urn<'a> {
         ctx: &mut Ctx,
         lower: Bound<[u8; HASH_BYTES]>,
         upper: Bound<[u8; HASH_BYTES]>,
+        limit: usize,
     ) -> Result<Vec<Element>, Failure> {
         let (lower, upper) = (lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..]));
         let mut scan = self.scan(ctx, lower, upper, self.want);
         let mut found = Vec::new();
-        while let Some(element) = scan.next_entry(ctx).await? {
+        while found.len() < limit
+            && let Some(element) = scan.next_entry(ctx).await?
+        {
             found.push(element);
         }
         Ok(found)
+    }
+
+    /// All elements of a small collection.
+    async fn everything(&self, ctx: &mut Ctx) -> Result<Vec<Element>, Failure> {
+        self.window(ctx, Bound::Unbounded, Bound::Unbounded, usize::MAX).await
     }
 
     /// Whether `draws` are better answered by reading all of the collection once.
@@ -336,7 +350,7 @@ pub(super) async fn reply_many(
         return Ok(());
     }
     if collection.count <= WHOLE_MAX {
-        let all = urn.window(ctx, Bound::Unbounded, Bound::Unbounded).await?;
+        let all = urn.everything(ctx).await?;
         if all.is_empty() {
             return Err(damaged(&collection, 0));
         }

@@ -55,7 +55,8 @@ impl Ctx {
     /// Writes a value as a bulk string; a large one piece by piece.
     pub(crate) async fn reply_entry(&mut self, place: Place, entry: Entry) -> CommandResult {
         match entry.large {
-            Some(large) => self.reply_large(place, &large, 0..large.len()).await,
+            // Boxed, as most are not: what is awaited with each element is to be small.
+            Some(large) => Box::pin(self.reply_large(place, &large, 0..large.len())).await,
             None => {
                 self.reply.bulk_bytes(entry.value);
                 Ok(())

@@ -163,6 +163,14 @@ impl Merged {
         Ok(found)
     }
 
+    /// [`Merged::next`] where there is nothing to wait for, and nothing to merge with; else `None`.
+    pub(super) fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+        match &mut self.keys {
+            Keys::Stored(Source::One { scan, .. }) if self.untold.is_none() => scan.next_at_hand(),
+            _ => None,
+        }
+    }
+
     /// Goes over up to `limit` keys unseen; says how many there were.
     pub(super) async fn skip(&mut self, ctx: &mut Ctx, limit: u64) -> Result<u64, Failure> {
         // Where it comes to nobody sees.

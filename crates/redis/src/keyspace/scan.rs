@@ -3,7 +3,7 @@
 
 use std::ops::Bound;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use pumice_kv::{Direction, Entry, Snapshot, Want};
 use pumice_node::Place;
 
@@ -23,14 +23,28 @@ impl ElementScan {
     /// The next element's field (what follows its sub) and value.
     pub async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Bytes)>, Failure> {
         let Some((field, entry)) = self.next_entry(ctx).await? else { return Ok(None) };
-        let value = ctx.whole_value(self.place, &entry).await?;
+        if entry.large.is_none() {
+            return Ok(Some((field, entry.value)));
+        }
+        let value = Box::pin(ctx.whole_value(self.place, &entry)).await?;
         Ok(Some((field, value)))
     }
 
     /// The next element's field and its entry, which names a large value's pieces.
     pub(crate) async fn next_entry(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
-        let found = self.merged.next(ctx).await?;
+        if let Some(found) = self.next_at_hand() {
+            return Ok(Some(found));
+        }
+        // Boxed: this is called for each element, its future is moved to where it is awaited, and most need no more than that.
+        let found = Box::pin(self.merged.next(ctx)).await?;
         Ok(found.map(|(raw, entry)| (raw.slice(ELEMENT_PREFIX_BYTES..), entry)))
+    }
+
+    /// [`ElementScan::next_entry`] where there is nothing to wait for; else `None`.
+    pub(crate) fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+        let (mut field, entry) = self.merged.next_at_hand()?;
+        field.advance(ELEMENT_PREFIX_BYTES);
+        Some((field, entry))
     }
 
     /// Goes over up to `limit` elements unseen; says how many there were: fewer at the end.

@@ -161,16 +161,21 @@ pub async fn compare_scan(
         Bound::Excluded(bound) => Bound::Excluded(Bytes::from(bound)),
     };
     let set = SliceSet::One(SliceId(slice));
-    let mut scan =
-        store.scan(snapshot, set, bytes(lower.clone()), bytes(upper.clone()), direction, Want::Values);
-    for &(key, held) in &wanted {
-        let (found, entry) =
-            scan.next().await.expect("scan").unwrap_or_else(|| panic!("scan misses {key:?}"));
-        assert_eq!(found, key.as_slice(), "keys in order");
-        assert_eq!((entry.tag, entry.expire_ms), (held.0, held.1));
-        assert!(value(store, &entry).await == held.2, "value of {:?}", key.escape_ascii().to_string());
+    for takes_at_hand in [false, true] {
+        let mut scan =
+            store.scan(snapshot, set, bytes(lower.clone()), bytes(upper.clone()), direction, Want::Values);
+        for &(key, held) in &wanted {
+            let at_hand = if takes_at_hand { scan.next_at_hand() } else { None };
+            let (found, entry) = match at_hand {
+                Some(found) => found,
+                None => scan.next().await.expect("scan").unwrap_or_else(|| panic!("scan misses {key:?}")),
+            };
+            assert_eq!(found, key.as_slice(), "keys in order");
+            assert_eq!((entry.tag, entry.expire_ms), (held.0, held.1));
+            assert!(value(store, &entry).await == held.2, "value of {:?}", key.escape_ascii().to_string());
+        }
+        assert!(scan.next_at_hand().is_none() && scan.next().await.expect("scan").is_none(), "scan ends");
     }
-    assert!(scan.next().await.expect("scan").is_none(), "scan ends");
     // Stretches skipped between keys that are looked at: short, long, to the end and beyond.
     for stretch in [1, 7, 300, wanted.len() + 1] {
         let mut scan =
