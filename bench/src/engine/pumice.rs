@@ -357,7 +357,10 @@ async fn scan_into(store: &Store, shared: &Shared, out: &mut Loop) -> Result<()>
     );
     let started = Instant::now();
     let mut before = started;
-    while let Some((key, entry)) = scan.next().await? {
+    loop {
+        let at_hand = scan.next_at_hand();
+        let next = if at_hand.is_some() { at_hand } else { scan.next().await? };
+        let Some((key, entry)) = next else { break };
         let index = std::str::from_utf8(&key[1..]).ok().and_then(|k| k.parse().ok()).unwrap_or(u64::MAX);
         if key.len() != KEY_BYTES
             || index >= shared.keys

@@ -64,6 +64,14 @@ impl NodeScan {
         found.inspect_err(|error| self.node.note_read(at as u16, error))
     }
 
+    /// [`NodeScan::next`] where there is nothing to wait for, and no other drive's key to compare with; else `None`.
+    pub fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+        match &mut self.lanes[..] {
+            [only] => only.scan.next_at_hand(),
+            _ => None,
+        }
+    }
+
     /// The next encoded key and its entry; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, StoreError> {
         if self.lanes.len() == 1 {

@@ -151,6 +151,14 @@ impl Merged {
 
     /// The next key that is there, and its entry.
     pub(super) async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
+        if let Some(found) = self.next_at_hand() {
+            return Ok(Some(found));
+        }
+        // Boxed: this is called for each element, a future is moved to where it is awaited, and most need no more than that.
+        Box::pin(self.wait_for_next(ctx)).await
+    }
+
+    async fn wait_for_next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
         let found = match &mut self.keys {
             Keys::Stored(source) => source.next().await,
             Keys::Both(both) => both.next(ctx).await,
@@ -163,11 +171,13 @@ impl Merged {
         Ok(found)
     }
 
-    /// [`Merged::next`] where there is nothing to wait for, and nothing to merge with; else `None`.
-    pub(super) fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+    /// What there is nothing to wait for, and nothing to merge with.
+    fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
         match &mut self.keys {
-            Keys::Stored(Source::One { scan, .. }) if self.untold.is_none() => scan.next_at_hand(),
-            _ => None,
+            _ if self.untold.is_some() => None,
+            Keys::Stored(Source::One { scan, .. }) => scan.next_at_hand(),
+            Keys::Stored(Source::Node(scan)) => scan.next_at_hand(),
+            Keys::Both(_) => None,
         }
     }
 

@@ -32,19 +32,9 @@ impl ElementScan {
 
     /// The next element's field and its entry, which names a large value's pieces.
     pub(crate) async fn next_entry(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
-        if let Some(found) = self.next_at_hand() {
-            return Ok(Some(found));
-        }
-        // Boxed: this is called for each element, its future is moved to where it is awaited, and most need no more than that.
-        let found = Box::pin(self.merged.next(ctx)).await?;
-        Ok(found.map(|(raw, entry)| (raw.slice(ELEMENT_PREFIX_BYTES..), entry)))
-    }
-
-    /// [`ElementScan::next_entry`] where there is nothing to wait for; else `None`.
-    pub(crate) fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
-        let (mut field, entry) = self.merged.next_at_hand()?;
+        let Some((mut field, entry)) = self.merged.next(ctx).await? else { return Ok(None) };
         field.advance(ELEMENT_PREFIX_BYTES);
-        Some((field, entry))
+        Ok(Some((field, entry)))
     }
 
     /// Goes over up to `limit` elements unseen; says how many there were: fewer at the end.
