@@ -1,7 +1,7 @@
 //! Range scans over a snapshot: memtables and runs of one or all slices merged in key order, values read ahead.
 //!
-//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable, or a block of a run, which are read ahead
-//!    (`scan/blocks.rs`); of both only what lies within the bounds.
+//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable (fewer at first), or a block of a run, which are read
+//!    ahead (`scan/blocks.rs`); of both only what lies within the bounds.
 //! 2. A heap orders the sources by their next key, and of equal keys by age; only the newest version counts.
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
 //!    handed out in order. Those that lie near each other, as what was written in key order does, are read together.
@@ -65,6 +65,8 @@ pub enum Want {
     Values,
 }
 
+/// Rows of a memtable at a time: at first, as many scans end with the first key or soon after, and then.
+const ROWS_AT_FIRST: usize = 32;
 const ROWS_AT_ONCE: usize = 256;
 /// Keys gone over before others of the core get their turn: about as many microseconds.
 const KEYS_PER_TURN: u32 = 512;
@@ -128,6 +130,7 @@ enum From {
     Memtable {
         memtable: SharedMemtable,
         after: Bound<Bytes>,
+        rows_at_once: usize,
     },
     /// Tables still to come are before (backward) or after `table`; `block` is the next one of it.
     Run {
@@ -241,10 +244,11 @@ impl Store {
             if !slices.has(slice) {
                 continue;
             }
-            let memtables = view
-                .memtables
-                .iter()
-                .map(|memtable| From::Memtable { memtable: memtable.clone(), after: start.clone() });
+            let memtables = view.memtables.iter().map(|memtable| From::Memtable {
+                memtable: memtable.clone(),
+                after: start.clone(),
+                rows_at_once: ROWS_AT_FIRST,
+            });
             let runs = view.version.runs.iter().filter_map(|run| run_from(run, &start, backward));
             sources.extend(memtables.chain(runs).map(|from| Source {
                 slice,
@@ -694,10 +698,11 @@ impl Scan {
         while source.buffer.is_empty() {
             match &mut source.from {
                 From::Exhausted => return Ok(()),
-                From::Memtable { memtable, after } => {
+                From::Memtable { memtable, after, rows_at_once } => {
                     let range = (as_slice(after), as_slice(&self.end));
+                    let rows = std::mem::replace(rows_at_once, ROWS_AT_ONCE);
                     let seq = self.snapshot.seq;
-                    let more = lock(memtable).collect(range, backward, seq, ROWS_AT_ONCE, &mut source.buffer);
+                    let more = lock(memtable).collect(range, backward, seq, rows, &mut source.buffer);
                     match source.buffer.back() {
                         Some((key, _)) if more => *after = Bound::Excluded(key.clone()),
                         _ => source.from = From::Exhausted,
@@ -747,7 +752,7 @@ impl Scan {
         while skipped < wanted {
             match &mut source.from {
                 From::Exhausted => break,
-                From::Memtable { memtable, after } => {
+                From::Memtable { memtable, after, .. } => {
                     let range = (as_slice(after), as_slice(until));
                     let turn = (wanted - skipped).min(SKIPPED_AT_ONCE);
                     let (count, stopped_at) = lock(memtable).skip(range, backward, self.snapshot.seq, turn);
