@@ -6,34 +6,31 @@
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
 //!    handed out in order. Those that lie near each other, as what was written in key order does, are read together.
 
+mod ahead;
 pub(crate) mod blocks;
 pub(crate) mod edge;
 pub mod gaps;
 pub(crate) mod room;
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::ops::Bound;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
-use pumice_reactor::{LocalBoxFuture, yield_now};
-use pumice_segment::RecordPtr;
+use pumice_reactor::yield_now;
 
 use crate::cache::damaged;
-use crate::entry::{Body, KeyEntry};
+use crate::entry::KeyEntry;
 use crate::errors::StoreError;
-use crate::large::LargeRef;
 use crate::merge::queue::SourceQueue;
+use crate::scan::ahead::{Ahead, SpanRead, State};
 use crate::scan::blocks::{BlocksAhead, Way, number_in};
 use crate::scan::edge::Edge;
 use crate::scan::room::Held;
 use crate::slice::SharedMemtable;
 use crate::snapshot::{Snapshot, SnapshotInner};
-use crate::store::{Store, entry_of};
+use crate::store::Store;
 use crate::table::block::Around;
 use crate::table::version::{Run, Table};
 use crate::types::{Direction, Entry, SliceId};
@@ -72,16 +69,6 @@ const ROWS_AT_ONCE: usize = 256;
 const KEYS_PER_TURN: u32 = 512;
 /// Rows counted while a memtable's lock is held.
 const SKIPPED_AT_ONCE: u64 = 2048;
-/// Values that are read ahead soon, and in a scan that went over as many and more: enough that bytes are the bound.
-const READS_AHEAD_SOON: usize = 256;
-const READS_AHEAD_MAX: usize = 2048;
-/// Values are read together when not more than this, or than themselves, lies between them...
-const GAP_BYTES_MAX: u32 = 4 << 10;
-/// ...up to this many bytes in one read.
-const SPAN_BYTES_MAX: u32 = 512 << 10;
-/// Values shorter than this are copied out of what was read together.
-const SHORT_BYTES: usize = 4 << 10;
-const BYTES_AHEAD_MAX: u64 = 2 << 20;
 /// Bytes of key blocks that a scan over many runs reads ahead, and of each run at a time.
 const BLOCK_BYTES_AHEAD_MAX: u32 = 2 << 20;
 const PIECE_BYTES_MIN: u32 = 16 << 10;
@@ -155,64 +142,6 @@ impl From {
             }
         }
     }
-}
-
-/// A key handed over by the merge, and its value when it is there.
-struct Ahead {
-    key: Bytes,
-    /// What it counts against the limit.
-    bytes: u64,
-    state: State,
-}
-
-enum State {
-    Ready(Result<Entry, StoreError>),
-    /// To be read, alone or with its neighbours.
-    Planned(SliceId, KeyEntry, RecordPtr),
-    Reading(LocalBoxFuture<'static, Result<Entry, StoreError>>),
-    /// One of the spans brings it.
-    InSpan,
-}
-
-/// Values that are read together, by the numbers of those who wait for them.
-struct SpanRead {
-    waiting: Vec<usize>,
-    read: LocalBoxFuture<'static, Vec<Result<Entry, StoreError>>>,
-}
-
-/// A value to be read: who waits for it, and what for.
-struct Planned {
-    number: usize,
-    slice: SliceId,
-    key: Bytes,
-    found: KeyEntry,
-    ptr: RecordPtr,
-}
-
-impl Ahead {
-    fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready(_))
-    }
-}
-
-/// Reads values that lie near each other; what cannot be had that way is read alone, which says why.
-async fn read_span(snapshot: Arc<SnapshotInner>, span: Vec<Planned>) -> Vec<Result<Entry, StoreError>> {
-    let store = &snapshot.store;
-    let ptrs: Vec<RecordPtr> = span.iter().map(|planned| planned.ptr).collect();
-    let records = store.heap.read_neighbours(&ptrs).await;
-    let mut entries = Vec::with_capacity(span.len());
-    for (Planned { slice, key, found, ptr, .. }, record) in span.iter().zip(records) {
-        let value = record.map(|record| store.value_in_record(*slice, key, *ptr, &record));
-        entries.push(match value {
-            // A short value must not keep the whole span in memory.
-            Some(Ok(value)) if value.len() < SHORT_BYTES => {
-                Ok(entry_of(found, Bytes::copy_from_slice(&value)))
-            }
-            Some(Ok(value)) => Ok(entry_of(found, value)),
-            _ => store.value_of(*slice, key, found).await,
-        });
-    }
-    entries
 }
 
 impl Store {
@@ -363,30 +292,6 @@ impl Scan {
         Ok(Some(self.hand_out()))
     }
 
-    /// How many keys may be ahead, and how many bytes.
-    fn ahead_max(&self) -> (usize, u64) {
-        let keys = if self.want == Want::Values { self.reads_ahead } else { 1 };
-        (keys, self.held.most().min(BYTES_AHEAD_MAX))
-    }
-
-    /// Half of what may be ahead at a time, so that there are neighbours to be read together.
-    fn is_to_read_ahead(&self) -> bool {
-        let (keys, bytes) = self.ahead_max();
-        self.ahead.len() <= keys / 2 && self.bytes_ahead <= bytes / 2
-    }
-
-    /// Takes what lies ahead and is ready.
-    fn hand_out(&mut self) -> (Bytes, Result<Entry, StoreError>) {
-        let soon = (self.reads_ahead * 2).min(READS_AHEAD_SOON);
-        self.reads_ahead = soon.max(self.ahead_from.min(READS_AHEAD_MAX));
-        let Some(Ahead { key, bytes, state: State::Ready(entry) }) = self.ahead.pop_front() else {
-            unreachable!("polled until the front is ready")
-        };
-        self.ahead_from += 1;
-        self.bytes_ahead -= bytes;
-        (key, entry)
-    }
-
     /// [`Scan::next`] where there is nothing to wait for, which is most of the time; else `None`. Short elements cost less to go over than
     /// to be handed through as many futures as there are callers.
     pub fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
@@ -414,103 +319,6 @@ impl Scan {
             }
         }
         None
-    }
-
-    /// Goes on with all reads under way, until the first key's value is there.
-    async fn poll_reads(&mut self) {
-        let (ahead, spans, from) = (&mut self.ahead, &mut self.spans, self.ahead_from);
-        poll_fn(|cx| {
-            spans.retain_mut(|span| {
-                let Poll::Ready(results) = Pin::new(&mut span.read).poll(cx) else { return true };
-                for (number, result) in span.waiting.iter().zip(results) {
-                    // Those that were skipped meanwhile wait no more.
-                    if let Some(slot) = number.checked_sub(from).and_then(|at| ahead.get_mut(at)) {
-                        slot.state = State::Ready(result);
-                    }
-                }
-                false
-            });
-            for slot in ahead.iter_mut() {
-                if let State::Reading(future) = &mut slot.state
-                    && let Poll::Ready(result) = Pin::new(future).poll(cx)
-                {
-                    slot.state = State::Ready(result);
-                }
-            }
-            if ahead.front().is_some_and(Ahead::is_ready) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-    }
-
-    /// How the value of a key comes, and what it counts against the limit.
-    fn plan(&self, slice: SliceId, key: &Bytes, found: KeyEntry) -> (u64, State) {
-        let KeyEntry { tag, expire_ms, seq, value_len, .. } = found;
-        let plain = |value: Bytes| Entry { tag, expire_ms, seq, value, large: None };
-        match found.body {
-            _ if self.want == Want::Keys => (0, State::Ready(Ok(plain(Bytes::new())))),
-            Body::Inline(value) if !found.large => (value.len() as u64, State::Ready(Ok(plain(value)))),
-            Body::Record(ptr) if !found.large => {
-                let store = &self.snapshot.store;
-                let ptr = store.place_of(ptr);
-                let state = match store.heap.peek(ptr) {
-                    Some(record) => State::Ready(store.value_in_record(slice, key, ptr, &record).map(plain)),
-                    None => State::Planned(slice, found, ptr),
-                };
-                (value_len, state)
-            }
-            _ => {
-                let (snapshot, own) = (self.snapshot.clone(), key.clone());
-                let bytes = if found.large { 0 } else { found.value_len };
-                let future = async move {
-                    let mut entry = snapshot.store.value_of(slice, &own, &found).await?;
-                    if let Some(large) = entry.large.take() {
-                        let mut pinned = LargeRef::clone(&large);
-                        pinned.pin = Some(snapshot.pin.clone());
-                        entry.large = Some(Arc::new(pinned));
-                    }
-                    Ok(entry)
-                };
-                (bytes, State::Reading(Box::pin(future)))
-            }
-        }
-    }
-
-    fn line_up(&mut self, key: Bytes, bytes: u64, state: State) {
-        self.bytes_ahead += bytes;
-        self.ahead.push_back(Ahead { key, bytes, state });
-    }
-
-    /// Starts reading what is planned.
-    fn start_reads(&mut self) {
-        let mut planned = Vec::new();
-        for (at, slot) in self.ahead.iter_mut().enumerate() {
-            if !matches!(slot.state, State::Planned(..)) {
-                continue;
-            }
-            if let State::Planned(slice, found, ptr) = std::mem::replace(&mut slot.state, State::InSpan) {
-                let (number, key) = (self.ahead_from + at, slot.key.clone());
-                planned.push(Planned { number, slice, key, found, ptr });
-            }
-        }
-        planned.sort_unstable_by_key(|planned| planned.ptr.addr);
-        let mut planned = planned.into_iter().peekable();
-        while let Some(first) = planned.next() {
-            let start = first.ptr.addr;
-            let mut end = start.offset() + first.ptr.len;
-            let mut span = vec![first];
-            while let Some(next) = planned.next_if(|next| {
-                next.ptr.addr.segment() == start.segment()
-                    && next.ptr.addr.offset() <= end.saturating_add(next.ptr.len.max(GAP_BYTES_MAX))
-                    && next.ptr.addr.offset() + next.ptr.len - start.offset() <= SPAN_BYTES_MAX
-            }) {
-                end = end.max(next.ptr.addr.offset() + next.ptr.len);
-                span.push(next);
-            }
-            self.snapshot.store.counters.value_reads.add(1);
-            let waiting = span.iter().map(|planned| planned.number).collect();
-            let read = Box::pin(read_span(self.snapshot.clone(), span));
-            self.spans.push(SpanRead { waiting, read });
-        }
     }
 
     /// The next key that is there, with its entry alone.
