@@ -107,6 +107,16 @@ impl Op {
         }
     }
 
+    /// The bytes of its own that it writes into a string, which no other command writes.
+    pub fn written(&self) -> Option<&[u8]> {
+        match self {
+            Self::Set(value) | Self::SetNx(value) | Self::SetXxGet(value) | Self::Append(value) => {
+                Some(value)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a client that never heard may leave the operation out of the history.
     pub fn only_reads(&self) -> bool {
         matches!(
