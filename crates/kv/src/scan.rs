@@ -99,7 +99,7 @@ pub struct Scan {
     ended: bool,
     /// Why it ended, told when what lies ahead of it was handed out.
     failed: Option<StoreError>,
-    /// Until the first key that is there was met.
+    /// Of one slice, as long as what is gone over is looked at.
     edge: Option<Edge>,
     /// Keys since others had their turn.
     keys_in_turn: u32,
@@ -162,10 +162,11 @@ impl Store {
         if let SliceSet::One(id) = slices
             && let Some(view) = snapshot.slices.iter().find(|view| view.slice == id)
         {
-            edge = Edge::of(view, &start, backward);
-            if let (Some(edge), true) = (&edge, view.has_gaps) {
-                start = edge.behind_gap(&snapshot).unwrap_or(start);
+            let begun = Edge::of(view, &start, backward);
+            if view.has_gaps {
+                start = begun.behind_gap(&snapshot).unwrap_or(start);
             }
+            edge = Some(begun);
         }
         let mut sources = Vec::new();
         for view in &snapshot.slices {
@@ -352,20 +353,20 @@ impl Scan {
             self.take_first(same);
         }
         if entry.is_tombstone() {
-            if let Some(edge) = &mut self.edge {
-                edge.pass(&self.snapshot, &key);
+            if let Some(start) = self.edge.as_mut().and_then(|edge| edge.pass(&self.snapshot, &key)) {
+                self.leap(&start);
             }
             return None;
         }
-        if let Some(edge) = self.edge.take() {
-            edge.end(&self.snapshot, &key);
+        if let Some(edge) = &mut self.edge {
+            edge.meet(&self.snapshot, &key);
         }
         Some((self.sources[first].slice, key, entry))
     }
 
     fn note_gap_to_end(&mut self) {
-        if let (Some(edge), Bound::Included(end) | Bound::Excluded(end)) = (self.edge.take(), &self.end) {
-            edge.end(&self.snapshot, end);
+        if let (Some(mut edge), Bound::Included(end) | Bound::Excluded(end)) = (self.edge.take(), &self.end) {
+            edge.meet(&self.snapshot, end);
         }
     }
 

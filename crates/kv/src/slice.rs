@@ -27,7 +27,7 @@ pub fn key_hash(key: &[u8]) -> u64 {
 const FOUND_PER_KEPT: u64 = 4;
 
 /// Gaps that a slice remembers.
-const GAPS_MAX: usize = 256;
+const GAPS_MAX: usize = 512;
 
 /// A memtable that may be shared with snapshots and with its flush.
 pub type SharedMemtable = Arc<Mutex<Memtable>>;

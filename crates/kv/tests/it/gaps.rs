@@ -7,7 +7,7 @@ use crate::common::*;
 use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_kv::gaps::Gaps;
-use pumice_kv::{Batch, Direction, SliceId, SliceSet, Snapshot, Store, Want};
+use pumice_kv::{Batch, Direction, SliceId, SliceSet, Snapshot, Store, StoreOptions, Want};
 
 const SLICE: SliceId = SliceId(1);
 
@@ -102,6 +102,55 @@ fn taking_the_first_or_the_last_key_of_many_costs_no_more_for_those_taken_before
 }
 
 #[test]
+fn what_is_gone_between_keys_is_gone_over_once() {
+    let (keys, step) = (2_000u64, 100);
+    for (direction, is_flushed) in
+        [Direction::Forward, Direction::Backward].into_iter().flat_map(|way| [(way, false), (way, true)])
+    {
+        pumice_reactor::block_on(async move {
+            let device = device("emu:small").await;
+            Store::format(&device, &format()).await.expect("format");
+            // What is gone stays in the memtable.
+            let options = StoreOptions { memtable_bytes: Some(4 << 20), ..options() };
+            let store = open_with(&device, options).await.store;
+            for n in 0..keys {
+                put(&store, SLICE.0, &key(n), &[b'v'; 40]).await;
+            }
+            if is_flushed {
+                store.checkpoint().await.expect("checkpoint");
+            }
+            for n in (0..keys).filter(|n| n % step != 0) {
+                remove(&store, &key(n)).await;
+            }
+            let mut passed = Vec::new();
+            for round in 0..3 {
+                let before = store.stats().counters.gone_passed;
+                let (snapshot, slice) = (store.snapshot_of(SLICE), SliceSet::One(SLICE));
+                let (low, high) = (Bound::Unbounded, Bound::Unbounded);
+                let mut scan = store.scan(&snapshot, slice, low, high, direction, Want::Values);
+                let mut found = Vec::new();
+                while let Some((key, entry)) = scan.next().await.expect("scan") {
+                    assert_eq!(entry.value[..], [b'v'; 40], "round {round}");
+                    found.push(key);
+                }
+                if direction == Direction::Backward {
+                    found.reverse();
+                }
+                let expected: Vec<Bytes> = (0..keys).step_by(step as usize).map(|n| key(n).into()).collect();
+                assert_eq!(found, expected, "{direction:?}, round {round}, flushed: {is_flushed}");
+                passed.push(store.stats().counters.gone_passed - before);
+            }
+            // Few beside each of the 20 that are there.
+            let behind_last = step - 1;
+            let gone = keys - keys / step - if direction == Direction::Forward { behind_last } else { 0 };
+            assert_eq!(passed[0], gone);
+            assert!(passed[1] < 20 * 32 && passed[2] < 20 * 32, "{passed:?}");
+            store.close().await.expect("close");
+        });
+    }
+}
+
+#[test]
 fn scans_find_what_a_map_holds_whatever_was_taken_and_put_again() {
     for seed in 0..12 {
         pumice_reactor::block_on(async move {
@@ -112,10 +161,11 @@ fn scans_find_what_a_map_holds_whatever_was_taken_and_put_again() {
             let mut kept: Vec<(Snapshot, BTreeSet<u64>)> = Vec::new();
             for step in 0..6_000u64 {
                 match rng.below(100) {
-                    // Runs are taken from one end or the middle.
+                    // Runs are taken from one end or the middle, now and then long ones.
                     0..60 => {
                         let from = if rng.below(2) == 0 { 0 } else { rng.below(600) };
-                        for n in held.range(from..).take(3).copied().collect::<Vec<_>>() {
+                        let most = if rng.below(20) == 0 { 150 } else { 3 };
+                        for n in held.range(from..).take(most).copied().collect::<Vec<_>>() {
                             remove(&store, &key(n)).await;
                             held.remove(&n);
                         }
@@ -123,7 +173,8 @@ fn scans_find_what_a_map_holds_whatever_was_taken_and_put_again() {
                     60..98 => {
                         let from = rng.below(600);
                         for n in from..from + rng.below(8) {
-                            put(&store, SLICE.0, &key(n), &step.to_le_bytes()).await;
+                            // Long enough that a table has many blocks.
+                            put(&store, SLICE.0, &key(n), &step.to_le_bytes().repeat(8)).await;
                             held.insert(n);
                         }
                     }
