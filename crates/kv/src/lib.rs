@@ -76,5 +76,6 @@ pub use stats::{CounterValues, StoreStats};
 pub use store::{KeyNames, Store};
 pub use together::{InLine, write_together};
 pub use types::{
-    Direction, Entry, EntryView, Hint, KEY_BYTES_MAX, Meta, Peek, Seq, SliceId, VALUE_BYTES_MAX, ValueView,
+    Direction, Entry, EntryView, Hint, KEY_BYTES_MAX, Meta, Moment, Peek, Seq, SliceId, VALUE_BYTES_MAX,
+    ValueView,
 };

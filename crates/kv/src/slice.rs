@@ -114,6 +114,13 @@ impl Slice {
         self.rows.has_room_for(key, &row.value) || self.refused.take_or_put(key_hash(key), self.rows.len())
     }
 
+    /// Whether what was read in `epoch` or later is the newest of `key`: what was written since then is in the active memtable, as
+    /// long as that is the same.
+    pub fn is_newest(&self, epoch: u64, key: &[u8], seq: Option<Seq>) -> bool {
+        let written = || lock(&self.active).seq_of(key_hash(key), key);
+        self.epoch == epoch && written().is_none_or(|written| seq == Some(written))
+    }
+
     /// Caches a row that was read while the slice was in `epoch`, unless the key was written since. Its value holds no
     /// memory but its own.
     pub fn fill(&mut self, epoch: u64, key: &[u8], entry: &Entry) {

@@ -40,7 +40,7 @@ use crate::slice::{Slice, key_hash};
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::table::version::Version;
-use crate::types::{Entry, Hint, Known, Meta, Seq, SliceId};
+use crate::types::{Entry, Hint, Known, Meta, Moment, Seq, SliceId};
 
 /// The store of one drive. Clones are handles on the same store; any core may use them.
 #[derive(Clone)]
@@ -193,6 +193,17 @@ impl Store {
     pub async fn get_meta(&self, slice: SliceId, key: &[u8]) -> Result<Option<Meta>, StoreError> {
         let found = self.inner.find(slice, key).await?;
         Ok(found.filter(|entry| !entry.is_tombstone()).map(|entry| entry.meta()))
+    }
+
+    /// Now. To be asked before reading what [`Store::is_newest`] is to be asked of.
+    pub fn moment(&self, slice: SliceId) -> Moment {
+        Moment(self.inner.slice(slice).epoch)
+    }
+
+    /// Whether version `seq` of `key` (`None`: that there is none), which was read after `since`, is the newest still. `false` also where
+    /// memory cannot tell any more.
+    pub fn is_newest(&self, slice: SliceId, key: &[u8], seq: Option<Seq>, since: Moment) -> bool {
+        self.inner.slice(slice).is_newest(since.0, key, seq)
     }
 
     /// Writes a batch: visible at once, all of it, and durable once [`Store::is_durable`] says so of the number

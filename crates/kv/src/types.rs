@@ -121,6 +121,10 @@ pub enum Peek<T> {
 #[derive(Clone, Debug, Default)]
 pub struct Hint(pub(crate) Option<Known>);
 
+/// When something was read of a slice, see [`crate::Store::is_newest`].
+#[derive(Clone, Copy, Debug)]
+pub struct Moment(pub(crate) u64);
+
 /// A key's newest version, whose value is small and in a record of the heap.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_kv::{
-    Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Opened, Peek, Seq, SliceId,
-    SliceSet, Store, StoreError, StoreOptions, Turn, Want,
+    Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Moment, Opened, Peek, Seq,
+    SliceId, SliceSet, Store, StoreError, StoreOptions, Turn, Want,
 };
 
 use crate::batch::NodeBatch;
@@ -243,6 +243,16 @@ impl Node {
     /// [`Node::get`] of a key that was looked up a moment ago, and goes on from there.
     pub async fn get_at(&self, place: Place, key: &[u8], hint: Hint) -> Result<Option<Entry>, StoreError> {
         self.noted(place.drive, self.store(place.drive).get_at(place.slice, key, hint).await)
+    }
+
+    /// Now, for [`Node::is_newest`].
+    pub fn moment(&self, place: Place) -> Moment {
+        self.store(place.drive).moment(place.slice)
+    }
+
+    /// As [`pumice_kv::Store::is_newest`] has it.
+    pub fn is_newest(&self, place: Place, key: &[u8], seq: Option<Seq>, since: Moment) -> bool {
+        self.store(place.drive).is_newest(place.slice, key, seq, since)
     }
 
     /// Type, expiry and length of `key` if memory alone can tell.

@@ -105,6 +105,15 @@ macro_rules! handler {
     };
 }
 
+/// A [`handler!`] of a function that looks elements of a key up with its latch held, and writes nothing before it has looked up all:
+/// it is run anew when flash was read without the latch.
+#[macro_export]
+macro_rules! reads_first {
+    ($function:path) => {
+        |ctx, args| Box::pin($crate::keyspace::reads_first(ctx, args, $function))
+    };
+}
+
 /// A command: facts and handlers.
 pub struct Command {
     /// Its place in the table.

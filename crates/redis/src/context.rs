@@ -17,7 +17,7 @@ use pumice_reactor::Nanos;
 use crate::collected::Collected;
 use crate::command::{Command, Table};
 use crate::errors::CommandResult;
-use crate::keyspace::{Change, Overlay, Space};
+use crate::keyspace::{Change, Overlay, Space, Unlatched};
 use crate::output::{Holds, Outgoing, Output};
 use crate::resp::reply::{Mark, Reply};
 use crate::server::Server;
@@ -47,6 +47,8 @@ pub struct Ctx {
     pub(crate) was_refused: bool,
     /// A look-up was not answered from memory: others may have written meanwhile.
     pub(crate) has_waited: bool,
+    /// Of a command that reads flash before it has its latch.
+    pub(crate) unlatched: Unlatched,
     rng: Rng,
     /// The connection's way out; none in tests of handlers alone.
     pub(crate) output: Option<Rc<Output>>,
@@ -112,6 +114,7 @@ impl Ctx {
             turn: Turn::default(),
             was_refused: false,
             has_waited: false,
+            unlatched: Unlatched::default(),
             rng,
             output: None,
             is_streaming: false,

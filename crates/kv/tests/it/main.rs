@@ -31,6 +31,7 @@ mod memtables;
 mod merge_room;
 mod merging;
 mod model;
+mod moments;
 mod opening;
 mod ordering;
 mod padding;

@@ -16,27 +16,27 @@ use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::handler;
 use crate::keyspace::{Change, Collection, Head, Type};
 use crate::long_double::{self, AddError};
 use crate::number::{int_text, parse_int};
+use crate::{handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
-    ("hset", handler!(hset)),
-    ("hmset", handler!(hmset)),
-    ("hsetnx", handler!(hsetnx)),
+    ("hset", reads_first!(hset)),
+    ("hmset", reads_first!(hmset)),
+    ("hsetnx", reads_first!(hsetnx)),
     ("hget", handler!(hget)),
-    ("hmget", handler!(hmget)),
+    ("hmget", reads_first!(hmget)),
     ("hgetall", handler!(hgetall)),
     ("hkeys", handler!(hkeys)),
     ("hvals", handler!(hvals)),
-    ("hdel", handler!(hdel)),
-    ("hexists", handler!(hexists)),
+    ("hdel", reads_first!(hdel)),
+    ("hexists", reads_first!(hexists)),
     ("hlen", handler!(hlen)),
-    ("hstrlen", handler!(hstrlen)),
-    ("hincrby", handler!(hincrby)),
-    ("hincrbyfloat", handler!(hincrbyfloat)),
+    ("hstrlen", reads_first!(hstrlen)),
+    ("hincrby", reads_first!(hincrby)),
+    ("hincrbyfloat", reads_first!(hincrbyfloat)),
     ("hrandfield", handler!(hrandfield)),
     ("hscan", handler!(hscan)),
 ];

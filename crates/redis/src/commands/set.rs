@@ -14,21 +14,21 @@ use crate::collected::Taken;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
-use crate::handler;
 use crate::keyspace::{Change, Collection, HINT_NOT_INTEGERS, Type};
 use crate::number::parse_int;
+use crate::{handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
-    ("sadd", handler!(sadd)),
-    ("srem", handler!(srem)),
+    ("sadd", reads_first!(sadd)),
+    ("srem", reads_first!(srem)),
     ("sismember", handler!(sismember)),
-    ("smismember", handler!(smismember)),
+    ("smismember", reads_first!(smismember)),
     ("smembers", handler!(smembers)),
     ("scard", handler!(scard)),
     ("spop", handler!(spop)),
     ("srandmember", handler!(srandmember)),
-    ("smove", handler!(smove)),
+    ("smove", reads_first!(smove)),
     ("sscan", handler!(sscan)),
 ];
 

@@ -157,6 +157,9 @@ impl Ctx {
 
     /// Counts a look-up of a key for reading, as Redis's lookupKeyRead does.
     pub(crate) fn count_look_up(&mut self, found: bool) {
+        if !self.unlatched.counts() {
+            return;
+        }
         self.run.hits += u64::from(found);
         self.run.misses += u64::from(!found);
     }

@@ -14,18 +14,18 @@ use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::handler;
 use crate::keyspace::{
     Change, Collection, Compact, HINT_LONG_ELEMENT, HINT_MANY, Type, decode_score, encode_score,
 };
+use crate::{handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
-    ("zadd", handler!(zadd)),
-    ("zincrby", handler!(zincrby)),
-    ("zrem", handler!(zrem)),
+    ("zadd", reads_first!(zadd)),
+    ("zincrby", reads_first!(zincrby)),
+    ("zrem", reads_first!(zrem)),
     ("zscore", handler!(zscore)),
-    ("zmscore", handler!(zmscore)),
+    ("zmscore", reads_first!(zmscore)),
     ("zcard", handler!(zcard)),
     ("zrandmember", handler!(zrandmember)),
     ("zscan", handler!(zscan)),

@@ -11,6 +11,7 @@ use super::change::{Change, Op, Value};
 use super::head::{Collection, Head, StringHead, Type, is_expired};
 use super::key::{HeadKey, RawKey, collection_prefix, element_key, latch_hash};
 use super::spaces::RECORD_PLACE;
+use super::unlatched::Look;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 
@@ -72,7 +73,7 @@ impl Ctx {
     }
 
     /// After a wait: of what expired meanwhile others were told that it is gone.
-    fn take_time_anew(&mut self) {
+    pub(super) fn take_time_anew(&mut self) {
         self.now_ms = pumice_reactor::wall_ms();
     }
 
@@ -264,8 +265,18 @@ impl Ctx {
                     found[i] = true;
                 }
                 Peek::Absent => self.depend_on(place, key, None),
-                Peek::NeedsFlash(_) => cold.push(i),
+                Peek::NeedsFlash(_) => match self.unlatched.meta(&self.server.node, place, key) {
+                    Some(meta) => {
+                        self.depend_on(place, key, meta.map(|meta| meta.seq));
+                        found[i] = meta.is_some();
+                    }
+                    None => cold.push(i),
+                },
             }
+        }
+        if !cold.is_empty() && self.may_want(cold.len()) {
+            let wanted = cold.iter().map(|&i| self.want(place, &keys[i], Look::Meta));
+            return wanted.last().map_or(Ok(found), Err);
         }
         for group in cold.chunks(crate::join::PARALLEL_READS_MAX) {
             let node = self.server.node.clone();
@@ -495,10 +506,14 @@ impl Ctx {
         let entry = match node.peek(place, key) {
             Peek::Found(entry) => Some(entry),
             Peek::Absent => None,
-            Peek::NeedsFlash(hint) => {
-                self.has_waited = true;
-                node.get_at(place, key, hint).await.map_err(|e| store_failure(&e))?
-            }
+            Peek::NeedsFlash(hint) => match self.unlatched.entry(node, place, key) {
+                Some(entry) => entry,
+                None if self.may_want(1) => return Err(self.want(place, key, Look::Value)),
+                None => {
+                    self.has_waited = true;
+                    node.get_at(place, key, hint).await.map_err(|e| store_failure(&e))?
+                }
+            },
         };
         self.depend_on(place, key, entry.as_ref().map(|entry| entry.seq));
         Ok(entry)
@@ -527,6 +542,13 @@ impl Ctx {
                 (Some(hint), None) => Peek::NeedsFlash(hint),
                 (None, None) => self.server.node.peek(place, key),
             };
+            let peeked = match peeked {
+                Peek::NeedsFlash(hint) => match self.unlatched.entry(&self.server.node, place, key) {
+                    Some(found) => found.map_or(Peek::Absent, Peek::Found),
+                    None => Peek::NeedsFlash(hint),
+                },
+                peeked => peeked,
+            };
             let entry = match peeked {
                 Peek::Found(entry) => {
                     self.depend_on(place, key, Some(entry.seq));
@@ -542,6 +564,11 @@ impl Ctx {
                 }
             };
             entries.push(Ok(entry));
+        }
+        if self.may_want(cold.len()) {
+            for ColdEntry { i, place, key, .. } in cold.drain(..) {
+                entries[i] = Err(self.want(place, key, Look::Value));
+            }
         }
         for group in cold.chunks_mut(crate::join::PARALLEL_READS_MAX) {
             let node = &self.server.node;
@@ -573,7 +600,11 @@ impl Ctx {
         let meta = match node.peek_meta(place, key) {
             Peek::Found(meta) => Some(meta),
             Peek::Absent => None,
-            Peek::NeedsFlash(_) => node.get_meta(place, key).await.map_err(|e| store_failure(&e))?,
+            Peek::NeedsFlash(_) => match self.unlatched.meta(node, place, key) {
+                Some(meta) => meta,
+                None if self.may_want(1) => return Err(self.want(place, key, Look::Meta)),
+                None => node.get_meta(place, key).await.map_err(|e| store_failure(&e))?,
+            },
         };
         self.depend_on(place, key, meta.map(|meta| meta.seq));
         Ok(meta)

@@ -12,6 +12,8 @@
 //! itself, so take the latch, open the collection, make the scan, drop the latch. Expired keys read as absent;
 //! writers replace them, the expiry task removes them.
 //!
+//! A command over single elements is a `reads_first!`: what flash must be asked for is read before it has its latch.
+//!
 //! Within EXEC the latches of all keys are held already, reads see what the transaction wrote, and commits add
 //! to it.
 
@@ -27,6 +29,7 @@ mod names;
 mod overlay;
 mod scan;
 mod spaces;
+mod unlatched;
 mod untold;
 
 pub use access::Latched;
@@ -52,6 +55,7 @@ pub(crate) use names::{name_collection, names_a_collection};
 pub use overlay::Overlay;
 pub use scan::{ElementScan, KeyScan};
 pub use spaces::{DATABASES, Moved, RECORD_PLACE, Spaces, record_key};
+pub(crate) use unlatched::{Unlatched, reads_first};
 
 #[allow(unused_imports)] // for the documentation above
 use crate::context::Ctx;

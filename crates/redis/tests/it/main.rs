@@ -38,4 +38,5 @@ mod strings;
 mod tls;
 mod transaction_memory;
 mod transactions;
+mod unlatched;
 mod watches;
