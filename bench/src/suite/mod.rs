@@ -1,5 +1,6 @@
 //! The suites: each measures one of the promises, and returns its tables.
 
+mod collections;
 pub mod contender;
 mod five;
 mod index;
@@ -84,6 +85,11 @@ pub const SUITES: &[Suite] = &[
     },
     Suite { name: "network-large", about: "32 MiB values over 4 connections", run: network_large::run },
     Suite { name: "redis-benchmark", about: "the same by redis-benchmark", run: redis_benchmark::run },
+    Suite {
+        name: "collections",
+        about: "commands over elements against redis-server, and over elements that lie on flash",
+        run: collections::run,
+    },
     Suite { name: "overwrite", about: "latency and stalls during a long overwrite", run: overwrite::run },
     Suite {
         name: "startup",

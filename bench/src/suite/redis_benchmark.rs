@@ -122,31 +122,41 @@ fn one(
     depth: usize,
     requests: u64,
 ) -> Result<Line> {
-    let before = usage::process_cpu_seconds(server.pid());
-    let output = Command::new("redis-benchmark")
-        .args(["-p", &server.addr.port().to_string(), "-t", test, "-n", &requests.to_string()])
-        .args(["-r", "20000", "-d", &value_bytes.to_string(), "-c", &connections.to_string()])
-        .args(["-P", &depth.to_string(), "--csv"])
-        .output()?;
-    let cpu = usage::process_cpu_seconds(server.pid()) - before;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text
-        .lines()
-        .find(|l| l.to_lowercase().starts_with(&format!("\"{test}\"")))
-        .ok_or_else(|| format!("redis-benchmark: {} {text}", String::from_utf8_lossy(&output.stderr)))?;
-    // "test","rps","avg","min","p50","p95","p99","max"
-    let cells: Vec<f64> = line.split(',').map(|c| c.trim_matches('"').parse().unwrap_or(0.0)).collect();
-    let cell = |i: usize| cells.get(i).copied().unwrap_or(0.0);
+    let [bytes, clients, deep] = [value_bytes, connections, depth].map(|n| n.to_string());
+    let (cells, cpu) =
+        ask(server, requests, &["-t", test, "-r", "20000", "-d", &bytes, "-c", &clients, "-P", &deep])?;
     Ok(Line {
         server: kind.to_string(),
         test: test.into(),
         value_bytes,
         connections,
         depth,
-        ops_per_second: cell(1),
+        ops_per_second: cells[0],
         ops_per_cpu_second: ratio(requests as f64, cpu),
-        p50_ms: cell(4),
-        p99_ms: cell(6),
-        max_ms: cell(7),
+        p50_ms: cells[3],
+        p99_ms: cells[5],
+        max_ms: cells[6],
     })
+}
+
+/// Runs redis-benchmark for `requests` with these words besides: operations a second, the latencies that its CSV has behind them (mean,
+/// least, p50, p95, p99 and longest, in milliseconds), and the server's CPU seconds.
+pub(super) fn ask(server: &Server, requests: u64, words: &[&str]) -> Result<([f64; 7], f64)> {
+    let before = usage::process_cpu_seconds(server.pid());
+    let output = Command::new("redis-benchmark")
+        .args(["-p", &server.addr.port().to_string(), "-n", &requests.to_string(), "--csv"])
+        .args(words)
+        .output()?;
+    let cpu = usage::process_cpu_seconds(server.pid()) - before;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // "test","rps","avg","min","p50","p95","p99","max"
+    let figures = text.lines().last().and_then(|line| {
+        let cells = line.rsplit(',').take(7).map(|cell| cell.trim_matches('"').parse().ok());
+        let mut cells: [f64; 7] = cells.collect::<Option<Vec<f64>>>()?.try_into().ok()?;
+        cells.reverse();
+        Some(cells)
+    });
+    let figures = figures
+        .ok_or_else(|| format!("redis-benchmark: {} {text}", String::from_utf8_lossy(&output.stderr)))?;
+    Ok((figures, cpu))
 }
