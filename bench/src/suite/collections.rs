@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::contender::{Contender, Rounds, Turn, paired};
 use super::network::{Raw, per_cpu};
-use super::redis_benchmark::ask;
+use super::redis_benchmark::{Seeds, ask};
 use super::{Context, limit, run_limit};
 use crate::Result;
 use crate::fio::Pattern;
@@ -67,11 +67,18 @@ pub fn run(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 /// One run of redis-benchmark.
-fn measure(server: &Server, command: &str, depth: usize, names: u64, requests: u64) -> Result<PhaseResult> {
-    let (depth, names) = (depth.to_string(), names.to_string());
+fn measure(
+    server: &Server,
+    command: &str,
+    depth: usize,
+    names: u64,
+    requests: u64,
+    seeds: &mut Seeds,
+) -> Result<PhaseResult> {
+    let [depth, names] = [depth as u64, names].map(|n| n.to_string());
     let mut words = vec!["-c", CONNECTIONS, "-P", &depth, "-r", &names];
     words.extend(command.split(' '));
-    let (cells, cpu_seconds) = ask(server, requests, &words)?;
+    let (cells, cpu_seconds) = ask(server, requests, &words, seeds)?;
     Ok(PhaseResult {
         name: command.into(),
         ops: requests,
@@ -117,9 +124,10 @@ fn in_memory(context: &Context, rounds: usize, raw: &mut Raw) -> Result<Table> {
                 let requests = context.pick(if depth == 1 { 40_000 } else { 200_000 }, 1_000);
                 let requests = if *is_short { requests / 5 } else { requests };
                 for (turn, runs) in turns.iter().zip(runs) {
-                    let measured =
-                        turn.take(|turn| measure(&turn.server, command, depth, NAMES, requests))?;
-                    runs.0.push(measured);
+                    let mut seeds = Seeds::default();
+                    let run =
+                        |turn: &Turn| measure(&turn.server, command, depth, NAMES, requests, &mut seeds);
+                    runs.0.push(turn.take(run)?);
                 }
             }
         }
@@ -178,12 +186,13 @@ fn cold(context: &Context, rounds: usize, raw: &mut Raw) -> Result<Table> {
     job.span_bytes = usage::disk_bytes(&dir) / (1 << 20) * (1 << 20);
     let (mut runs, mut fio) = (vec![(Rounds::default(), 0); COLD.len() * DEPTHS.len()], Rounds::default());
     let requests = context.pick(20_000, 500);
+    let mut seeds = Seeds::default();
     for _ in 0..rounds {
         fio.0.push(run_limit("random reads of 4 KiB", &job, &dir.join("drive0"))?);
         for (at, (rounds, reads)) in runs.iter_mut().enumerate() {
             let (command, depth) = (COLD[at / DEPTHS.len()], DEPTHS[at % DEPTHS.len()]);
             let before = flash_reads(&server)?;
-            rounds.0.push(measure(&server, command, depth, elements, requests)?);
+            rounds.0.push(measure(&server, command, depth, elements, requests, &mut seeds)?);
             *reads += flash_reads(&server)? - before;
         }
     }

@@ -1,6 +1,8 @@
 //! redis-benchmark, the tool that users reach for first, on the same servers.
 
-use std::process::Command;
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+use std::time::SystemTime;
 
 use super::network::options;
 use super::{Context, remove};
@@ -123,8 +125,8 @@ fn one(
     requests: u64,
 ) -> Result<Line> {
     let [bytes, clients, deep] = [value_bytes, connections, depth].map(|n| n.to_string());
-    let (cells, cpu) =
-        ask(server, requests, &["-t", test, "-r", "20000", "-d", &bytes, "-c", &clients, "-P", &deep])?;
+    let words = ["-t", test, "-r", "20000", "-d", &bytes, "-c", &clients, "-P", &deep];
+    let (cells, cpu) = ask(server, requests, &words, &mut Seeds::default())?;
     Ok(Line {
         server: kind.to_string(),
         test: test.into(),
@@ -139,14 +141,39 @@ fn one(
     })
 }
 
+/// What redis-benchmark drew by so far. It seeds itself with the second and its process id, and would draw the same again where both
+/// have risen by as much.
+#[derive(Default)]
+pub(super) struct Seeds(BTreeSet<u64>);
+
+impl Seeds {
+    /// Starts it with a seed that it has not had.
+    fn start(&mut self, command: &mut Command) -> Result<Child> {
+        loop {
+            let mut child = command.spawn()?;
+            let second = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+            if self.0.insert(second ^ u64::from(child.id())) {
+                return Ok(child);
+            }
+            child.kill()?;
+            child.wait()?;
+        }
+    }
+}
+
 /// Runs redis-benchmark for `requests` with these words besides: operations a second, the latencies that its CSV has behind them (mean,
 /// least, p50, p95, p99 and longest, in milliseconds), and the server's CPU seconds.
-pub(super) fn ask(server: &Server, requests: u64, words: &[&str]) -> Result<([f64; 7], f64)> {
+pub(super) fn ask(
+    server: &Server,
+    requests: u64,
+    words: &[&str],
+    seeds: &mut Seeds,
+) -> Result<([f64; 7], f64)> {
     let before = usage::process_cpu_seconds(server.pid());
-    let output = Command::new("redis-benchmark")
-        .args(["-p", &server.addr.port().to_string(), "-n", &requests.to_string(), "--csv"])
-        .args(words)
-        .output()?;
+    let mut command = Command::new("redis-benchmark");
+    command.args(["-p", &server.addr.port().to_string(), "-n", &requests.to_string(), "--csv"]);
+    command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = seeds.start(&mut command)?.wait_with_output()?;
     let cpu = usage::process_cpu_seconds(server.pid()) - before;
     let text = String::from_utf8_lossy(&output.stdout);
     // "test","rps","avg","min","p50","p95","p99","max"
