@@ -20,8 +20,8 @@ use crate::join::{PARALLEL_READS_MAX, join_all};
 const TRIES: usize = 2;
 /// Who looks more up at once reads with the latch held.
 const WANTED_MAX: usize = 1024;
-/// Bytes of values kept until the handler runs again.
-const VALUES_BYTES_MAX: usize = 1 << 20;
+/// Bytes of values kept until the handler runs again, which reads the others once more: as many as MGET and HMGET keep.
+const VALUES_BYTES_MAX: usize = 4 << 20;
 
 /// What a command under way has read without its latch, and wants to.
 #[derive(Default)]
