@@ -116,6 +116,7 @@ fn in_memory(context: &Context, rounds: usize, raw: &mut Raw) -> Result<Table> {
             "p99, AOF always",
         ],
     );
+    let mut seeds = Seeds::default();
     for depth in DEPTHS {
         let mut runs: Vec<[Rounds; 3]> = vec![Default::default(); COMMANDS.len()];
         for round in 0..rounds {
@@ -124,7 +125,6 @@ fn in_memory(context: &Context, rounds: usize, raw: &mut Raw) -> Result<Table> {
                 let requests = context.pick(if depth == 1 { 40_000 } else { 200_000 }, 1_000);
                 let requests = if *is_short { requests / 5 } else { requests };
                 for (turn, runs) in turns.iter().zip(runs) {
-                    let mut seeds = Seeds::default();
                     let run =
                         |turn: &Turn| measure(&turn.server, command, depth, NAMES, requests, &mut seeds);
                     runs.0.push(turn.take(run)?);

@@ -114,11 +114,14 @@ impl Slice {
         self.rows.has_room_for(key, &row.value) || self.refused.take_or_put(key_hash(key), self.rows.len())
     }
 
-    /// Whether what was read in `epoch` or later is the newest of `key`: what was written since then is in the active memtable, as
-    /// long as that is the same.
-    pub fn is_newest(&self, epoch: u64, key: &[u8], seq: Option<Seq>) -> bool {
-        let written = || lock(&self.active).seq_of(key_hash(key), key);
-        self.epoch == epoch && written().is_none_or(|written| seq == Some(written))
+    /// Whether version `seq` of `key` (`None`: that there is none) is the newest still, which was read in `epoch` or later (`None`: some time
+    /// ago). `false` also where memory cannot tell.
+    pub fn is_newest(&self, epoch: Option<u64>, key: &[u8], seq: Option<Seq>) -> bool {
+        match self.seq_in_memtables(key_hash(key), key) {
+            Some(newest) => seq == Some(newest),
+            // Nothing was sealed since: what is newer would be here.
+            None => epoch == Some(self.epoch),
+        }
     }
 
     /// Caches a row that was read while the slice was in `epoch`, unless the key was written since. Its value holds no

@@ -203,7 +203,7 @@ impl Store {
     /// Whether version `seq` of `key` (`None`: that there is none), which was read after `since`, is the newest still. `false` also where
     /// memory cannot tell any more.
     pub fn is_newest(&self, slice: SliceId, key: &[u8], seq: Option<Seq>, since: Moment) -> bool {
-        self.inner.slice(slice).is_newest(since.0, key, seq)
+        self.inner.slice(slice).is_newest(Some(since.0), key, seq)
     }
 
     /// Writes a batch: visible at once, all of it, and durable once [`Store::is_durable`] says so of the number

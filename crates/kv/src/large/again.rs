@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::batch::Batch;
 use crate::errors::WriteError;
 use crate::large::{BeingWritten, LargeRef};
-use crate::slice::{Slice, key_hash};
+use crate::slice::Slice;
 use crate::store::Inner;
 use crate::types::{Seq, SliceId};
 
@@ -40,11 +40,7 @@ impl List {
     /// Whether it is what its key has, if it was read.
     fn is_current(&self, key: &[u8], slice: &Slice) -> bool {
         let Origin::Read { seq, epoch } = self.origin else { return true };
-        match slice.seq_in_memtables(key_hash(key), key) {
-            Some(newest) => newest == seq,
-            // Nothing was sealed since: what is newer would be here.
-            None => epoch == Some(slice.epoch),
-        }
+        slice.is_newest(epoch, key, Some(seq))
     }
 }
 

@@ -16,8 +16,8 @@ use crate::collected::Taken;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
+use crate::handler;
 use crate::keyspace::{Change, Collection, ElementScan, Type, encode_index};
-use crate::{handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -28,7 +28,7 @@ pub static ROWS: &[Row] = &[
     ("lpop", handler!(lpop)),
     ("rpop", handler!(rpop)),
     ("llen", handler!(llen)),
-    ("lindex", reads_first!(lindex)),
+    ("lindex", handler!(lindex)),
     ("lset", handler!(lset)),
     ("lrange", handler!(lrange)),
 ];

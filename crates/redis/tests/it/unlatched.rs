@@ -71,26 +71,29 @@ async fn nanos_of(
 fn elements_of_one_key_are_read_side_by_side() {
     for (command, reply) in [
         ("HSET h NAME 1", ":0"),
+        ("HMSET h NAME 1", "+OK"),
         ("HSETNX h NAME 1", ":0"),
         ("HDEL h NAME", ":1"),
         ("HINCRBY h NAME 2", ":3"),
+        ("HINCRBYFLOAT h NAME 2", "$1"),
         ("HEXISTS h NAME", ":1"),
         ("HSTRLEN h NAME", ":1"),
         ("HMGET h NAME", "*1"),
         ("SADD s NAME", ":0"),
         ("SREM s NAME", ":1"),
         ("SMISMEMBER s NAME", "*1"),
+        ("SMOVE s t NAME", ":1"),
         ("ZADD z CH 5 NAME", ":1"),
         ("ZINCRBY z 5 NAME", "$1"),
         ("ZREM z NAME", ":1"),
         ("ZMSCORE z NAME", "*1"),
     ] {
-        // Two apart they would lie in one block, which is read once.
         let stage = cold_stage();
         let (alone, together) = stage.play(async move |clients| {
             // The head, and what else is read once.
             nanos_of(&clients, command, 6_399..6_400, reply).await;
             let alone = nanos_of(&clients, command, 6_398..6_399, reply).await;
+            // Elements lie by hashes of their names: few share a block.
             let elements = (0..CLIENTS).map(|n| n * 97);
             (alone, nanos_of(&clients, command, elements, reply).await)
         });
