@@ -57,7 +57,10 @@ pub use open::read_config;
 #[doc(hidden)]
 pub use table::{block, bounds, filter, index, version};
 #[doc(hidden)]
-pub use {cache::rows, scan::gaps};
+pub use {
+    cache::rows,
+    scan::{gaps, piece},
+};
 
 pub use batch::Batch;
 pub use check::CheckReport;

@@ -2,7 +2,7 @@
 //!
 //! Rows lie one behind the other, keys and inline values in them; a hash index finds a row in one probe, so that a
 //! write costs no comparison of neighbours. Order is made late: rows that a scan has not yet seen are put into
-//! a two-level sorted list when one comes, once each, and a flush sorts what is left. (Rejected: a skip list or
+//! a two-level sorted list (`memtable/order.rs`) when one comes, once each, and a flush sorts what is left. (Rejected: a skip list or
 //! B-tree, which charges every write for scans that may never come.)
 //!
 //! A row keeps older versions only while a live snapshot may need them. Rows never move, so a memtable that is
@@ -11,13 +11,11 @@
 pub(crate) mod chunked;
 pub(crate) mod held;
 mod index;
+mod order;
 mod rows;
-
-use std::ops::Bound;
 
 use bytes::Bytes;
 use pumice_segment::RecordPtr;
-use smallvec::SmallVec;
 
 use crate::entry::{Body, KeyEntry};
 use crate::memtable::chunked::Chunked;
@@ -25,9 +23,6 @@ use crate::memtable::index::RowIndex;
 pub use crate::memtable::rows::RowAt;
 use crate::memtable::rows::{Rows, Version};
 use crate::types::Seq;
-
-/// Rows in one chunk of the sorted list: insertion moves 2 KiB at most, and a million rows make 2,000 chunks.
-const ORDER_CHUNK: usize = 512;
 
 /// The value part of a version to insert.
 #[derive(Clone, Copy, Debug)]
@@ -242,161 +237,6 @@ impl Memtable {
 
     fn entry(&self, version: &Version) -> KeyEntry {
         self.version_view(version).to_entry()
-    }
-
-    /// Puts every row that is not yet there into the sorted list.
-    fn put_in_order(&mut self) {
-        if self.ordered == self.len() {
-            return;
-        }
-        let mut order = std::mem::take(&mut self.order);
-        if self.len() - self.ordered > self.ordered / 4 {
-            let mut all: Vec<RowAt> = self.listed.iter().copied().collect();
-            all.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));
-            order = all.chunks(ORDER_CHUNK / 2).map(<[RowAt]>::to_vec).collect();
-        } else {
-            for number in self.ordered..self.len() {
-                self.put_one(&mut order, self.nth(number));
-            }
-        }
-        self.order = order;
-        self.ordered = self.len();
-    }
-
-    fn put_one(&self, order: &mut Vec<Vec<RowAt>>, row: RowAt) {
-        let key = self.key(row);
-        let chunk = order.partition_point(|chunk| self.key(chunk[0]) <= key).saturating_sub(1);
-        let at = order[chunk].partition_point(|&other| self.key(other) < key);
-        order[chunk].insert(at, row);
-        if order[chunk].len() >= ORDER_CHUNK {
-            let upper = order[chunk].split_off(ORDER_CHUNK / 2);
-            order.insert(chunk + 1, upper);
-        }
-    }
-
-    /// All rows by key. For a memtable that is no longer written.
-    pub fn rows_in_order(&mut self) -> Vec<RowAt> {
-        self.put_in_order();
-        self.order.concat()
-    }
-
-    /// Appends up to `limit` keys from `from` on and up to `to` to `out`, in ascending or (`backward`) descending
-    /// order, each with its newest version that is not above `max_seq`; tombstones too. Answers whether there may be
-    /// more.
-    pub fn collect(
-        &mut self,
-        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
-        backward: bool,
-        max_seq: Seq,
-        limit: usize,
-        out: &mut impl Extend<(Bytes, KeyEntry)>,
-    ) -> bool {
-        self.put_in_order();
-        let mut rows: SmallVec<[(RowAt, Version); 64]> = SmallVec::new();
-        let mut bytes = 0;
-        let mut is_full = false;
-        self.visit((from, to), backward, |row| {
-            if rows.len() == limit {
-                is_full = true;
-                return false;
-            }
-            if let Some(version) = self.version_at(row, max_seq) {
-                bytes += self.key(row).len() + self.rows.inline(&version).len();
-                rows.push((row, version));
-            }
-            true
-        });
-        // One allocation for all keys and values: a range is many short ones.
-        let mut all = Vec::with_capacity(bytes);
-        for (row, version) in &rows {
-            all.extend_from_slice(self.key(*row));
-            all.extend_from_slice(self.rows.inline(version));
-        }
-        let all = Bytes::from(all);
-        let mut at = 0;
-        out.extend(rows.iter().map(|(row, version)| {
-            let value_at = at + self.key(*row).len();
-            let key = all.slice(at..value_at);
-            at = value_at + self.rows.inline(version).len();
-            (key, self.version_view(version).with_value(|_| all.slice(value_at..at)))
-        }));
-        is_full
-    }
-
-    /// Goes over keys from `from` on and up to `to` until `wanted` of them are there as of `max_seq`; says how many
-    /// were, and the key that it stopped at, where it did before the end.
-    pub fn skip(
-        &mut self,
-        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
-        backward: bool,
-        max_seq: Seq,
-        wanted: u64,
-    ) -> (u64, Option<Bytes>) {
-        self.put_in_order();
-        let (mut skipped, mut last) = (0, None);
-        self.visit((from, to), backward, |row| {
-            skipped += u64::from(self.is_there(row, max_seq));
-            if skipped == wanted {
-                last = Some(Bytes::copy_from_slice(self.key(row)));
-            }
-            skipped < wanted
-        });
-        (skipped, last)
-    }
-
-    fn is_there(&self, row: RowAt, max_seq: Seq) -> bool {
-        self.version_at(row, max_seq).is_some_and(|version| !version.is_tombstone())
-    }
-
-    /// Shows the rows between bounds, in order, as long as `visit` says so. All rows must be in order.
-    fn visit(
-        &self,
-        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
-        backward: bool,
-        mut visit: impl FnMut(RowAt) -> bool,
-    ) {
-        let (lower, upper) = if backward { (to, from) } else { (from, to) };
-        let is_below_lower = |row: RowAt| match lower {
-            Bound::Unbounded => false,
-            Bound::Included(key) => self.key(row) < key,
-            Bound::Excluded(key) => self.key(row) <= key,
-        };
-        let is_below_upper = |row: RowAt| match upper {
-            Bound::Unbounded => true,
-            Bound::Included(key) => self.key(row) <= key,
-            Bound::Excluded(key) => self.key(row) < key,
-        };
-        // The chunk and the place in it where a bound lies.
-        let place = |is_below: &dyn Fn(RowAt) -> bool| {
-            let chunk = self.order.partition_point(|chunk| is_below(chunk[0])).saturating_sub(1);
-            (chunk, self.order.get(chunk).map_or(0, |rows| rows.partition_point(|&row| is_below(row))))
-        };
-        let (start, end) = (place(&is_below_lower), place(&is_below_upper));
-        if start >= end {
-            return;
-        }
-        let part = |chunk: usize| {
-            let rows = &self.order[chunk];
-            let first = if chunk == start.0 { start.1 } else { 0 };
-            &rows[first..if chunk == end.0 { end.1 } else { rows.len() }]
-        };
-        let chunks = start.0..=end.0;
-        if backward {
-            let _ = chunks.rev().flat_map(|chunk| part(chunk).iter().rev()).all(|&row| visit(row));
-        } else {
-            let _ = chunks.flat_map(|chunk| part(chunk).iter()).all(|&row| visit(row));
-        }
-    }
-
-    /// The highest number, not above `max_seq`, of a version between bounds; tombstones count. 0 when there is none.
-    pub fn newest_between(&mut self, (lower, upper): (Bound<&[u8]>, Bound<&[u8]>), max_seq: Seq) -> Seq {
-        self.put_in_order();
-        let mut newest = 0;
-        self.visit((lower, upper), false, |row| {
-            newest = newest.max(self.version_at(row, max_seq).map_or(0, |version| version.seq));
-            true
-        });
-        newest
     }
 }
 

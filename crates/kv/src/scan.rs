@@ -10,6 +10,7 @@ mod ahead;
 pub(crate) mod blocks;
 pub(crate) mod edge;
 pub mod gaps;
+pub mod piece;
 pub(crate) mod room;
 
 use std::collections::VecDeque;
@@ -21,19 +22,20 @@ use pumice_base::sync::lock;
 use pumice_reactor::yield_now;
 
 use crate::cache::damaged;
-use crate::entry::KeyEntry;
+use crate::entry::{KeyEntry, PlacedEntry};
 use crate::errors::StoreError;
 use crate::merge::queue::SourceQueue;
 use crate::scan::ahead::{Ahead, SpanRead, State};
 use crate::scan::blocks::{BlocksAhead, Way, number_in};
 use crate::scan::edge::Edge;
+use crate::scan::piece::Piece;
 use crate::scan::room::Held;
 use crate::slice::SharedMemtable;
 use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::Store;
 use crate::table::block::Around;
 use crate::table::version::{Run, Table};
-use crate::types::{Direction, Entry, SliceId};
+use crate::types::{Direction, Entry, EntryView, SliceId, ValueView};
 
 /// Which slices a scan goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +105,27 @@ pub struct Scan {
     edge: Option<Edge>,
     /// Keys since others had their turn.
     keys_in_turn: u32,
+    /// What was shown last, if it lies in no piece.
+    shown: Option<(Bytes, Entry)>,
+}
+
+/// A row that a source gave: the newest version of its key, which is there. It can be looked at until the source is fed.
+#[derive(Clone, Copy)]
+struct Taken {
+    source: usize,
+    row: usize,
+}
+
+/// What is at hand.
+enum AtHand {
+    Row(Taken),
+    /// [`Scan::shown`].
+    Shown,
 }
 
 struct Source {
     slice: SliceId,
-    buffer: VecDeque<(Bytes, KeyEntry)>,
+    piece: Piece,
     from: From,
     /// Of a run.
     blocks: BlocksAhead,
@@ -182,7 +200,7 @@ impl Store {
             let runs = view.version.runs.iter().filter_map(|run| run_from(run, &start, backward));
             sources.extend(memtables.chain(runs).map(|from| Source {
                 slice,
-                buffer: VecDeque::new(),
+                piece: Piece::default(),
                 from,
                 blocks: BlocksAhead::default(),
             }));
@@ -210,6 +228,7 @@ impl Store {
             failed: None,
             edge,
             keys_in_turn: 0,
+            shown: None,
         }
     }
 }
@@ -296,23 +315,64 @@ impl Scan {
     /// [`Scan::next`] where there is nothing to wait for, which is most of the time; else `None`. Short elements cost less to go over than
     /// to be handed through as many futures as there are callers.
     pub fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
-        let found = self.find_at_hand();
-        // `next` says why not.
-        found.filter(|_| self.snapshot.still_holds().is_ok())
+        match self.find_at_hand()? {
+            AtHand::Row(taken) => {
+                let piece = &self.sources[taken.source].piece;
+                let PlacedEntry { tag, expire_ms, seq, .. } = *piece.placed(taken.row);
+                let value = match self.want {
+                    Want::Values => piece.value_bytes(taken.row),
+                    Want::Keys => Bytes::new(),
+                };
+                Some((piece.key_bytes(taken.row), Entry { tag, expire_ms, seq, value, large: None }))
+            }
+            AtHand::Shown => self.shown.take(),
+        }
     }
 
-    fn find_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+    /// [`Scan::next_at_hand`], where it lies.
+    #[inline]
+    pub fn view_at_hand(&mut self) -> Option<(&[u8], EntryView<'_>)> {
+        match self.find_at_hand()? {
+            AtHand::Row(taken) => {
+                let piece = &self.sources[taken.source].piece;
+                let PlacedEntry { tag, expire_ms, seq, .. } = *piece.placed(taken.row);
+                let value = match self.want {
+                    Want::Values => piece.inline(taken.row),
+                    Want::Keys => &[],
+                };
+                let value = ValueView::Inline(value);
+                Some((piece.key(taken.row), EntryView { tag, expire_ms, seq, value }))
+            }
+            AtHand::Shown => self.shown.as_ref().map(|(key, entry)| (&key[..], entry.view())),
+        }
+    }
+
+    fn find_at_hand(&mut self) -> Option<AtHand> {
+        // `next` says why not.
+        self.snapshot.still_holds().ok()?;
         if let Some(front) = self.ahead.front() {
-            let is_at_hand = matches!(front.state, State::Ready(Ok(_))) && !self.is_to_read_ahead();
-            let (key, entry) = is_at_hand.then(|| self.hand_out())?;
-            return entry.ok().map(|entry| (key, entry));
+            // Large values have to be read by whoever wants them.
+            let is_at_hand = matches!(&front.state, State::Ready(Ok(entry)) if entry.large.is_none());
+            if !is_at_hand || self.is_to_read_ahead() {
+                return None;
+            }
+            let (key, entry) = self.hand_out();
+            self.shown = Some((key, entry.ok()?));
+            return Some(AtHand::Shown);
         }
         while self.has_begun && self.hungry.is_empty() && self.keys_in_turn + 1 < KEYS_PER_TURN {
-            let first = self.queue.first().filter(|&first| !self.is_past_end(self.next_of(first)))?;
+            let first = self.queue.first()?;
             self.keys_in_turn += 1;
-            let Some((slice, key, entry)) = self.take_key(first) else { continue };
+            let Some(taken) = self.take_key(first) else { continue };
+            if self.want == Want::Keys || self.sources[taken.source].piece.placed(taken.row).is_whole() {
+                return Some(AtHand::Row(taken));
+            }
+            let (slice, key, entry) = self.own(taken);
             match self.plan(slice, &key, entry) {
-                (_, State::Ready(Ok(entry))) => return Some((key, entry)),
+                (_, State::Ready(Ok(entry))) => {
+                    self.shown = Some((key, entry));
+                    return Some(AtHand::Shown);
+                }
                 (bytes, state) => {
                     self.line_up(key, bytes, state);
                     return None;
@@ -331,52 +391,56 @@ impl Scan {
                 yield_now().await;
             }
             self.feed_all().await?;
-            let Some(first) = self.queue.first().filter(|&first| !self.is_past_end(self.next_of(first)))
-            else {
-                self.queue.clear();
+            let Some(first) = self.queue.first() else {
                 self.note_gap_to_end();
                 return Ok(None);
             };
-            if let Some(found) = self.take_key(first) {
-                return Ok(Some(found));
+            if let Some(taken) = self.take_key(first) {
+                return Ok(Some(self.own(taken)));
             }
         }
     }
 
+    /// What was taken, to be kept.
+    fn own(&self, taken: Taken) -> (SliceId, Bytes, KeyEntry) {
+        let Source { slice, piece, .. } = &self.sources[taken.source];
+        (*slice, piece.key_bytes(taken.row), piece.entry(taken.row))
+    }
+
     /// Takes the first source's key, and the older versions of it that others have. `None`: the key is gone.
-    fn take_key(&mut self, first: usize) -> Option<(SliceId, Bytes, KeyEntry)> {
+    fn take_key(&mut self, first: usize) -> Option<Taken> {
         let is_alone = self.queue.is_alone();
-        let (key, entry) = self.take_first(first);
-        while !is_alone
-            && let Some(same) = self.queue.first_at(&key, |source| next_key_of(&self.sources, source))
+        let row = self.take_first(first);
+        if !is_alone {
+            self.take_older(first, row);
+        }
+        let piece = &self.sources[first].piece;
+        if !piece.placed(row).is_tombstone() {
+            if let Some(edge) = &mut self.edge {
+                edge.meet(&self.snapshot, piece.key(row));
+            }
+            return Some(Taken { source: first, row });
+        }
+        let behind = self.edge.as_mut().and_then(|edge| edge.pass(&self.snapshot, piece.key(row)));
+        if let Some(start) = behind {
+            self.leap(&start);
+        }
+        None
+    }
+
+    /// Takes what other sources have of the key of a row.
+    fn take_older(&mut self, source: usize, row: usize) {
+        while let Some(same) = self
+            .queue
+            .first_at(self.sources[source].piece.key(row), |other| self.sources[other].piece.next_key())
         {
             self.take_first(same);
         }
-        if entry.is_tombstone() {
-            if let Some(start) = self.edge.as_mut().and_then(|edge| edge.pass(&self.snapshot, &key)) {
-                self.leap(&start);
-            }
-            return None;
-        }
-        if let Some(edge) = &mut self.edge {
-            edge.meet(&self.snapshot, &key);
-        }
-        Some((self.sources[first].slice, key, entry))
     }
 
     fn note_gap_to_end(&mut self) {
         if let (Some(mut edge), Bound::Included(end) | Bound::Excluded(end)) = (self.edge.take(), &self.end) {
             edge.meet(&self.snapshot, end);
-        }
-    }
-
-    fn is_past_end(&self, key: &[u8]) -> bool {
-        match (&self.end, self.backward) {
-            (Bound::Unbounded, _) => false,
-            (Bound::Included(end), false) => key > end,
-            (Bound::Excluded(end), false) => key >= end,
-            (Bound::Included(end), true) => key < end,
-            (Bound::Excluded(end), true) => key <= end,
         }
     }
 
@@ -405,40 +469,38 @@ impl Scan {
         }
         while skipped < limit && !self.ended {
             self.feed_all().await?;
-            let Some(first) = self.queue.first().filter(|&first| !self.is_past_end(self.next_of(first)))
-            else {
-                self.queue.clear();
+            let Some(first) = self.queue.first() else {
                 self.ended = true;
                 break;
             };
-            let second = self.queue.second(|source| next_key_of(&self.sources, source));
-            let next = second.map(|second| self.next_of(second));
+            let second = self.queue.second(|source| self.sources[source].piece.next_key());
+            let next = second.and_then(|second| self.sources[second].piece.next_key());
             let backward = self.backward;
-            let buffer = &self.sources[first].buffer;
-            let alone = next.map_or(buffer.len(), |next| {
-                buffer.partition_point(|(key, _)| if backward { key[..] > *next } else { key[..] < *next })
+            let piece = &self.sources[first].piece;
+            let alone = next.map_or(piece.left(), |next| {
+                piece.before(|key| if backward { key > next } else { key < next })
             });
-            let alone = alone.min(buffer.partition_point(|(key, _)| !self.is_past_end(key)));
             if alone == 0 {
                 // Others have the same key: the newest counts.
                 skipped += u64::from(self.next_key().await?.is_some());
                 continue;
             }
-            let mut taken = 0;
-            for (_, entry) in buffer.range(..alone) {
+            let mut passed = 0;
+            for is_tombstone in piece.tombstones().take(alone) {
                 if skipped == limit {
                     break;
                 }
-                taken += 1;
-                skipped += u64::from(!entry.is_tombstone());
+                passed += 1;
+                skipped += u64::from(!is_tombstone);
             }
-            self.sources[first].buffer.drain(..taken);
+            self.sources[first].piece.pass(passed);
             self.go_on(first);
-            if skipped < limit && self.sources[first].buffer.is_empty() {
+            if skipped < limit && self.sources[first].piece.is_empty() {
                 // It is queued no more, so that the first is another.
-                let until = match self.queue.first().and_then(|next| self.sources[next].buffer.front()) {
-                    Some((next, _)) if !self.is_past_end(next) => Bound::Excluded(next.clone()),
-                    _ => self.end.clone(),
+                let next = self.queue.first().and_then(|next| self.sources[next].piece.next_key());
+                let until = match next {
+                    Some(next) => Bound::Excluded(Bytes::copy_from_slice(next)),
+                    None => self.end.clone(),
                 };
                 let more = self.skip_in(first, &until, limit - skipped).await;
                 self.snapshot.still_holds()?;
@@ -448,22 +510,17 @@ impl Scan {
         Ok(skipped)
     }
 
-    /// The next key of a source that is queued.
-    fn next_of(&self, source: usize) -> &[u8] {
-        next_key_of(&self.sources, source).expect("a queued source has an entry")
-    }
-
-    /// Takes the next entry of the first source.
-    fn take_first(&mut self, first: usize) -> (Bytes, KeyEntry) {
-        let taken = self.sources[first].buffer.pop_front().expect("a queued source has an entry");
+    /// Takes the next row of the first source.
+    fn take_first(&mut self, first: usize) -> usize {
+        let taken = self.sources[first].piece.take();
         self.go_on(first);
         taken
     }
 
     /// Gives the first source, of which something was taken, its new place.
     fn go_on(&mut self, first: usize) {
-        self.queue.update(|source| next_key_of(&self.sources, source));
-        if self.sources[first].buffer.is_empty() {
+        self.queue.update(|source| self.sources[source].piece.next_key());
+        if self.sources[first].piece.is_empty() {
             self.hungry.push(first);
         }
     }
@@ -504,17 +561,18 @@ impl Scan {
         let backward = self.backward;
         let way = Way { backward, end: &self.end, piece_max: self.piece_max };
         let source = &mut self.sources[at];
-        while source.buffer.is_empty() {
+        while source.piece.is_empty() {
             match &mut source.from {
                 From::Exhausted => return Ok(()),
                 From::Memtable { memtable, after, rows_at_once } => {
                     let range = (as_slice(after), as_slice(&self.end));
                     let rows = std::mem::replace(rows_at_once, ROWS_AT_ONCE);
                     let seq = self.snapshot.seq;
-                    let more = lock(memtable).collect(range, backward, seq, rows, &mut source.buffer);
-                    match source.buffer.back() {
-                        Some((key, _)) if more => *after = Bound::Excluded(key.clone()),
-                        _ => source.from = From::Exhausted,
+                    let (piece, last) = lock(memtable).collect(range, backward, seq, rows);
+                    source.piece = piece;
+                    match last {
+                        Some(last) => *after = Bound::Excluded(last),
+                        None => source.from = From::Exhausted,
                     }
                 }
                 From::Run { run, table, block, start } => {
@@ -528,14 +586,10 @@ impl Scan {
                     let (first, end) = (as_slice(start), as_slice(&self.end));
                     let (lower, upper) = if backward { (end, first) } else { (first, end) };
                     let (lower, is_cut) = within_table(lower, current);
-                    let (entries, around) = found
-                        .entries_between(lower, upper)
+                    let (piece, around) = found
+                        .entries_between(lower, upper, backward)
                         .map_err(|_| damaged(current, "a block's entries do not parse"))?;
-                    if backward {
-                        source.buffer.extend(entries.into_iter().rev());
-                    } else {
-                        source.buffer.extend(entries);
-                    }
+                    source.piece = piece;
                     match (backward, around) {
                         // What follows lies past the end.
                         (false, Around { above: true, .. }) => source.from = From::Exhausted,
@@ -547,7 +601,7 @@ impl Scan {
                 }
             }
         }
-        self.queue.push(at, |source| next_key_of(&self.sources, source));
+        self.queue.push(at, |source| self.sources[source].piece.next_key());
         Ok(())
     }
 
@@ -614,10 +668,6 @@ impl Scan {
         }
         Ok(skipped)
     }
-}
-
-fn next_key_of(sources: &[Source], source: usize) -> Option<&[u8]> {
-    sources[source].buffer.front().map(|(key, _)| key.as_ref())
 }
 
 /// A lower bound within what `table` is in charge of (its blocks may hold keys before that), and whether that is

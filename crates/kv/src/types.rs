@@ -49,6 +49,12 @@ impl Entry {
     pub fn value_len(&self) -> u64 {
         self.large.as_ref().map_or(self.value.len() as u64, |large| large.len())
     }
+
+    /// What it holds in memory; of a large value nothing.
+    pub fn view(&self) -> EntryView<'_> {
+        let Self { tag, expire_ms, seq, .. } = *self;
+        EntryView { tag, expire_ms, seq, value: ValueView::Shared(&self.value) }
+    }
 }
 
 /// An entry in memory, its value where it lies.
@@ -76,11 +82,8 @@ impl EntryView<'_> {
 
     /// Without the value.
     pub fn meta(&self) -> Meta {
-        let value_len = match self.value {
-            ValueView::Inline(value) => value.len(),
-            ValueView::Shared(value) => value.len(),
-        };
-        Meta { tag: self.tag, expire_ms: self.expire_ms, value_len: value_len as u64, seq: self.seq }
+        let value_len = self.value.bytes().len() as u64;
+        Meta { tag: self.tag, expire_ms: self.expire_ms, value_len, seq: self.seq }
     }
 }
 
@@ -91,6 +94,16 @@ pub enum ValueView<'a> {
     Inline(&'a [u8]),
     /// In memory of its own, which can be kept.
     Shared(&'a Bytes),
+}
+
+impl<'a> ValueView<'a> {
+    /// The value's bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::Inline(value) => value,
+            Self::Shared(value) => value,
+        }
+    }
 }
 
 /// A key's newest version, without its value.

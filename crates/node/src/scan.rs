@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_kv::{Direction, Entry, Scan, SliceSet, Snapshot, StoreError, Want};
+use pumice_kv::{Direction, Entry, EntryView, Scan, SliceSet, Snapshot, StoreError, Want};
 
 use crate::node::Node;
 
@@ -68,6 +68,14 @@ impl NodeScan {
     pub fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
         match &mut self.lanes[..] {
             [only] => only.scan.next_at_hand(),
+            _ => None,
+        }
+    }
+
+    /// [`NodeScan::next_at_hand`], where it lies.
+    pub fn view_at_hand(&mut self) -> Option<(&[u8], EntryView<'_>)> {
+        match &mut self.lanes[..] {
+            [only] => only.scan.view_at_hand(),
             _ => None,
         }
     }

@@ -92,6 +92,8 @@ pub(crate) struct Run {
 
 /// Commands of a run, none of which waits, between two looks at the clock.
 const COMMANDS_PER_LOOK: u32 = 8;
+/// A reply that is so long is sent before it goes on, see [`Ctx::drain`].
+pub(crate) const STREAM_BYTES: usize = 256 << 10;
 /// The time that commands take for now is at most so old.
 const WALL_AGE_MAX: Duration = Duration::from_millis(1);
 
@@ -271,7 +273,6 @@ impl Ctx {
     /// afterwards: an `Err` of the handler closes the connection from here on. What the client does not want is
     /// dropped instead; an EXEC's replies are kept until it is done, if memory allows.
     pub async fn drain(&mut self) -> CommandResult {
-        const STREAM_BYTES: usize = 256 << 10;
         if self.reply.len() < STREAM_BYTES {
             return Ok(());
         }

@@ -75,6 +75,14 @@ impl SourceQueue {
     /// To be called when the first source has gone on: it takes its new place, or none where it has no key.
     pub fn update<'a>(&mut self, key: impl Fn(usize) -> Option<&'a [u8]>) {
         let Some(first) = self.first() else { return };
+        if self.is_alone() {
+            // It is compared with nobody. Who comes later needs its code.
+            self.steps = 0;
+            if key(first).is_none() {
+                self.heap.clear();
+            }
+            return;
+        }
         match key(first) {
             Some(own) => self.take_code(0, own, &key),
             None => {

@@ -57,9 +57,9 @@ impl Edge {
     }
 
     /// The scan goes over `key`, which is gone. Where it may go on instead, if that lies in a gap.
-    pub fn pass(&mut self, snapshot: &SnapshotInner, key: &Bytes) -> Option<Bound<Bytes>> {
+    pub fn pass(&mut self, snapshot: &SnapshotInner, key: &[u8]) -> Option<Bound<Bytes>> {
         if self.near.is_none() && self.gone == 0 {
-            self.near = Some((key.clone(), self.backward));
+            self.near = Some((Bytes::copy_from_slice(key), self.backward));
         }
         self.gone += 1;
         if self.gone < LEAP_MIN || !self.gone.is_power_of_two() {
@@ -128,19 +128,18 @@ impl Scan {
             Bound::Unbounded => false,
         };
         for (at, source) in self.sources.iter_mut().enumerate() {
-            if source.buffer.is_empty() {
+            if source.piece.is_empty() {
                 source.from.leap(start, backward);
                 continue;
             }
-            let before = source.buffer.partition_point(|(key, _)| is_before(key));
-            source.buffer.drain(..before);
-            if source.buffer.is_empty() {
+            source.piece.pass(source.piece.before(is_before));
+            if source.piece.is_empty() {
                 source.from.leap(start, backward);
                 self.hungry.push(at);
             }
         }
         for at in 0..self.sources.len() {
-            self.queue.push(at, |source| super::next_key_of(&self.sources, source));
+            self.queue.push(at, |source| self.sources[source].piece.next_key());
         }
     }
 

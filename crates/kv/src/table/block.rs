@@ -11,7 +11,8 @@ use pumice_base::checksum::crc32c_seeded;
 use pumice_segment::{Addr, RecordPtr};
 
 use crate::codec::{Cursor, put_varint};
-use crate::entry::{Body, KeyEntry};
+use crate::entry::{Body, KeyEntry, PlacedBody, PlacedEntry};
+use crate::scan::piece::{Piece, PieceBuilder};
 use crate::types::KEY_BYTES_MAX;
 
 /// Entries from one restart point to the next.
@@ -185,7 +186,7 @@ impl Block {
             let len = cursor.count().ok_or(Malformed)?;
             match cursor.take(len).ok_or(Malformed)?.cmp(key) {
                 Ordering::Greater => high = middle,
-                Ordering::Equal => return self.entry(&mut cursor).map(Some).ok_or(Malformed),
+                Ordering::Equal => return self.entry(&mut cursor).map(Some),
                 Ordering::Less => low = middle + 1,
             }
         }
@@ -207,7 +208,7 @@ impl Block {
                 let wanted = &key[matched..];
                 let same = rest.iter().zip(wanted).take_while(|(a, b)| a == b).count();
                 if same == rest.len() && same == wanted.len() {
-                    return self.entry(&mut cursor).map(Some).ok_or(Malformed);
+                    return self.entry(&mut cursor).map(Some);
                 }
                 if same == wanted.len() || (same < rest.len() && rest[same] > wanted[same]) {
                     return Ok(None);
@@ -240,7 +241,12 @@ impl Block {
         Some(())
     }
 
-    fn entry(&self, cursor: &mut Cursor<'_>) -> Option<KeyEntry> {
+    fn entry(&self, cursor: &mut Cursor<'_>) -> Result<KeyEntry, Malformed> {
+        self.placed(cursor).map(|entry| entry.to_entry(&self.bytes)).ok_or(Malformed)
+    }
+
+    /// An entry behind its key; a value beside it lies in the block.
+    fn placed(&self, cursor: &mut Cursor<'_>) -> Option<PlacedEntry> {
         let head = cursor.u8()?;
         if head & !KNOWN != 0 {
             return None;
@@ -250,13 +256,14 @@ impl Block {
         let tag = if head & TAGGED != 0 { cursor.u8()? } else { 0 };
         let large = head & LARGE != 0;
         let (body, value_len) = match head & BODY_MASK {
-            BODY_TOMBSTONE => (Body::Tombstone, 0),
+            BODY_TOMBSTONE => (PlacedBody::Tombstone, 0),
             BODY_INLINE => {
                 let len = cursor.count()?;
                 let value_len = if large { cursor.varint()? } else { len as u64 };
                 let at = cursor.at;
                 cursor.take(len)?;
-                (Body::Inline(self.bytes.slice(at..at + len)), value_len)
+                // A block is shorter than a segment.
+                (PlacedBody::Inline { at: at as u32, len: len as u32 }, value_len)
             }
             BODY_RECORD => {
                 let segment = u32::try_from(cursor.varint()?).ok()?;
@@ -268,29 +275,32 @@ impl Block {
                     return None;
                 }
                 let addr = Addr(u64::from(segment) << 32 | u64::from(offset));
-                (Body::Record(RecordPtr { addr, len }), value_len)
+                (PlacedBody::Record(RecordPtr { addr, len }), value_len)
             }
             _ => return None,
         };
-        Some(KeyEntry { seq, expire_ms, tag, large, value_len, counted: head & COUNTED != 0, body })
+        Some(PlacedEntry { seq, expire_ms, value_len, body, tag, large, counted: head & COUNTED != 0 })
     }
 
     /// All entries, in key order.
     pub fn entries(&self) -> Result<Vec<(Bytes, KeyEntry)>, Malformed> {
-        let mut entries = Vec::with_capacity(self.count.min(65_536) as usize);
-        self.collect(self.entries_at, |_| Take::Yes, &mut entries)?;
-        if entries.len() != self.count as usize {
+        let rows = self.count.min(65_536) as usize;
+        let mut piece = PieceBuilder::with_capacity(rows, self.bytes.len());
+        self.collect(self.entries_at, |_| Take::Yes, &mut piece)?;
+        let piece = piece.finish(Some(&self.bytes), false);
+        if piece.left() != self.count as usize {
             return Err(Malformed);
         }
-        Ok(entries)
+        Ok((0..piece.left()).map(|row| (piece.key_bytes(row), piece.entry(row))).collect())
     }
 
-    /// The entries between bounds, in key order: a short range costs what it holds, and a restart point's way to it.
+    /// The entries between bounds, in key order or against it: a short range costs what it holds, and a restart point's way to it.
     pub fn entries_between(
         &self,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
-    ) -> Result<(Vec<(Bytes, KeyEntry)>, Around), Malformed> {
+        backward: bool,
+    ) -> Result<(Piece, Around), Malformed> {
         let mut from = self.entries_at;
         if let Bound::Included(key) | Bound::Excluded(key) = lower {
             let (mut low, mut high) = (0, self.restarts);
@@ -308,7 +318,10 @@ impl Block {
             }
         }
         let mut around = Around { below: from > self.entries_at, above: false };
-        let mut entries = Vec::new();
+        // Of a whole block, most likely, or of a few entries.
+        let is_open = matches!((lower, upper), (Bound::Unbounded, Bound::Unbounded));
+        let rows = if is_open { self.count.min(65_536) as usize } else { RESTART_EVERY as usize };
+        let mut piece = PieceBuilder::with_capacity(rows, if is_open { self.bytes.len() } else { 512 });
         let wanted = |key: &[u8]| {
             let is_below = match lower {
                 Bound::Unbounded => false,
@@ -327,8 +340,8 @@ impl Block {
                 () => Take::Yes,
             }
         };
-        self.collect(from, wanted, &mut entries)?;
-        Ok((entries, around))
+        self.collect(from, wanted, &mut piece)?;
+        Ok((piece.finish(Some(&self.bytes), backward), around))
     }
 
     /// How many entries between bounds are no tombstones.
@@ -375,10 +388,8 @@ impl Block {
         &self,
         at: usize,
         mut wanted: impl FnMut(&[u8]) -> Take,
-        entries: &mut Vec<(Bytes, KeyEntry)>,
+        piece: &mut PieceBuilder,
     ) -> Result<(), Malformed> {
-        let mut keys = Vec::with_capacity(if entries.capacity() > 0 { self.bytes.len() } else { 512 });
-        let mut spans = Vec::with_capacity(entries.capacity());
         let mut cursor = Cursor::new(&self.bytes, at);
         let mut last = 0..0;
         let mut is_first = true;
@@ -386,25 +397,26 @@ impl Block {
             let shared = cursor.count().filter(|&shared| shared <= last.len()).ok_or(Malformed)?;
             let len = cursor.count().ok_or(Malformed)?;
             let rest = cursor.take(len).ok_or(Malformed)?;
+            let keys = &mut piece.bytes;
             let start = keys.len();
             if shared + rest.len() > KEY_BYTES_MAX || start > KEYS_BYTES_MAX {
                 return Err(Malformed);
             }
             keys.extend_from_within(last.start..last.start + shared);
             keys.extend_from_slice(rest);
-            if !is_first && keys[last.clone()] >= keys[start..] {
+            if !is_first && keys[last.start + shared..last.end] >= *rest {
                 return Err(Malformed);
             }
             is_first = false;
             last = start..keys.len();
             match wanted(&keys[start..]) {
-                Take::Yes => spans.push((last.clone(), self.entry(&mut cursor).ok_or(Malformed)?)),
+                Take::Yes => {
+                    piece.push(start, last.len(), self.placed(&mut cursor).ok_or(Malformed)?);
+                }
                 Take::Not => self.skip(&mut cursor).ok_or(Malformed)?,
                 Take::End => break,
             }
         }
-        let keys = Bytes::from(keys);
-        entries.extend(spans.into_iter().map(|(span, entry)| (keys.slice(span), entry)));
         Ok(())
     }
 }

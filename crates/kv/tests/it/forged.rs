@@ -183,7 +183,7 @@ fn a_block_does_not_take_the_square_of_its_bytes() {
     }
     let forged = block(COUNT, &entries);
     assert!(forged.entries().is_err(), "72 MB of keys in a block of {} B", entries.len());
-    assert!(forged.entries_between(Bound::Unbounded, Bound::Unbounded).is_err());
+    assert!(forged.entries_between(Bound::Unbounded, Bound::Unbounded, false).is_err());
 }
 
 /// A table of two blocks, each in order, of which the second begins below the end of the first.

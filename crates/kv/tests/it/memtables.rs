@@ -75,9 +75,99 @@ fn as_of(model: &Model, max_seq: u64) -> Vec<(Bytes, KeyEntry)> {
 }
 
 fn listed(memtable: &mut Memtable, max_seq: u64) -> Vec<(Bytes, KeyEntry)> {
-    let mut out = Vec::new();
-    memtable.collect((Bound::Unbounded, Bound::Unbounded), false, max_seq, usize::MAX, &mut out);
-    out
+    collected(memtable, (Bound::Unbounded, Bound::Unbounded), false, max_seq, usize::MAX)
+}
+
+/// A range, `limit` rows at a time.
+fn collected(
+    memtable: &mut Memtable,
+    (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+    backward: bool,
+    max_seq: u64,
+    limit: usize,
+) -> Vec<(Bytes, KeyEntry)> {
+    let (mut all, mut after) = (Vec::new(), from.map(Bytes::copy_from_slice));
+    loop {
+        let range = (after.as_ref().map(|key| &key[..]), to);
+        let (mut piece, last) = memtable.collect(range, backward, max_seq, limit);
+        assert!(piece.left() <= limit, "{} rows", piece.left());
+        while !piece.is_empty() {
+            let next = piece.next_key().map(Bytes::copy_from_slice);
+            let row = piece.take();
+            assert_eq!(next.as_deref(), Some(piece.key(row)));
+            all.push((piece.key_bytes(row), piece.entry(row)));
+        }
+        assert!(piece.next_key().is_none());
+        let Some(last) = last else { return all };
+        after = Bound::Excluded(last);
+    }
+}
+
+fn bound<'a>(rng: &mut Rng, key: &'a [u8]) -> Bound<&'a [u8]> {
+    match rng.below(5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Excluded(key),
+        _ => Bound::Included(key),
+    }
+}
+
+/// Ranges of any bounds, either way, in any number of pieces.
+#[test]
+fn ranges_hold_what_lies_between_their_bounds() {
+    for seed in 0..40 {
+        let mut rng = Rng::from_seed(seed);
+        let keys = [1, 5, 255, 256, 257, 513, 3000][seed as usize % 7];
+        let mut memtable = Memtable::default();
+        let mut model = Model::new();
+        let snapshot = 700;
+        for seq in 1..3000 {
+            let key = format!("{:04}", rng.below(keys) * 2 + 1).into_bytes();
+            let entry = version(&mut rng, seq);
+            put(&mut memtable, 0, &key, &entry, snapshot);
+            let versions = model.entry(key).or_default();
+            // Of those that are overwritten the newest that the snapshot sees is left, and none after it.
+            if versions.last().is_some_and(|last| last.seq > snapshot) {
+                versions.pop();
+            }
+            versions.push(entry);
+            if seq % 50 != 0 && seq != 2999 {
+                continue;
+            }
+            let [low, high] = [0; 2].map(|_| format!("{:04}", rng.below(2 * keys + 2)).into_bytes());
+            let (lower, upper) = (bound(&mut rng, &low), bound(&mut rng, &high));
+            let max_seq = if rng.below(2) == 0 { snapshot } else { u64::MAX };
+            let within = |key: &[u8]| {
+                let is_above = match lower {
+                    Bound::Unbounded => true,
+                    Bound::Included(lower) => key >= lower,
+                    Bound::Excluded(lower) => key > lower,
+                };
+                is_above
+                    && match upper {
+                        Bound::Unbounded => true,
+                        Bound::Included(upper) => key <= upper,
+                        Bound::Excluded(upper) => key < upper,
+                    }
+            };
+            let mut wanted = as_of(&model, max_seq);
+            wanted.retain(|(key, _)| within(key));
+            let newest = wanted.iter().map(|(_, entry)| entry.seq).max().unwrap_or(0);
+            assert_eq!(memtable.newest_between((lower, upper), max_seq), newest, "seed {seed}, step {seq}");
+            for backward in [false, true] {
+                let range = if backward { (upper, lower) } else { (lower, upper) };
+                let limit = [1, 2, 31, 32, 33, 256, 5000][rng.below(7) as usize];
+                let found = collected(&mut memtable, range, backward, max_seq, limit);
+                assert!(found == wanted, "seed {seed}, step {seq}, {range:?}, {limit} at a time");
+                let there = wanted.iter().filter(|(_, entry)| !entry.is_tombstone());
+                let count = there.clone().count() as u64;
+                let skip = rng.below(count + 2).max(1);
+                let (skipped, last) = memtable.skip(range, backward, max_seq, skip);
+                let reached = there.clone().nth(skip as usize - 1).map(|(key, _)| key.clone());
+                assert_eq!((skipped, last), (skip.min(count), reached), "seed {seed}, step {seq}, {range:?}");
+                wanted.reverse();
+            }
+        }
+    }
 }
 
 #[test]

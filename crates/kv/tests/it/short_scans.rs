@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use crate::common::*;
+use bytes::Bytes;
 use pumice_kv::{Direction, SliceId, SliceSet, Store, Want};
 
 fn blocks(store: &Store) -> u64 {
@@ -25,8 +26,8 @@ fn a_range_with_few_keys_or_none_reads_a_few_blocks_forward_and_backward() {
         let snapshot = store.snapshot_of(SliceId(1));
         for at in ["aaa", "key:00000000", "key:00003333", "key:00010000", "key:00019999", "zzz"] {
             for lower in [Bound::Included(at), Bound::Excluded(at)] {
-                let lower = lower.map(|at| bytes::Bytes::from(at.to_string()));
-                let upper = Bound::Included(bytes::Bytes::from(format!("{at}x")));
+                let lower = lower.map(|at| Bytes::from(at.to_string()));
+                let upper = Bound::Included(Bytes::from(format!("{at}x")));
                 for direction in [Direction::Forward, Direction::Backward] {
                     let before = blocks(&store);
                     let set = SliceSet::One(SliceId(1));
@@ -71,12 +72,18 @@ fn what_need_not_be_waited_for_is_at_hand() {
         let snapshot = store.snapshot_of(SliceId(1));
         put(&store, 1, b"key:later", b"").await;
         let set = SliceSet::One(SliceId(1));
-        for direction in [Direction::Forward, Direction::Backward] {
+        let ways = [(Direction::Forward, true), (Direction::Forward, false), (Direction::Backward, true)];
+        for (direction, takes) in ways {
             let mut scan =
                 store.scan(&snapshot, set, Bound::Unbounded, Bound::Unbounded, direction, Want::Values);
             let (mut at_hand, mut all) = (0, Vec::new());
             loop {
-                if let Some(found) = scan.next_at_hand() {
+                let found = if takes {
+                    scan.next_at_hand()
+                } else {
+                    scan.view_at_hand().map(|(key, view)| (Bytes::copy_from_slice(key), view.to_entry()))
+                };
+                if let Some(found) = found {
                     at_hand += 1;
                     all.push(found);
                 } else if let Some(found) = scan.next().await.expect("scan") {

@@ -17,11 +17,13 @@
 
 use bytes::Bytes;
 use pumice_base::hash::{HashSet, stable_hash64};
+use pumice_node::Place;
 use smallvec::SmallVec;
 
-use crate::context::Ctx;
+use crate::context::{Ctx, STREAM_BYTES};
 use crate::errors::{CommandResult, Failure};
-use crate::keyspace::{Change, Collection, HINT_LONG_ELEMENT};
+use crate::keyspace::{Change, Collection, ElementScan, HINT_LONG_ELEMENT};
+use crate::resp::reply::Reply;
 
 /// Elements by name: hash fields, set members, sorted set members; list elements by index.
 pub(super) const MEMBERS: u8 = 0;
@@ -57,7 +59,12 @@ pub(super) fn hash_of_field(field: &[u8]) -> u32 {
     field.first_chunk::<HASH_BYTES>().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
-/// The name in a field of sub [`MEMBERS`].
+/// The name in a field of sub [`MEMBERS`], where it lies.
+pub(super) fn name_in(field: &[u8]) -> &[u8] {
+    field.get(HASH_BYTES..).unwrap_or_default()
+}
+
+/// The name in a field of sub [`MEMBERS`], to be kept.
 pub(super) fn member_of(field: &Bytes) -> Bytes {
     field.slice(HASH_BYTES.min(field.len())..)
 }
@@ -124,6 +131,36 @@ pub(super) async fn commit_piece(ctx: &mut Ctx, change: &mut Change) -> CommandR
     ctx.commit(std::mem::take(change)).await?;
     *change = ctx.change();
     Ok(())
+}
+
+/// Answers the elements of a scan, each as `write` does it and, if `values` says where large ones lie, with its value behind that. Says how
+/// many there were.
+pub(super) async fn reply_elements(
+    ctx: &mut Ctx,
+    mut scan: ElementScan,
+    values: Option<Place>,
+    write: impl Fn(&mut Reply, &[u8]),
+) -> Result<u64, Failure> {
+    let mut found = 0;
+    loop {
+        // Most are at hand, and are copied from where they lie to the reply.
+        while ctx.reply.len() < STREAM_BYTES
+            && let Some((field, entry)) = scan.view_at_hand()
+        {
+            found += 1;
+            write(&mut ctx.reply, field);
+            if values.is_some() {
+                ctx.reply.bulk_view(entry.value);
+            }
+        }
+        let Some((field, entry)) = scan.next_entry(ctx).await? else { return Ok(found) };
+        found += 1;
+        write(&mut ctx.reply, &field);
+        if let Some(place) = values {
+            ctx.reply_entry(place, entry).await?;
+        }
+        ctx.drain().await?;
+    }
 }
 
 impl Ctx {

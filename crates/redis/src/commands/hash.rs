@@ -7,7 +7,8 @@ use pumice_base::hash::HashMap;
 use pumice_kv::{Direction, Entry, Want};
 
 use super::collection::{
-    Field, MEMBERS, check_member, contains, damaged, member_field, member_of, note_sizes, unique,
+    Field, MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, note_sizes,
+    reply_elements, unique,
 };
 use super::element_scan;
 use super::sample::{self, With};
@@ -166,7 +167,7 @@ async fn list_all(ctx: &mut Ctx, key: &[u8], names: bool, values: bool) -> Comma
         return Ok(());
     };
     let want = if values { Want::Values } else { Want::Keys };
-    let mut scan =
+    let scan =
         ctx.scan_elements(&hash, MEMBERS, Bound::Unbounded, Bound::Unbounded, Direction::Forward, want);
     drop(held);
     if names && values {
@@ -174,17 +175,12 @@ async fn list_all(ctx: &mut Ctx, key: &[u8], names: bool, values: bool) -> Comma
     } else {
         ctx.reply.array(hash.count as usize);
     }
-    let mut found = 0;
-    while let Some((field, entry)) = scan.next_entry(ctx).await? {
-        found += 1;
+    let found = reply_elements(ctx, scan, values.then_some(hash.elements), |reply, field| {
         if names {
-            ctx.reply.bulk_bytes(member_of(&field));
+            reply.bulk(name_in(field));
         }
-        if values {
-            ctx.reply_entry(hash.elements, entry).await?;
-        }
-        ctx.drain().await?;
-    }
+    })
+    .await?;
     if found == hash.count { Ok(()) } else { Err(damaged(&hash, found)) }
 }
 

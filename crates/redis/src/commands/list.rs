@@ -9,7 +9,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use pumice_kv::{Direction, Want};
 
-use super::collection::{MEMBERS, clamp_range, damaged, note_sizes};
+use super::collection::{MEMBERS, clamp_range, damaged, note_sizes, reply_elements};
 use super::list_shift;
 use crate::args::Args;
 use crate::collected::Taken;
@@ -327,14 +327,9 @@ async fn lrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         return Ok(());
     };
     let (from, to) = (list.first + start as i64, list.first + stop as i64);
-    let mut scan = read(ctx, &list, from, to, Direction::Forward);
+    let scan = read(ctx, &list, from, to, Direction::Forward);
     drop(held);
     ctx.reply.array((stop - start) as usize);
-    let mut found = 0;
-    while let Some((_, entry)) = scan.next_entry(ctx).await? {
-        found += 1;
-        ctx.reply_entry(list.elements, entry).await?;
-        ctx.drain().await?;
-    }
+    let found = reply_elements(ctx, scan, Some(list.elements), |_, _| {}).await?;
     if found == stop - start { Ok(()) } else { Err(damaged(&list, found)) }
 }

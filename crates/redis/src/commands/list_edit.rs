@@ -212,12 +212,18 @@ impl<'a> Places<'a> {
     }
 
     async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<u64>, Failure> {
-        while self.compared < self.compared_max
-            && let Some((_, value)) = self.scan.next(ctx).await?
-        {
+        while self.compared < self.compared_max {
+            let at_hand = self.scan.view_at_hand().map(|(_, entry)| entry.value.bytes() == self.value);
+            let is_it = match at_hand {
+                Some(is_it) => is_it,
+                None => match self.scan.next(ctx).await? {
+                    Some((_, value)) => value == self.value,
+                    None => break,
+                },
+            };
             let at = self.compared;
             self.compared += 1;
-            if value != self.value {
+            if !is_it {
                 continue;
             }
             if self.skip == 0 {

@@ -16,6 +16,7 @@
 //! All is drawn from one moment, without the latch: the client may take its reply slowly.
 
 use std::ops::Bound;
+use std::ops::ControlFlow::{self, Break, Continue};
 
 use bytes::Bytes;
 use pumice_base::hash::{HashMap, HashSet};
@@ -34,6 +35,8 @@ const WHOLE_MAX: u64 = 128;
 const WINDOW: u64 = 32;
 /// Elements in a window at most (as far as chances are concerned).
 const WINDOW_MAX: u64 = 72;
+/// Places of the circle.
+const CIRCLE: u64 = 1 << 32;
 /// Windows laid before a draw settles for what it has: never reached unless the head's count is wrong.
 const WINDOWS_TRIED_MAX: usize = 1000;
 /// Draws with repetition that are answered from one reading of the collection.
@@ -120,74 +123,82 @@ impl<'a> Urn<'a> {
 
     async fn one(&self, ctx: &mut Ctx) -> Result<Element, Failure> {
         let count = self.collection.count;
-        if count <= WHOLE_MAX {
-            let mut all = self.everything(ctx).await?;
-            if all.is_empty() {
-                return Err(damaged(self.collection, 0));
-            }
-            let drawn = ctx.random_below(all.len() as u64) as usize;
-            return Ok(all.swap_remove(drawn));
-        }
-        let width = ((1u128 << 32) * u128::from(WINDOW) / u128::from(count)).max(1) as u64;
-        let mut settled = None;
-        for _ in 0..WINDOWS_TRIED_MAX {
-            let start = ctx.random_below(1 << 32);
-            let drawn = ctx.random_below(WINDOW_MAX) as usize;
-            let mut found = self.around(ctx, start, width, drawn + 1).await?;
-            if found.len() > drawn {
-                return Ok(found.swap_remove(drawn));
-            }
-            if !found.is_empty() {
-                let any = ctx.random_below(found.len() as u64) as usize;
-                settled = Some(found.swap_remove(any));
+        let width = u128::from(CIRCLE) * u128::from(WINDOW) / u128::from(count.max(1));
+        let mut known = ((0, CIRCLE), count);
+        if count > WHOLE_MAX {
+            known.1 = 0;
+            for _ in 0..WINDOWS_TRIED_MAX {
+                let window = (ctx.random_below(CIRCLE), (width as u64).max(1));
+                match self.nth(ctx, window, ctx.random_below(WINDOW_MAX)).await? {
+                    Break(element) => return Ok(element),
+                    Continue(0) => {}
+                    Continue(found) => known = (window, found),
+                }
             }
         }
-        settled.ok_or_else(|| damaged(self.collection, 0))
+        // A small one; or its count is wrong, and any element will do.
+        for _ in 0..2 {
+            let (window, found) = known;
+            match self.nth(ctx, window, ctx.random_below(found.max(1))).await? {
+                Break(element) => return Ok(element),
+                Continue(found) => known.1 = found,
+            }
+        }
+        Err(damaged(self.collection, known.1))
     }
 
-    /// Up to `limit` elements of the circle from `start` on, `width` wide.
-    async fn around(
+    /// The element with this number, from 0 on, of those from a place of the circle on, so wide; or how many these are.
+    async fn nth(
         &self,
         ctx: &mut Ctx,
-        start: u64,
-        width: u64,
-        limit: usize,
-    ) -> Result<Vec<Element>, Failure> {
+        (start, width): (u64, u64),
+        number: u64,
+    ) -> Result<ControlFlow<Element, u64>, Failure> {
         let place = |at: u64| (at as u32).to_be_bytes();
-        let end = start + width;
-        let (from, circle) = (place(start), 1u64 << 32);
-        if end < circle {
-            return self.window(ctx, Bound::Included(from), Bound::Excluded(place(end)), limit).await;
+        let (from, end) = (Bound::Included(place(start)), start + width);
+        if end < CIRCLE {
+            return self.nth_between(ctx, from, Bound::Excluded(place(end)), number).await;
         }
-        let mut found = self.window(ctx, Bound::Included(from), Bound::Unbounded, limit).await?;
-        if end > circle && found.len() < limit {
-            let rest = Bound::Excluded(place(end - circle));
-            found.extend(self.window(ctx, Bound::Unbounded, rest, limit - found.len()).await?);
+        let found = self.nth_between(ctx, from, Bound::Unbounded, number).await?;
+        let Continue(first) = found else { return Ok(found) };
+        if end == CIRCLE {
+            return Ok(found);
         }
-        Ok(found)
+        let rest = Bound::Excluded(place(end - CIRCLE));
+        let found = self.nth_between(ctx, Bound::Unbounded, rest, number - first).await?;
+        Ok(found.map_continue(|second| first + second))
     }
 
-    async fn window(
+    async fn nth_between(
         &self,
         ctx: &mut Ctx,
         lower: Bound<[u8; HASH_BYTES]>,
         upper: Bound<[u8; HASH_BYTES]>,
-        limit: usize,
-    ) -> Result<Vec<Element>, Failure> {
+        number: u64,
+    ) -> Result<ControlFlow<Element, u64>, Failure> {
         let (lower, upper) = (lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..]));
         let mut scan = self.scan(ctx, lower, upper, self.want);
-        let mut found = Vec::new();
-        while found.len() < limit
-            && let Some(element) = scan.next_entry(ctx).await?
-        {
-            found.push(element);
+        let mut passed = 0;
+        loop {
+            while passed < number && scan.view_at_hand().is_some() {
+                passed += 1;
+            }
+            match scan.next_entry(ctx).await? {
+                None => return Ok(Continue(passed)),
+                Some(element) if passed == number => return Ok(Break(element)),
+                Some(_) => passed += 1,
+            }
         }
-        Ok(found)
     }
 
     /// All elements of a small collection.
     async fn everything(&self, ctx: &mut Ctx) -> Result<Vec<Element>, Failure> {
-        self.window(ctx, Bound::Unbounded, Bound::Unbounded, usize::MAX).await
+        let mut scan = self.all(ctx, self.want);
+        let mut found = Vec::new();
+        while let Some(element) = scan.next_entry(ctx).await? {
+            found.push(element);
+        }
+        Ok(found)
     }
 
     /// Whether `draws` are better answered by reading all of the collection once.

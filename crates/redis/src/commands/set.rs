@@ -6,7 +6,9 @@ use std::ops::Bound;
 use bytes::Bytes;
 use pumice_kv::{Direction, Want};
 
-use super::collection::{MEMBERS, check_member, contains, damaged, member_field, member_of, unique};
+use super::collection::{
+    MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, reply_elements, unique,
+};
 use super::element_scan;
 use super::sample::{self, With};
 use crate::args::Args;
@@ -118,16 +120,11 @@ pub(super) async fn reply_all(ctx: &mut Ctx, key: &[u8]) -> CommandResult {
         ctx.reply.set(0);
         return Ok(());
     };
-    let mut scan =
+    let scan =
         ctx.scan_elements(&set, MEMBERS, Bound::Unbounded, Bound::Unbounded, Direction::Forward, Want::Keys);
     drop(held);
     ctx.reply.set(set.count as usize);
-    let mut found = 0;
-    while let Some((field, _)) = scan.next(ctx).await? {
-        found += 1;
-        ctx.reply.bulk_bytes(member_of(&field));
-        ctx.drain().await?;
-    }
+    let found = reply_elements(ctx, scan, None, |reply, field| reply.bulk(name_in(field))).await?;
     if found == set.count { Ok(()) } else { Err(damaged(&set, found)) }
 }
 

@@ -42,11 +42,19 @@ pub(super) fn order_field(score: f64, member: &[u8]) -> Field {
     field
 }
 
-/// The member and score of an element of sub [`ORDER`].
+/// The member and score of an element of sub [`ORDER`], to be kept.
 pub fn decode_order(field: &Bytes, value: &[u8]) -> Result<(Bytes, f64), Failure> {
-    let Some(score) = field.first_chunk::<SCORE_BYTES>() else { return Err(unreadable_score()) };
+    let (member, score) = view_order(field, value)?;
+    Ok((field.slice_ref(member), score))
+}
+
+/// The member and score of an element of sub [`ORDER`], where they lie.
+pub(super) fn view_order<'a>(field: &'a [u8], value: &[u8]) -> Result<(&'a [u8], f64), Failure> {
+    let Some((score, member)) = field.split_first_chunk::<SCORE_BYTES>() else {
+        return Err(unreadable_score());
+    };
     let score = if value == NEGATIVE_ZERO { -0.0 } else { decode_score(*score) };
-    Ok((field.slice(SCORE_BYTES..), score))
+    Ok((member, score))
 }
 
 /// The score kept under sub [`MEMBERS`].

@@ -194,7 +194,7 @@ async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str)
     let len = array_len(&ctx.reply, result.len() as u64, spec.with_scores);
     ctx.reply.array(len);
     for (member, score) in result {
-        write_member(&mut ctx.reply, member, spec.with_scores.then_some(score));
+        write_member(&mut ctx.reply, &member, spec.with_scores.then_some(score));
         ctx.drain().await?;
     }
     Ok(())

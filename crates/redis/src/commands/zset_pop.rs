@@ -109,11 +109,11 @@ async fn zmpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.reply.array(2);
         ctx.reply.bulk(key);
         ctx.reply.array(wanted as usize);
-        let write = |reply: &mut Reply, member, score| {
+        let write = |reply: &mut Reply, member: Bytes, score| {
             if !reply.is_resp3() {
                 reply.array(2);
             }
-            write_member(reply, member, Some(score));
+            write_member(reply, &member, Some(score));
         };
         return pop(ctx, zset, wanted, end, "ZMPOP", write).await;
     }

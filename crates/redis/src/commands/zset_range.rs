@@ -7,12 +7,12 @@ use pumice_kv::{Direction, Snapshot, Want};
 use super::build::Builder;
 use super::collection::{ORDER, clamp_range, commit_piece, damaged, is_piece};
 use super::set_algebra::COLLECTED_BYTES_MAX;
-use super::zset::{decode_order, remove};
+use super::zset::{decode_order, remove, view_order};
 use super::zset_rank::{count_between, range_of_ranks, walk};
 use super::zset_spec::{LexRange, OrderRange, ScoreRange};
 use crate::args::Args;
 use crate::command::Row;
-use crate::context::Ctx;
+use crate::context::{Ctx, STREAM_BYTES};
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
 use crate::keyspace::{Collection, ElementScan, Type};
@@ -214,6 +214,36 @@ impl<'a> Selection<'a> {
         Ok(found)
     }
 
+    /// Writes those that need not be waited for, until the reply is so long; says how many.
+    fn write_at_hand(
+        &mut self,
+        reply: &mut Reply,
+        with_scores: bool,
+        bytes_max: usize,
+    ) -> Result<u64, Failure> {
+        let mut written = 0;
+        // What is passed over unseen `next` does.
+        let is_begun = self.filter.is_some() || self.skip == 0;
+        while is_begun
+            && self.take > 0
+            && reply.len() < bytes_max
+            && let Some((field, entry)) = self.scan.view_at_hand()
+        {
+            let (member, score) = view_order(field, entry.value.bytes())?;
+            if self.filter.is_some_and(|names| !names.contains(member)) {
+                continue;
+            }
+            if self.skip > 0 {
+                self.skip -= 1;
+                continue;
+            }
+            self.take -= 1;
+            write_member(reply, member, with_scores.then_some(score));
+            written += 1;
+        }
+        Ok(written)
+    }
+
     async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, f64)>, Failure> {
         if self.filter.is_none() && self.skip > 0 && self.take > 0 {
             self.scan.skip(ctx, std::mem::take(&mut self.skip)).await?;
@@ -237,16 +267,16 @@ impl<'a> Selection<'a> {
 }
 
 /// Writes a member, and its score if asked: a pair of their own in RESP3.
-pub(super) fn write_member(reply: &mut Reply, member: Bytes, score: Option<f64>) {
+pub(super) fn write_member(reply: &mut Reply, member: &[u8], score: Option<f64>) {
     match score {
         Some(score) => {
             if reply.is_resp3() {
                 reply.array(2);
             }
-            reply.bulk_bytes(member);
+            reply.bulk(member);
             reply.double(score);
         }
-        None => reply.bulk_bytes(member),
+        None => reply.bulk(member),
     }
 }
 
@@ -275,12 +305,13 @@ async fn answer(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResult {
         // Short replies are collected behind a hole for their length.
         let mut found = 0;
         loop {
+            found += members.write_at_hand(&mut ctx.reply, with_scores, before + COLLECTED_BYTES_MAX)?;
             let Some((member, score)) = members.next(ctx).await? else {
                 let len = array_len(&ctx.reply, found, with_scores);
                 ctx.reply.fill_array(mark, len);
                 return Ok(());
             };
-            write_member(&mut ctx.reply, member, with_scores.then_some(score));
+            write_member(&mut ctx.reply, &member, with_scores.then_some(score));
             found += 1;
             if ctx.reply.len() - before > COLLECTED_BYTES_MAX {
                 if !ctx.in_exec() {
@@ -298,12 +329,17 @@ async fn answer(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResult {
     let count = count.unwrap_or(0);
     let len = array_len(&ctx.reply, count, with_scores);
     ctx.reply.array(len);
-    for found in 0..count {
+    let mut found = 0;
+    loop {
+        found += members.write_at_hand(&mut ctx.reply, with_scores, STREAM_BYTES)?;
+        if found >= count {
+            return Ok(());
+        }
         let Some((member, score)) = members.next(ctx).await? else { return Err(damaged(&zset, found)) };
-        write_member(&mut ctx.reply, member, with_scores.then_some(score));
+        write_member(&mut ctx.reply, &member, with_scores.then_some(score));
+        found += 1;
         ctx.drain().await?;
     }
-    Ok(())
 }
 
 async fn zrange(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use pumice_kv::gaps::successor;
-use pumice_kv::{Direction, Entry, SliceSet, Snapshot, Want};
+use pumice_kv::{Direction, Entry, EntryView, SliceSet, Snapshot, Want};
 use pumice_node::{Node, NodeScan, NodeSnapshot, Place};
 
 use super::access::{large_failure, store_failure};
@@ -177,6 +177,16 @@ impl Merged {
             _ if self.untold.is_some() => None,
             Keys::Stored(Source::One { scan, .. }) => scan.next_at_hand(),
             Keys::Stored(Source::Node(scan)) => scan.next_at_hand(),
+            Keys::Both(_) => None,
+        }
+    }
+
+    /// [`Merged::next`] where there is nothing to wait for, where it lies.
+    pub(super) fn view_at_hand(&mut self) -> Option<(&[u8], EntryView<'_>)> {
+        match &mut self.keys {
+            _ if self.untold.is_some() => None,
+            Keys::Stored(Source::One { scan, .. }) => scan.view_at_hand(),
+            Keys::Stored(Source::Node(scan)) => scan.view_at_hand(),
             Keys::Both(_) => None,
         }
     }

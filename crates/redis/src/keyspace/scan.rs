@@ -4,7 +4,7 @@
 use std::ops::Bound;
 
 use bytes::{Buf, Bytes};
-use pumice_kv::{Direction, Entry, Snapshot, Want};
+use pumice_kv::{Direction, Entry, EntryView, Snapshot, Want};
 use pumice_node::Place;
 
 use super::head::{Collection, is_expired};
@@ -35,6 +35,12 @@ impl ElementScan {
         let Some((mut field, entry)) = self.merged.next(ctx).await? else { return Ok(None) };
         field.advance(ELEMENT_PREFIX_BYTES);
         Ok(Some((field, entry)))
+    }
+
+    /// [`ElementScan::next_entry`] where there is nothing to wait for, which is most of the time; the field and the entry where they lie.
+    pub(crate) fn view_at_hand(&mut self) -> Option<(&[u8], EntryView<'_>)> {
+        let (key, entry) = self.merged.view_at_hand()?;
+        Some((&key[ELEMENT_PREFIX_BYTES..], entry))
     }
 
     /// Goes over up to `limit` elements unseen; says how many there were: fewer at the end.

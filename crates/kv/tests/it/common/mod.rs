@@ -161,11 +161,16 @@ pub async fn compare_scan(
         Bound::Excluded(bound) => Bound::Excluded(Bytes::from(bound)),
     };
     let set = SliceSet::One(SliceId(slice));
-    for takes_at_hand in [false, true] {
+    // What is at hand taken, looked at where it lies, and left alone.
+    for way in 0..3 {
         let mut scan =
             store.scan(snapshot, set, bytes(lower.clone()), bytes(upper.clone()), direction, Want::Values);
         for &(key, held) in &wanted {
-            let at_hand = if takes_at_hand { scan.next_at_hand() } else { None };
+            let at_hand = match way {
+                0 => scan.view_at_hand().map(|(key, view)| (Bytes::copy_from_slice(key), view.to_entry())),
+                1 => scan.next_at_hand(),
+                _ => None,
+            };
             let (found, entry) = match at_hand {
                 Some(found) => found,
                 None => scan.next().await.expect("scan").unwrap_or_else(|| panic!("scan misses {key:?}")),
