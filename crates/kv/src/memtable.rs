@@ -20,6 +20,8 @@ use pumice_segment::RecordPtr;
 use crate::entry::{Body, KeyEntry};
 use crate::memtable::chunked::Chunked;
 use crate::memtable::index::RowIndex;
+use crate::memtable::order::Chunk;
+pub use crate::memtable::order::Rest;
 pub use crate::memtable::rows::RowAt;
 use crate::memtable::rows::{Rows, Version};
 use crate::types::Seq;
@@ -94,7 +96,7 @@ pub struct Memtable {
     listed: Chunked<RowAt>,
     olds: Chunked<Version>,
     index: RowIndex,
-    order: Vec<Vec<RowAt>>,
+    order: Vec<Chunk>,
     ordered: usize,
     /// No row expires before this, Unix milliseconds; `None` = no row does.
     next_expiry_ms: Option<u64>,

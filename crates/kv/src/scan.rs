@@ -1,6 +1,6 @@
 //! Range scans over a snapshot: memtables and runs of one or all slices merged in key order, values read ahead.
 //!
-//! 1. Each source hands over entries in pieces: up to 256 rows of a memtable (fewer at first), or a block of a run, which are read
+//! 1. Each source hands over entries in pieces: 16 to 256 rows of a memtable, or a block of a run, which are read
 //!    ahead (`scan/blocks.rs`); of both only what lies within the bounds.
 //! 2. A heap orders the sources by their next key, and of equal keys by age; only the newest version counts.
 //! 3. Values that are not beside their keys are read ahead, more at a time the longer the scan goes on, and
@@ -24,6 +24,7 @@ use pumice_reactor::yield_now;
 use crate::cache::damaged;
 use crate::entry::{KeyEntry, PlacedEntry};
 use crate::errors::StoreError;
+use crate::memtable::Rest;
 use crate::merge::queue::SourceQueue;
 use crate::scan::ahead::{Ahead, SpanRead, State};
 use crate::scan::blocks::{BlocksAhead, Way, number_in};
@@ -64,8 +65,9 @@ pub enum Want {
     Values,
 }
 
-/// Rows of a memtable at a time: at first, as many scans end with the first key or soon after, and then.
-const ROWS_AT_FIRST: usize = 32;
+/// Rows of a memtable at a time: at first, as many scans end with the first key or soon after, and then, each time twice as many as
+/// before, at most.
+const ROWS_AT_FIRST: usize = 16;
 const ROWS_AT_ONCE: usize = 256;
 /// Keys gone over before others of the core get their turn: about as many microseconds.
 const KEYS_PER_TURN: u32 = 512;
@@ -134,7 +136,9 @@ struct Source {
 enum From {
     Memtable {
         memtable: SharedMemtable,
-        after: Bound<Bytes>,
+        start: Bound<Bytes>,
+        /// Where it goes on, once it has begun at `start`.
+        rest: Option<Rest>,
         rows_at_once: usize,
     },
     /// Tables still to come are before (backward) or after `table`; `block` is the next one of it.
@@ -194,7 +198,8 @@ impl Store {
             }
             let memtables = view.memtables.iter().map(|memtable| From::Memtable {
                 memtable: memtable.clone(),
-                after: start.clone(),
+                start: start.clone(),
+                rest: None,
                 rows_at_once: ROWS_AT_FIRST,
             });
             let runs = view.version.runs.iter().filter_map(|run| run_from(run, &start, backward));
@@ -564,15 +569,13 @@ impl Scan {
         while source.piece.is_empty() {
             match &mut source.from {
                 From::Exhausted => return Ok(()),
-                From::Memtable { memtable, after, rows_at_once } => {
-                    let range = (as_slice(after), as_slice(&self.end));
-                    let rows = std::mem::replace(rows_at_once, ROWS_AT_ONCE);
-                    let seq = self.snapshot.seq;
-                    let (piece, last) = lock(memtable).collect(range, backward, seq, rows);
-                    source.piece = piece;
-                    match last {
-                        Some(last) => *after = Bound::Excluded(last),
-                        None => source.from = From::Exhausted,
+                From::Memtable { memtable, start, rest, rows_at_once } => {
+                    let range = (as_slice(start), as_slice(&self.end));
+                    let (rows, seq) = (*rows_at_once, self.snapshot.seq);
+                    (source.piece, *rest) = lock(memtable).collect(range, rest.as_ref(), backward, seq, rows);
+                    *rows_at_once = (2 * rows).min(ROWS_AT_ONCE);
+                    if rest.is_none() {
+                        source.from = From::Exhausted;
                     }
                 }
                 From::Run { run, table, block, start } => {
@@ -615,16 +618,19 @@ impl Scan {
         while skipped < wanted {
             match &mut source.from {
                 From::Exhausted => break,
-                From::Memtable { memtable, after, .. } => {
-                    let range = (as_slice(after), as_slice(until));
+                From::Memtable { memtable, start, rest, .. } => {
+                    if let Some(Rest { after, .. }) = rest.take() {
+                        *start = Bound::Excluded(after);
+                    }
+                    let range = (as_slice(start), as_slice(until));
                     let turn = (wanted - skipped).min(SKIPPED_AT_ONCE);
                     let (count, stopped_at) = lock(memtable).skip(range, backward, self.snapshot.seq, turn);
                     skipped += count;
                     match (stopped_at, rest_after(until)) {
-                        (Some(key), _) => *after = Bound::Excluded(key),
-                        (None, rest) => {
-                            match rest {
-                                Some(rest) => *after = rest,
+                        (Some(key), _) => *start = Bound::Excluded(key),
+                        (None, end) => {
+                            match end {
+                                Some(end) => *start = end,
                                 None => source.from = From::Exhausted,
                             }
                             break;

@@ -18,17 +18,41 @@ const ORDER_CHUNK: usize = 512;
 /// Rows asked for together: what is brought in for the first must be there still at the last.
 const TOUCHED_AT_ONCE: usize = 32;
 
+/// Rows that a search looks at together.
+const PIVOTS: usize = 7;
 /// Room that a piece has for keys and values before it grows, at most.
 const BYTES_AT_FIRST: usize = 64 << 10;
 
 /// A range's bounds, from where it begins to where it ends: of one that goes backward the upper one is first.
 type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
+/// A part of the sorted list.
+pub struct Chunk {
+    /// The first of its rows, here so that a search among chunks need not look into each.
+    first: RowAt,
+    rows: Vec<RowAt>,
+}
+
+impl Chunk {
+    fn new(rows: Vec<RowAt>) -> Self {
+        Self { first: rows[0], rows }
+    }
+}
+
 /// Where a walk over the sorted list goes on: a chunk, and how many of its rows lie before that place.
 #[derive(Clone, Copy)]
 struct Place {
     chunk: usize,
     at: usize,
+}
+
+/// Where a range goes on that was collected in part.
+pub struct Rest {
+    /// The last key; what is left lies behind it.
+    pub after: Bytes,
+    row: RowAt,
+    /// As long as the row lies there.
+    place: Place,
 }
 
 impl Memtable {
@@ -41,7 +65,7 @@ impl Memtable {
         if self.len() - self.ordered > self.ordered / 4 {
             let mut all: Vec<RowAt> = self.listed.iter().copied().collect();
             all.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));
-            order = all.chunks(ORDER_CHUNK / 2).map(<[RowAt]>::to_vec).collect();
+            order = all.chunks(ORDER_CHUNK / 2).map(|rows| Chunk::new(rows.to_vec())).collect();
         } else {
             for number in self.ordered..self.len() {
                 self.put_one(&mut order, self.nth(number));
@@ -51,34 +75,61 @@ impl Memtable {
         self.ordered = self.len();
     }
 
-    fn put_one(&self, order: &mut Vec<Vec<RowAt>>, row: RowAt) {
+    fn put_one(&self, order: &mut Vec<Chunk>, row: RowAt) {
         let key = self.key(row);
-        let chunk = order.partition_point(|chunk| self.key(chunk[0]) <= key).saturating_sub(1);
-        let at = order[chunk].partition_point(|&other| self.key(other) < key);
-        order[chunk].insert(at, row);
-        if order[chunk].len() >= ORDER_CHUNK {
-            let upper = order[chunk].split_off(ORDER_CHUNK / 2);
-            order.insert(chunk + 1, upper);
+        let is_before = |other| self.key(other) < key;
+        let at = self.search(order.len(), |chunk| order[chunk].first, is_before).saturating_sub(1);
+        let chunk = &mut order[at];
+        let place = self.search(chunk.rows.len(), |place| chunk.rows[place], is_before);
+        chunk.rows.insert(place, row);
+        chunk.first = chunk.rows[0];
+        if chunk.rows.len() >= ORDER_CHUNK {
+            let upper = chunk.rows.split_off(ORDER_CHUNK / 2);
+            order.insert(at + 1, Chunk::new(upper));
         }
+    }
+
+    /// How many of `count` rows, which rise, come first and are before something. It looks at several at a time, which come side by side,
+    /// where halving waits for one after the other.
+    fn search(&self, count: usize, row: impl Fn(usize) -> RowAt, is_before: impl Fn(RowAt) -> bool) -> usize {
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            // Those that part the rest into equal pieces; all that are left, in the end.
+            let step = ((high - low) / (PIVOTS + 1)).max(1);
+            let pivots: SmallVec<[RowAt; PIVOTS]> =
+                (low..high).skip(step - 1).step_by(step).take(PIVOTS).map(&row).collect();
+            self.rows.touch(&pivots);
+            let before = pivots.partition_point(|&pivot| is_before(pivot));
+            if before < pivots.len() {
+                high = low + (before + 1) * step - 1;
+            }
+            low += before * step;
+        }
+        low
     }
 
     /// All rows by key. For a memtable that is no longer written.
     pub fn rows_in_order(&mut self) -> Vec<RowAt> {
         self.put_in_order();
-        self.order.concat()
+        self.order.iter().flat_map(|chunk| &chunk.rows).copied().collect()
     }
 
     /// Up to `limit` keys of a range, in ascending or (`backward`) descending order, each with its newest version that is not
-    /// above `max_seq`; tombstones too. Where there may be more, with the key behind which they lie.
+    /// above `max_seq`; tombstones too. Where there may be more, with where that is; `rest` says where the range was left
+    /// before, if it does not begin at its bound.
     pub fn collect(
         &mut self,
         range: Range<'_>,
+        rest: Option<&Rest>,
         backward: bool,
         max_seq: Seq,
         limit: usize,
-    ) -> (Piece, Option<Bytes>) {
+    ) -> (Piece, Option<Rest>) {
         self.put_in_order();
-        let mut place = self.place_of(range.0, backward);
+        let mut place = match rest {
+            Some(rest) => self.place_of_rest(rest, backward),
+            None => self.place_of(range.0, backward),
+        };
         let rows = self.rows_from(&mut place, range.1, backward, limit);
         let row_bytes = self.bytes() / self.len().max(1);
         let bytes = (rows.len() * row_bytes).min(BYTES_AT_FIRST);
@@ -91,9 +142,23 @@ impl Memtable {
                 }
             }
         }
-        let last = rows.last().filter(|_| place.is_some());
-        let last = last.map(|&last| Bytes::copy_from_slice(self.key(last)));
-        (piece.finish(None, false), last)
+        let last = rows.last().zip(place);
+        let rest =
+            last.map(|(&row, place)| Rest { after: Bytes::copy_from_slice(self.key(row)), row, place });
+        (piece.finish(None, false), rest)
+    }
+
+    /// Where a range goes on. Rows that came since have moved those behind them.
+    fn place_of_rest(&self, rest: &Rest, backward: bool) -> Option<Place> {
+        let Place { chunk, at } = rest.place;
+        // Its neighbour on the other side; at a chunk's end it lies in the next one.
+        let last = if backward { Some(at) } else { at.checked_sub(1) };
+        let is_there = self
+            .order
+            .get(chunk)
+            .zip(last)
+            .is_some_and(|(chunk, last)| chunk.rows.get(last) == Some(&rest.row));
+        if is_there { Some(rest.place) } else { self.place_of(Bound::Excluded(&rest.after), backward) }
     }
 
     fn copy_row(&self, row: RowAt, version: &Version, piece: &mut PieceBuilder) {
@@ -168,9 +233,10 @@ impl Memtable {
             Bound::Excluded(key) if !backward => self.key(row) <= key,
             Bound::Included(key) | Bound::Excluded(key) => self.key(row) < key,
         };
-        let chunk = self.order.partition_point(|chunk| is_before(chunk[0])).saturating_sub(1);
-        let at = self.order.get(chunk)?.partition_point(|&row| is_before(row));
-        Some(Place { chunk, at })
+        let order = &self.order;
+        let chunk = self.search(order.len(), |chunk| order[chunk].first, is_before).saturating_sub(1);
+        let rows = &order.get(chunk)?.rows;
+        Some(Place { chunk, at: self.search(rows.len(), |at| rows[at], is_before) })
     }
 
     /// Up to `limit` rows from `place` on that come before a range's end. `place` is where they end, if there may be more.
@@ -185,12 +251,13 @@ impl Memtable {
         while found.len() < limit
             && let Some(Place { chunk, at }) = *place
         {
-            let rows = &self.order[chunk];
+            let rows = &self.order[chunk].rows;
             let wanted = limit - found.len();
             if backward {
                 let first = at.saturating_sub(wanted);
                 found.extend(rows[first..at].iter().rev().copied());
-                let before = chunk.checked_sub(1).map(|chunk| Place { chunk, at: self.order[chunk].len() });
+                let before =
+                    chunk.checked_sub(1).map(|chunk| Place { chunk, at: self.order[chunk].rows.len() });
                 *place = if first > 0 { Some(Place { chunk, at: first }) } else { before };
             } else {
                 let end = rows.len().min(at + wanted);

@@ -168,8 +168,8 @@ impl From {
     fn leap(&mut self, leap: &Bound<Bytes>, backward: bool) {
         match self {
             Self::Exhausted => {}
-            Self::Memtable { after, rows_at_once, .. } => {
-                (*after, *rows_at_once) = (leap.clone(), ROWS_AT_FIRST)
+            Self::Memtable { start, rest, rows_at_once, .. } => {
+                (*start, *rest, *rows_at_once) = (leap.clone(), None, ROWS_AT_FIRST);
             }
             Self::Run { run, table, block, start } => {
                 let Some(Self::Run { table: found, .. }) = run_from(run, leap, backward) else {

@@ -86,10 +86,10 @@ fn collected(
     max_seq: u64,
     limit: usize,
 ) -> Vec<(Bytes, KeyEntry)> {
-    let (mut all, mut after) = (Vec::new(), from.map(Bytes::copy_from_slice));
+    let (mut all, mut rest) = (Vec::new(), None);
     loop {
-        let range = (after.as_ref().map(|key| &key[..]), to);
-        let (mut piece, last) = memtable.collect(range, backward, max_seq, limit);
+        let mut piece;
+        (piece, rest) = memtable.collect((from, to), rest.as_ref(), backward, max_seq, limit);
         assert!(piece.left() <= limit, "{} rows", piece.left());
         while !piece.is_empty() {
             let next = piece.next_key().map(Bytes::copy_from_slice);
@@ -98,8 +98,9 @@ fn collected(
             all.push((piece.key_bytes(row), piece.entry(row)));
         }
         assert!(piece.next_key().is_none());
-        let Some(last) = last else { return all };
-        after = Bound::Excluded(last);
+        if rest.is_none() {
+            return all;
+        }
     }
 }
 
