@@ -337,6 +337,12 @@ async fn entry_matches(store: &Store, values: &Values, index: u64, entry: &Entry
     Ok(right && at == wanted.len())
 }
 
+/// The number of a key that was put.
+fn index_of(shared: &Shared, key: &[u8]) -> Option<u64> {
+    let index = std::str::from_utf8(key.get(1..)?).ok()?.parse().ok()?;
+    (key.len() == KEY_BYTES && index < shared.keys).then_some(index)
+}
+
 async fn scan(store: &Store, shared: &Shared) -> Loop {
     let mut out = Loop::default();
     if let Err(error) = scan_into(store, shared, &mut out).await {
@@ -358,14 +364,21 @@ async fn scan_into(store: &Store, shared: &Shared, out: &mut Loop) -> Result<()>
     let started = Instant::now();
     let mut before = started;
     loop {
-        let at_hand = scan.next_at_hand();
-        let next = if at_hand.is_some() { at_hand } else { scan.next().await? };
-        let Some((key, entry)) = next else { break };
-        let index = std::str::from_utf8(&key[1..]).ok().and_then(|k| k.parse().ok()).unwrap_or(u64::MAX);
-        if key.len() != KEY_BYTES
-            || index >= shared.keys
-            || !entry_matches(store, &shared.values, index, &entry).await?
-        {
+        // As the peers' iterators do it: most is looked at where it lies.
+        let at_hand = scan.view_at_hand().map(|(key, entry)| {
+            index_of(shared, key).is_some_and(|index| shared.values.matches(index, entry.value.bytes()))
+        });
+        let is_right = match at_hand {
+            Some(is_right) => is_right,
+            None => {
+                let Some((key, entry)) = scan.next().await? else { break };
+                match index_of(shared, &key) {
+                    Some(index) => entry_matches(store, &shared.values, index, &entry).await?,
+                    None => false,
+                }
+            }
+        };
+        if !is_right {
             out.wrong += 1;
         }
         let now = Instant::now();

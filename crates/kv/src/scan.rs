@@ -36,7 +36,7 @@ use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::Store;
 use crate::table::block::Around;
 use crate::table::version::{Run, Table};
-use crate::types::{Direction, Entry, EntryView, SliceId, ValueView};
+use crate::types::{Direction, Entry, EntryView, Seq, SliceId, ValueView};
 
 /// Which slices a scan goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,19 @@ enum From {
         start: Bound<Bytes>,
     },
     Exhausted,
+}
+
+impl Source {
+    /// Fetches the next piece of a memtable, which may be empty.
+    fn feed_from_memtable(&mut self, end: &Bound<Bytes>, backward: bool, seq: Seq) {
+        let From::Memtable { memtable, start, rest, rows_at_once } = &mut self.from else { return };
+        let range = (as_slice(start), as_slice(end));
+        let rows = std::mem::replace(rows_at_once, (2 * *rows_at_once).min(ROWS_AT_ONCE));
+        (self.piece, *rest) = lock(memtable).collect(range, rest.as_ref(), backward, seq, rows);
+        if rest.is_none() {
+            self.from = From::Exhausted;
+        }
+    }
 }
 
 impl From {
@@ -365,7 +378,10 @@ impl Scan {
             self.shown = Some((key, entry.ok()?));
             return Some(AtHand::Shown);
         }
-        while self.has_begun && self.hungry.is_empty() && self.keys_in_turn + 1 < KEYS_PER_TURN {
+        while self.has_begun && self.keys_in_turn + 1 < KEYS_PER_TURN {
+            if !self.hungry.is_empty() && !self.feed_from_memory() {
+                return None;
+            }
             let first = self.queue.first()?;
             self.keys_in_turn += 1;
             let Some(taken) = self.take_key(first) else { continue };
@@ -547,6 +563,23 @@ impl Scan {
         Ok(())
     }
 
+    /// Fetches what [`Scan::feed_all`] would, if all of it is in memtables.
+    fn feed_from_memory(&mut self) -> bool {
+        while let Some(&at) = self.hungry.last() {
+            let source = &mut self.sources[at];
+            while source.piece.is_empty() && matches!(source.from, From::Memtable { .. }) {
+                source.feed_from_memtable(&self.end, self.backward, self.snapshot.seq);
+            }
+            // Whose snapshot has gone, for them memtables may be empty: what came of one before this is true.
+            if matches!(source.from, From::Run { .. }) || self.snapshot.still_holds().is_err() {
+                return false;
+            }
+            self.hungry.pop();
+            self.queue.push(at, |source| self.sources[source].piece.next_key());
+        }
+        true
+    }
+
     /// Starts to read the first block of each run.
     fn ask_first(&mut self) {
         let way = Way { backward: self.backward, end: &self.end, piece_max: self.piece_max };
@@ -569,15 +602,7 @@ impl Scan {
         while source.piece.is_empty() {
             match &mut source.from {
                 From::Exhausted => return Ok(()),
-                From::Memtable { memtable, start, rest, rows_at_once } => {
-                    let range = (as_slice(start), as_slice(&self.end));
-                    let (rows, seq) = (*rows_at_once, self.snapshot.seq);
-                    (source.piece, *rest) = lock(memtable).collect(range, rest.as_ref(), backward, seq, rows);
-                    *rows_at_once = (2 * rows).min(ROWS_AT_ONCE);
-                    if rest.is_none() {
-                        source.from = From::Exhausted;
-                    }
-                }
+                From::Memtable { .. } => source.feed_from_memtable(&self.end, backward, self.snapshot.seq),
                 From::Run { run, table, block, start } => {
                     let current = &run.tables()[*table];
                     let store = &self.snapshot.store;

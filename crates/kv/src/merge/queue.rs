@@ -73,16 +73,20 @@ impl SourceQueue {
     }
 
     /// To be called when the first source has gone on: it takes its new place, or none where it has no key.
+    #[inline]
     pub fn update<'a>(&mut self, key: impl Fn(usize) -> Option<&'a [u8]>) {
         let Some(first) = self.first() else { return };
-        if self.is_alone() {
-            // It is compared with nobody. Who comes later needs its code.
-            self.steps = 0;
-            if key(first).is_none() {
-                self.heap.clear();
-            }
-            return;
+        if !self.is_alone() {
+            return self.update_one_of_many(first, key);
         }
+        // It is compared with nobody. Who comes later needs its code.
+        self.steps = 0;
+        if key(first).is_none() {
+            self.heap.clear();
+        }
+    }
+
+    fn update_one_of_many<'a>(&mut self, first: usize, key: impl Fn(usize) -> Option<&'a [u8]>) {
         match key(first) {
             Some(own) => self.take_code(0, own, &key),
             None => {

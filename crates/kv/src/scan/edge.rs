@@ -78,10 +78,14 @@ impl Edge {
     }
 
     /// The scan met `key`, which is there, or is its end.
+    #[inline]
     pub fn meet(&mut self, snapshot: &SnapshotInner, key: &[u8]) {
-        if self.gone == 0 && self.near.is_none() {
-            return;
+        if self.gone != 0 || self.near.is_some() {
+            self.end_row(snapshot, key);
         }
+    }
+
+    fn end_row(&mut self, snapshot: &SnapshotInner, key: &[u8]) {
         snapshot.store.counters.gone_passed.add(self.gone);
         if self.gone >= GONE_MIN {
             self.note(snapshot, key);

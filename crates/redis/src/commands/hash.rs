@@ -14,7 +14,7 @@ use super::element_scan;
 use super::sample::{self, With};
 use super::strings::{MGET_BYTES, MGET_KEYS};
 use crate::args::Args;
-use crate::command::Row;
+use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{Change, Collection, Head, Type};
@@ -41,6 +41,9 @@ pub static ROWS: &[Row] = &[
     ("hrandfield", handler!(hrandfield)),
     ("hscan", handler!(hscan)),
 ];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] = &[("hget", hget_fast)];
 
 fn put(change: &mut Change, hash: &mut Collection, name: &[u8], value: &[u8]) {
     note_sizes(hash, name.len(), value.len());
@@ -103,6 +106,16 @@ async fn hsetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     ctx.reply.flag(!known);
     Ok(())
+}
+
+fn hget_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2]), |reply, found| {
+        match found {
+            Some(entry) => reply.bulk_view(entry.value),
+            None => reply.null(),
+        }
+        Ok(())
+    })
 }
 
 async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -79,4 +79,5 @@ pub static ROWS: &[&[Row]] = &[
 ];
 
 /// Commands that have a way without waiting.
-pub static FAST: &[&[(&str, FastHandler)]] = &[counters::FAST, strings::FAST];
+pub static FAST: &[&[(&str, FastHandler)]] =
+    &[counters::FAST, hash::FAST, set::FAST, strings::FAST, zset::FAST];

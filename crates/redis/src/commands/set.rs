@@ -13,7 +13,7 @@ use super::element_scan;
 use super::sample::{self, With};
 use crate::args::Args;
 use crate::collected::Taken;
-use crate::command::Row;
+use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
 use crate::keyspace::{Change, Collection, HINT_NOT_INTEGERS, Type};
@@ -33,6 +33,9 @@ pub static ROWS: &[Row] = &[
     ("smove", reads_first!(smove)),
     ("sscan", handler!(sscan)),
 ];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] = &[("sismember", sismember_fast)];
 
 /// Adds a member that is not there.
 pub(super) fn put(change: &mut Change, set: &mut Collection, member: &[u8]) {
@@ -89,6 +92,13 @@ async fn srem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     ctx.reply.count(removed);
     Ok(())
+}
+
+fn sismember_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_element(&args[1], Type::Set, MEMBERS, &member_field(&args[2]), |reply, found| {
+        reply.flag(found.is_some());
+        Ok(())
+    })
 }
 
 async fn sismember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -11,7 +11,7 @@ use super::collection::{Field, MEMBERS, ORDER, check_member, member_field, membe
 use super::element_scan;
 use super::sample::{self, With};
 use crate::args::Args;
-use crate::command::Row;
+use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{
@@ -30,6 +30,9 @@ pub static ROWS: &[Row] = &[
     ("zrandmember", handler!(zrandmember)),
     ("zscan", handler!(zscan)),
 ];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] = &[("zscore", zscore_fast)];
 
 const NEGATIVE_ZERO: &[u8] = &[1];
 const SCORE_BYTES: usize = 8;
@@ -311,6 +314,16 @@ async fn zrem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     ctx.reply.count(removed);
     Ok(())
+}
+
+fn zscore_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_element(&args[1], Type::Zset, MEMBERS, &member_field(&args[2]), |reply, found| {
+        match found {
+            Some(entry) => reply.double(decode_stored_score(entry.value.bytes())?),
+            None => reply.null(),
+        }
+        Ok(())
+    })
 }
 
 async fn zscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -1,7 +1,6 @@
 //! Heads: what is stored under a user's key. A string's head is the string; a collection's head names its
 //! elements and counts them. Byte for byte in `docs/format/redis-keys.md`.
 
-use bytes::Bytes;
 use pumice_base::slot::SLOT_COUNT;
 use pumice_kv::{Entry, Meta};
 
@@ -203,24 +202,12 @@ impl Collection {
         kind: Type,
         expire_ms: u64,
         seq: u64,
-        value: &Bytes,
+        value: &[u8],
         compact: Compact,
         place: impl Fn(u16) -> Place,
     ) -> Option<Self> {
-        let expected = if kind == Type::List { LIST_BYTES } else { COLLECTION_BYTES };
-        if kind == Type::String || value.len() != expected {
-            return None;
-        }
-        let word = |at: usize| value.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
-        let home = u16::from_le_bytes([value[16], value[17]]);
-        let (id, count, hints) = (word(0)?, word(8)?, value[18]);
-        let (first, end) =
-            if kind == Type::List { (word(24)? as i64, word(32)? as i64) } else { (0, count as i64) };
-        let is_plausible = (1..=COUNT_MAX).contains(&count)
-            && home < SLOT_COUNT
-            && [first, end].iter().all(|index| index.unsigned_abs() <= COUNT_MAX)
-            && (count as i64 == end - first || (hints & HINT_GAP != 0 && (count as i64) < end - first));
-        is_plausible.then(|| Self {
+        let Stored { id, home, count, hints, first, end } = Stored::parse(kind, value)?;
+        Some(Self {
             key,
             kind,
             expire_ms,
@@ -236,5 +223,39 @@ impl Collection {
             is_new: false,
             seq,
         })
+    }
+
+    /// Of a stored head its elements' id, and the slot that says where they live.
+    pub(super) fn owner_of(kind: Type, value: &[u8]) -> Option<(u64, u16)> {
+        Stored::parse(kind, value).map(|stored| (stored.id, stored.home))
+    }
+}
+
+/// What [`Collection::encode`] writes.
+struct Stored {
+    id: u64,
+    home: u16,
+    count: u64,
+    hints: u8,
+    first: i64,
+    end: i64,
+}
+
+impl Stored {
+    fn parse(kind: Type, value: &[u8]) -> Option<Self> {
+        let expected = if kind == Type::List { LIST_BYTES } else { COLLECTION_BYTES };
+        if kind == Type::String || value.len() != expected {
+            return None;
+        }
+        let word = |at: usize| value.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let home = u16::from_le_bytes([value[16], value[17]]);
+        let (id, count, hints) = (word(0)?, word(8)?, value[18]);
+        let (first, end) =
+            if kind == Type::List { (word(24)? as i64, word(32)? as i64) } else { (0, count as i64) };
+        let is_plausible = (1..=COUNT_MAX).contains(&count)
+            && home < SLOT_COUNT
+            && [first, end].iter().all(|index| index.unsigned_abs() <= COUNT_MAX)
+            && (count as i64 == end - first || (hints & HINT_GAP != 0 && (count as i64) < end - first));
+        is_plausible.then_some(Self { id, home, count, hints, first, end })
     }
 }

@@ -18,6 +18,7 @@
 //! to it.
 
 mod access;
+mod at_hand;
 mod building;
 mod change;
 mod cursor;

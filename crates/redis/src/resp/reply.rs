@@ -314,6 +314,18 @@ impl Reply {
     }
 
     fn header(&mut self, kind: u8, value: i64) {
+        // Most lines are short, and copies of a known length need no call.
+        let digit = |n: i64| b'0' + (n % 10) as u8;
+        match value {
+            0..10 => self.buf.extend_from_slice(&[kind, digit(value), b'\r', b'\n']),
+            10..100 => {
+                self.buf.extend_from_slice(&[kind, digit(value / 10), digit(value), b'\r', b'\n']);
+            }
+            _ => self.long_header(kind, value),
+        }
+    }
+
+    fn long_header(&mut self, kind: u8, value: i64) {
         let mut line = [0u8; 24];
         line[0] = kind;
         let mut digits = [0u8; 20];

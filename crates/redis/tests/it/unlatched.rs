@@ -207,3 +207,90 @@ fn values_are_read_and_counted_once() {
         }
     });
 }
+
+/// Memory knows an element or that it is not there, or it does not: the answers are the same, and so are the counts.
+#[test]
+fn single_elements_are_answered_alike_wherever_they_lie() {
+    let stage = Stage::start(Options::default());
+    let long = "v".repeat(300_000);
+    let questions = [
+        ("HGET h f", "$1"),
+        ("HGET h g", "$-1"),
+        ("HGET none f", "$-1"),
+        ("HGET s f", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("HGET t f", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("HGET big f", "$300000"),
+        ("SISMEMBER s m", ":1"),
+        ("SISMEMBER s n", ":0"),
+        ("SISMEMBER none m", ":0"),
+        ("SISMEMBER h f", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("ZSCORE z m", "$4"),
+        ("ZSCORE z n", "$-1"),
+        ("ZSCORE none m", "$-1"),
+        ("ZSCORE t m", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+    ];
+    let ask = async move |clients: Clients| {
+        let mut client = clients.connect().await;
+        let before = (
+            stat(&mut client, "stats", "keyspace_hits").await,
+            stat(&mut client, "stats", "keyspace_misses").await,
+        );
+        for (question, answer) in questions {
+            assert_eq!(client.line(question).await, answer, "{question}");
+            if let Some(len) = answer.strip_prefix('$').and_then(|len| len.parse::<usize>().ok()) {
+                let value = client.read_line().await;
+                assert_eq!(value.len(), len, "{question}");
+            }
+        }
+        let after = (
+            stat(&mut client, "stats", "keyspace_hits").await,
+            stat(&mut client, "stats", "keyspace_misses").await,
+        );
+        assert_eq!((after.0 - before.0, after.1 - before.1), (11, 3));
+    };
+    stage.play(async move |clients| {
+        let mut client = clients.connect().await;
+        for (command, reply) in [
+            ("HSET h f v".to_string(), ":1"),
+            ("SADD s m".to_string(), ":1"),
+            ("ZADD z 1.25 m".to_string(), ":1"),
+            ("SET t x".to_string(), "+OK"),
+            ("HSET gone f v".to_string(), ":1"),
+            ("PEXPIREAT gone 1".to_string(), ":1"),
+        ] {
+            assert_eq!(client.line(&command).await, reply);
+        }
+        client
+            .send(format!("*4\r\n$4\r\nHSET\r\n$3\r\nbig\r\n$1\r\nf\r\n$300000\r\n{long}\r\n").into())
+            .await;
+        assert_eq!(client.read_line().await, ":1");
+        assert_eq!(client.line("HGET gone f").await, "$-1");
+        ask(clients).await;
+    });
+    stage.restart();
+    stage.play(ask);
+    stage.play(ask);
+    // Under the same key another collection is another one.
+    stage.play(async |clients| {
+        let mut client = clients.connect().await;
+        for (command, reply) in [
+            ("DEL h", ":1"),
+            ("HGET h f", "$-1"),
+            ("HSET h g w", ":1"),
+            ("HGET h f", "$-1"),
+            ("RENAME h s", "+OK"),
+            ("HGET h g", "$-1"),
+            ("SISMEMBER s m", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("HSTRLEN s g", ":1"),
+            ("MULTI", "+OK"),
+            ("HSET s g later", "+QUEUED"),
+            ("HGET s g", "+QUEUED"),
+            ("EXEC", "*2"),
+        ] {
+            assert_eq!(client.line(command).await, reply, "{command}");
+        }
+        assert_eq!(client.read_line().await, ":0");
+        assert_eq!(client.read_line().await, "$5");
+        assert_eq!(client.read_line().await, "later");
+    });
+}
