@@ -56,7 +56,8 @@ impl Moment {
 pub(super) struct Merge {
     scans: Vec<Option<ElementScan>>,
     next: BinaryHeap<Reverse<(Bytes, usize, Bytes)>>,
-    started: bool,
+    /// Those whose next member is not among these.
+    hungry: SmallVec<[usize; 8]>,
 }
 
 /// The collections at `keys` (`None`: absent), each of one of `kinds`. WRONGTYPE for others. Hold the latches.
@@ -99,35 +100,52 @@ impl Merge {
             let (all, order) = (Bound::Unbounded, Direction::Forward);
             scans.push(Some(ctx.scan_elements_at(snapshot, collection, MEMBERS, all, all, order, want)));
         }
-        Self { scans, next: BinaryHeap::new(), started: false }
+        let hungry = (0..scans.len()).collect();
+        Self { scans, next: BinaryHeap::new(), hungry }
     }
 
     /// The next member of any.
     pub(super) async fn next(&mut self, ctx: &mut Ctx) -> Result<Option<Joined>, Failure> {
-        if !self.started {
-            self.started = true;
-            for i in 0..self.scans.len() {
-                self.advance(ctx, i).await?;
-            }
+        if let Some(joined) = self.next_at_hand() {
+            return Ok(Some(joined));
         }
-        let Some(Reverse((field, first, value))) = self.next.pop() else { return Ok(None) };
+        // Boxed: this is called for each member, and few have to be waited for.
+        Box::pin(self.wait_for_next(ctx)).await
+    }
+
+    async fn wait_for_next(&mut self, ctx: &mut Ctx) -> Result<Option<Joined>, Failure> {
+        while let Some(&i) = self.hungry.last() {
+            let next = match &mut self.scans[i] {
+                Some(scan) => scan.next(ctx).await?,
+                None => None,
+            };
+            self.hungry.pop();
+            self.next.extend(next.map(|(field, value)| Reverse((field, i, value))));
+        }
+        Ok(self.take())
+    }
+
+    /// [`Merge::next`] where there is nothing to wait for.
+    fn next_at_hand(&mut self) -> Option<Joined> {
+        while let Some(&i) = self.hungry.last() {
+            let (field, value) = self.scans[i].as_mut()?.next_at_hand()?;
+            self.hungry.pop();
+            self.next.push(Reverse((field, i, value)));
+        }
+        self.take()
+    }
+
+    /// The first member of those that came.
+    fn take(&mut self) -> Option<Joined> {
+        let Reverse((field, first, value)) = self.next.pop()?;
         let mut found = SmallVec::new();
         found.push((first, value));
-        self.advance(ctx, first).await?;
+        self.hungry.push(first);
         while self.next.peek().is_some_and(|Reverse((other, ..))| *other == field) {
             let Some(Reverse((_, i, value))) = self.next.pop() else { break };
             found.push((i, value));
-            self.advance(ctx, i).await?;
+            self.hungry.push(i);
         }
-        Ok(Some(Joined { field, found }))
-    }
-
-    async fn advance(&mut self, ctx: &mut Ctx, i: usize) -> Result<(), Failure> {
-        if let Some(scan) = &mut self.scans[i]
-            && let Some((field, value)) = scan.next(ctx).await?
-        {
-            self.next.push(Reverse((field, i, value)));
-        }
-        Ok(())
+        Some(Joined { field, found })
     }
 }

@@ -172,7 +172,7 @@ impl Merged {
     }
 
     /// What there is nothing to wait for, and nothing to merge with.
-    fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
+    pub(super) fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
         match &mut self.keys {
             _ if self.untold.is_some() => None,
             Keys::Stored(Source::One { scan, .. }) => scan.next_at_hand(),

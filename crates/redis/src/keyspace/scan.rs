@@ -30,6 +30,13 @@ impl ElementScan {
         Ok(Some((field, value)))
     }
 
+    /// [`ElementScan::next`] where there is nothing to wait for.
+    pub(crate) fn next_at_hand(&mut self) -> Option<(Bytes, Bytes)> {
+        let (mut field, entry) = self.merged.next_at_hand()?;
+        field.advance(ELEMENT_PREFIX_BYTES);
+        Some((field, entry.value))
+    }
+
     /// The next element's field and its entry, which names a large value's pieces.
     pub(crate) async fn next_entry(&mut self, ctx: &mut Ctx) -> Result<Option<(Bytes, Entry)>, Failure> {
         let Some((mut field, entry)) = self.merged.next(ctx).await? else { return Ok(None) };
