@@ -171,6 +171,50 @@ fn ranges_hold_what_lies_between_their_bounds() {
     }
 }
 
+/// Between the pieces of a range others put rows: before it, within it, behind it, few and many.
+#[test]
+fn ranges_go_on_where_they_were_left() {
+    for seed in 0..60 {
+        let mut rng = Rng::from_seed(seed);
+        let mut memtable = Memtable::default();
+        let mut model = Model::new();
+        let put_one = |memtable: &mut Memtable, model: &mut Model, rng: &mut Rng, seq: u64, snapshot: u64| {
+            let key = format!("{:05}", rng.below(20_000)).into_bytes();
+            let entry = version(rng, seq);
+            put(memtable, 0, &key, &entry, snapshot);
+            model.entry(key).or_default().push(entry);
+        };
+        let snapshot = 2000;
+        for seq in 1..=snapshot {
+            put_one(&mut memtable, &mut model, &mut rng, seq, 0);
+        }
+        let mut wanted = as_of(&model, snapshot);
+        let backward = seed % 2 == 1;
+        if backward {
+            wanted.reverse();
+        }
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let (mut found, mut rest, mut seq) = (Vec::new(), None, snapshot);
+        loop {
+            let limit = 1 + rng.below(200) as usize;
+            let mut piece;
+            (piece, rest) = memtable.collect(all, rest.as_ref(), backward, snapshot, limit);
+            while !piece.is_empty() {
+                let row = piece.take();
+                found.push((piece.key_bytes(row), piece.entry(row)));
+            }
+            if rest.is_none() {
+                break;
+            }
+            for _ in 0..[0, 1, 10, 1500][rng.below(4) as usize] {
+                seq += 1;
+                put_one(&mut memtable, &mut model, &mut rng, seq, snapshot);
+            }
+        }
+        assert!(found == wanted, "seed {seed}: {} rows of {}", found.len(), wanted.len());
+    }
+}
+
 #[test]
 fn it_answers_what_was_put_now_and_as_of_the_newest_snapshot() {
     for seed in 0..30 {
