@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pumice_base::rng::Rng;
-use pumice_kv::Turn;
+use pumice_kv::{Hint, Turn};
 use pumice_node::Gate;
 use pumice_reactor::Nanos;
 
 use crate::collected::Collected;
 use crate::command::{Command, Table};
 use crate::errors::CommandResult;
-use crate::keyspace::{Change, Overlay, Space, Unlatched};
+use crate::keyspace::{Change, Overlay, RawKey, Space, Unlatched};
 use crate::output::{Holds, Outgoing, Output};
 use crate::resp::reply::{Mark, Reply};
 use crate::server::Server;
@@ -43,6 +43,10 @@ pub struct Ctx {
     pub(crate) spare_change: Option<Change>,
     /// What it may write while others wait for room.
     pub(crate) turn: Turn,
+    /// The command that is next was tried without waiting, in vain.
+    pub(crate) was_tried: bool,
+    /// What memory knew then of an element that lies on flash.
+    pub(crate) peeked: Option<(RawKey, Hint)>,
     /// There was no room just now for what the running command writes.
     pub(crate) was_refused: bool,
     /// A look-up was not answered from memory: others may have written meanwhile.
@@ -114,6 +118,8 @@ impl Ctx {
             exec_collected: None,
             spare_change: None,
             turn: Turn::default(),
+            was_tried: false,
+            peeked: None,
             was_refused: false,
             has_waited: false,
             unlatched: Unlatched::default(),

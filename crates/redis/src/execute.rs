@@ -57,7 +57,10 @@ pub(crate) fn try_admitted(ctx: &mut Ctx, command: &'static Command, args: &Args
     let Some(fast) = command.fast else { return Tried::Not };
     ctx.begin_command(command, command.stats_at);
     match fast(ctx, args) {
-        Fast::Slow => return Tried::Not,
+        Fast::Slow => {
+            ctx.was_tried = true;
+            return Tried::Not;
+        }
         Fast::NeedsFlash(hint) => return Tried::NeedsFlash(hint),
         Fast::Done => {}
         Fast::Fail(failure) => fail(ctx, command.stats_at, &failure),
@@ -87,6 +90,8 @@ pub async fn execute(ctx: &mut Ctx, args: Args<'_>) {
         Ok(None) => ctx.reply.simple("QUEUED"),
         Err(failure) => reject(ctx, command, &args, failure),
     }
+    // It is of a moment ago, and of no use to others.
+    (ctx.was_tried, ctx.peeked) = (false, None);
     settle_reply_mode(ctx, mode, mark);
     ctx.flush_counts();
 }
@@ -295,7 +300,8 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     let started = pumice_reactor::now();
     let mark = ctx.reply.mark();
     ctx.reply_from = mark;
-    let fast = command.fast.filter(|_| !ctx.in_exec());
+    let was_tried = std::mem::take(&mut ctx.was_tried);
+    let fast = command.fast.filter(|_| !was_tried && !ctx.in_exec());
     if let Some(drive) = crowded_drive(ctx, command, &args) {
         // Not with its keys' latches: whoever writes the same keys would wait for its turn before having one.
         ctx.server.clone().node.wait_for_turn(drive, &mut ctx.turn).await;

@@ -503,7 +503,11 @@ impl Ctx {
             return Ok(pending.clone());
         }
         let node = &self.server.node;
-        let entry = match node.peek(place, key) {
+        let peeked = match self.peeked.take_if(|(peeked, _)| peeked[..] == *key) {
+            Some((_, hint)) => Peek::NeedsFlash(hint),
+            None => node.peek(place, key),
+        };
+        let entry = match peeked {
             Peek::Found(entry) => Some(entry),
             Peek::Absent => None,
             Peek::NeedsFlash(hint) => match self.unlatched.entry(node, place, key) {

@@ -51,7 +51,10 @@ impl Ctx {
             self.server.node.peek_with(place, &element, |found| (found.seq, write(reply, Some(found))));
         let (seq, answer) = match found {
             Peek::Found((seq, answer)) => (Some(seq), answer),
-            Peek::NeedsFlash(_) => return Fast::Slow,
+            Peek::NeedsFlash(hint) => {
+                self.peeked = Some((element, hint));
+                return Fast::Slow;
+            }
             Peek::Absent => {
                 // Others may have put another collection there: it may have had the element all the time.
                 if !matches!(self.owner(&key, kind).0, Owner::Is(now, _) if now == id) {
