@@ -66,11 +66,6 @@ impl Piece {
         self.rows[self.next..].iter().map(|row| row.entry.is_tombstone())
     }
 
-    /// The last row's key.
-    pub fn last_key(&self) -> Option<Bytes> {
-        self.rows.len().checked_sub(1).map(|last| self.key_bytes(last))
-    }
-
     /// The key of a row.
     #[inline]
     pub fn key(&self, row: usize) -> &[u8] {
@@ -114,7 +109,6 @@ impl Row {
 }
 
 /// Collects the rows of a piece, in the order in which they are to be handed over.
-#[derive(Default)]
 pub struct PieceBuilder {
     /// Keys; values too, where they don't lie in memory of their own.
     pub bytes: Vec<u8>,
