@@ -17,7 +17,6 @@ use crate::types::Seq;
 const ORDER_CHUNK: usize = 512;
 /// Rows asked for together: what is brought in for the first must be there still at the last.
 const TOUCHED_AT_ONCE: usize = 32;
-
 /// Rows that a search looks at together.
 const PIVOTS: usize = 7;
 /// Room that a piece has for keys and values before it grows, at most.
@@ -111,7 +110,9 @@ impl Memtable {
     /// All rows by key. For a memtable that is no longer written.
     pub fn rows_in_order(&mut self) -> Vec<RowAt> {
         self.put_in_order();
-        self.order.iter().flat_map(|chunk| &chunk.rows).copied().collect()
+        let mut all = Vec::with_capacity(self.ordered);
+        self.order.iter().for_each(|chunk| all.extend_from_slice(&chunk.rows));
+        all
     }
 
     /// Up to `limit` keys of a range, in ascending or (`backward`) descending order, each with its newest version that is not

@@ -10,7 +10,7 @@
 //! all. About two windows are read per draw. The one approximation: of a window with more than `WINDOW_MAX` elements (one in
 //! 10⁹) those behind are left out.
 //!
-//! Small collections are read whole. Draws that are many compared with the collection read it whole once. Values of hashes are
+//! Small collections are one window. Draws that are many compared with the collection read it whole once. Values of hashes are
 //! read when their fields have been drawn.
 //!
 //! All is drawn from one moment, without the latch: the client may take its reply slowly.
@@ -29,7 +29,7 @@ use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{Collection, ElementScan, Latched};
 
-/// Collections up to this size are read whole for each draw.
+/// Collections up to this size are one window for each draw.
 const WHOLE_MAX: u64 = 128;
 /// Elements in a window, on average.
 const WINDOW: u64 = 32;
