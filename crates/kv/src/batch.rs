@@ -40,6 +40,8 @@ pub(crate) struct Op {
     pub tail: Option<Bytes>,
     /// Length of the value, in bytes; of a large one, the whole.
     pub value_len: u64,
+    /// See [`Batch::of_new_key`].
+    pub new_key: bool,
 }
 
 /// Most bytes that a batch which makes space may put for each key or prefix that it removes.
@@ -154,6 +156,15 @@ impl Batch {
         self.push(record::PUT_LARGE, tag, slice, expire_ms, start, key, key_end, None, value.len());
     }
 
+    /// Promises that the key of the last put is not there before it: that there is no version of it, expired ones too, or that the newest
+    /// one is a delete. Who promises it wrongly may find again what was there before, once the key is deleted. Where the promise holds,
+    /// a key that is deleted soon leaves nothing behind: no scan goes over it, and nothing comes into key tables.
+    pub fn of_new_key(&mut self) {
+        if let Some(op) = self.ops.last_mut() {
+            op.new_key = true;
+        }
+    }
+
     /// Promises that no key under `prefix` will be read or written again: the engine drops them in its own time.
     pub fn retire(&mut self, slice: SliceId, prefix: &[u8]) {
         let (start, key_end) = self.head(slice, 0, 0, prefix);
@@ -198,6 +209,7 @@ impl Batch {
             end: self.buf.len() as u32,
             tail,
             value_len,
+            new_key: false,
         });
     }
 }

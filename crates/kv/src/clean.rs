@@ -670,6 +670,7 @@ impl Inner {
             value_len: found.value_len,
             // The old place goes with its segment.
             counted: true,
+            new_key: false,
             body: NewBody::Record(ptr),
         };
         let mut state = self.slice(candidate.slice);

@@ -3,7 +3,7 @@
 //! 1. *Seal*: under all slice locks the active memtables are put aside and the last number is taken. Everything
 //!    up to it is in sealed memtables or tables, nothing above it is; tallies are copied in the same instant.
 //! 2. *Write*: each slice's sealed rows go in key order into tables of a new run. Keys under retired prefixes are
-//!    left out, and tombstones when there is nothing below to hide.
+//!    left out, and tombstones when there is nothing below to hide or there never was.
 //! 3. *Commit*: one metadata record names the tables, tallies, newly retired prefixes and the number. Then the
 //!    sealed memtables go, and the heap is told what died with them: not before, because a try that fails would tell it again,
 //!    and because pieces of a large value are spared that the key's newest list names, which would be the one that goes.
@@ -200,6 +200,9 @@ impl Inner {
             for memtable in memtables {
                 let mut memtable = lock(memtable);
                 for row in memtable.rows_in_order() {
+                    if memtable.hides_nothing(row) {
+                        continue;
+                    }
                     let key = Bytes::copy_from_slice(memtable.key(row));
                     let Some(entry) = memtable.row(row, Seq::MAX) else { continue };
                     match rows.entry(key) {
@@ -224,7 +227,8 @@ impl Inner {
         for piece in order.chunks(ROWS_AT_ONCE) {
             {
                 let memtable = lock(first);
-                rows.extend(piece.iter().filter_map(|&row| {
+                let rows_left = piece.iter().filter(|&&row| !memtable.hides_nothing(row));
+                rows.extend(rows_left.filter_map(|&row| {
                     let entry = memtable.row(row, Seq::MAX)?;
                     Some((Bytes::copy_from_slice(memtable.key(row)), entry))
                 }));

@@ -21,7 +21,7 @@ use crate::entry::{Body, KeyEntry};
 use crate::memtable::chunked::Chunked;
 use crate::memtable::index::RowIndex;
 use crate::memtable::order::Chunk;
-pub use crate::memtable::order::Rest;
+pub use crate::memtable::order::{Collected, Rest, Sight};
 pub use crate::memtable::rows::RowAt;
 use crate::memtable::rows::{Rows, Version};
 use crate::types::Seq;
@@ -52,6 +52,8 @@ pub struct NewVersion<'a> {
     pub value_len: u64,
     /// Whether the heap knows that what a new row shadows elsewhere is dead.
     pub counted: bool,
+    /// Whether the writer knows that the key was not there: see [`crate::Batch::of_new_key`].
+    pub new_key: bool,
     /// The value.
     pub body: NewBody<'a>,
 }
@@ -97,7 +99,12 @@ pub struct Memtable {
     olds: Chunked<Version>,
     index: RowIndex,
     order: Vec<Chunk>,
+    /// Rows in the sorted list.
     ordered: usize,
+    /// Of those in `listed`, the first that the sorted list has not seen.
+    unseen: usize,
+    /// Rows that the sorted list had left out, and that hold something again.
+    returned: Vec<RowAt>,
     /// No row expires before this, Unix milliseconds; `None` = no row does.
     next_expiry_ms: Option<u64>,
 }
@@ -105,7 +112,7 @@ pub struct Memtable {
 impl Memtable {
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
-        let listed = self.listed.bytes() + self.ordered * size_of::<RowAt>();
+        let listed = self.listed.bytes() + (self.ordered + self.returned.capacity()) * size_of::<RowAt>();
         self.rows.bytes() + self.olds.bytes() + self.index.bytes() + listed
     }
 
@@ -173,8 +180,11 @@ impl Memtable {
         };
         let is_kept = old.seq <= newest_snapshot;
         let mut version = self.rows.version(new, (!is_kept).then_some(old));
-        version.set_counted(old.is_counted());
-        version.older = old.older;
+        version.follow(&old);
+        if version.is_left_out() && !version.is_tombstone() {
+            version.set_left_out(false);
+            self.returned.push(row);
+        }
         if is_kept {
             version.older = self.olds.len() as u32;
             self.olds.push(old);
@@ -203,6 +213,7 @@ impl Memtable {
             large: version.is_large(),
             value_len: version.value_len,
             counted: version.is_counted(),
+            new_key: version.is_of_new_key(),
             body: self.rows.body(version),
         }
     }
@@ -210,8 +221,14 @@ impl Memtable {
     /// Notes that the heap knows that what a row shadows elsewhere is dead.
     pub fn set_counted(&mut self, row: RowAt) {
         let mut version = self.rows.newest(row);
-        version.set_counted(true);
+        version.set_counted();
         self.rows.set_newest(row, &version);
+    }
+
+    /// Whether a row is of a key that was not there before, nor is any more: its tombstone hides nothing.
+    pub fn hides_nothing(&self, row: RowAt) -> bool {
+        let newest = self.rows.newest(row);
+        newest.is_of_new_key() && newest.is_tombstone()
     }
 
     /// The row of a key whose shadow the heap does not know of.

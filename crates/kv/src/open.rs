@@ -314,6 +314,7 @@ impl Inner {
             large,
             value_len,
             counted: false,
+            new_key: false,
             body,
         };
         let grown = self.insert(owner.slice, &mut self.slice(owner.slice), key, &new, record.ptr, 0);

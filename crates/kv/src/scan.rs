@@ -24,7 +24,7 @@ use pumice_reactor::yield_now;
 use crate::cache::damaged;
 use crate::entry::{KeyEntry, PlacedEntry};
 use crate::errors::StoreError;
-use crate::memtable::Rest;
+use crate::memtable::{Rest, Sight};
 use crate::merge::queue::SourceQueue;
 use crate::scan::ahead::{Ahead, SpanRead, State};
 use crate::scan::blocks::{BlocksAhead, Way, number_in};
@@ -36,7 +36,7 @@ use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::Store;
 use crate::table::block::Around;
 use crate::table::version::{Run, Table};
-use crate::types::{Direction, Entry, EntryView, Seq, SliceId, ValueView};
+use crate::types::{Direction, Entry, EntryView, SliceId, ValueView};
 
 /// Which slices a scan goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,15 +152,17 @@ enum From {
 }
 
 impl Source {
-    /// Fetches the next piece of a memtable, which may be empty.
-    fn feed_from_memtable(&mut self, end: &Bound<Bytes>, backward: bool, seq: Seq) {
-        let From::Memtable { memtable, start, rest, rows_at_once } = &mut self.from else { return };
+    /// Fetches the next piece of a memtable, which may be empty. Says how many rows it went over that are not in it.
+    fn feed_from_memtable(&mut self, end: &Bound<Bytes>, backward: bool, sight: Sight) -> u32 {
+        let From::Memtable { memtable, start, rest, rows_at_once } = &mut self.from else { return 0 };
         let range = (as_slice(start), as_slice(end));
         let rows = std::mem::replace(rows_at_once, (2 * *rows_at_once).min(ROWS_AT_ONCE));
-        (self.piece, *rest) = lock(memtable).collect(range, rest.as_ref(), backward, seq, rows);
+        let collected = lock(memtable).collect(range, rest.as_ref(), backward, sight, rows);
+        (self.piece, *rest) = (collected.piece, collected.rest);
         if rest.is_none() {
             self.from = From::Exhausted;
         }
+        collected.left_out as u32
     }
 }
 
@@ -568,7 +570,11 @@ impl Scan {
         while let Some(&at) = self.hungry.last() {
             let source = &mut self.sources[at];
             while source.piece.is_empty() && matches!(source.from, From::Memtable { .. }) {
-                source.feed_from_memtable(&self.end, self.backward, self.snapshot.seq);
+                if self.keys_in_turn >= KEYS_PER_TURN {
+                    return false;
+                }
+                self.keys_in_turn +=
+                    source.feed_from_memtable(&self.end, self.backward, self.snapshot.sight());
             }
             // Whose snapshot has gone, for them memtables may be empty: what came of one before this is true.
             if matches!(source.from, From::Run { .. }) || self.snapshot.still_holds().is_err() {
@@ -602,7 +608,14 @@ impl Scan {
         while source.piece.is_empty() {
             match &mut source.from {
                 From::Exhausted => return Ok(()),
-                From::Memtable { .. } => source.feed_from_memtable(&self.end, backward, self.snapshot.seq),
+                From::Memtable { .. } => {
+                    self.keys_in_turn +=
+                        source.feed_from_memtable(&self.end, backward, self.snapshot.sight());
+                    if self.keys_in_turn >= KEYS_PER_TURN {
+                        self.keys_in_turn = 0;
+                        yield_now().await;
+                    }
+                }
                 From::Run { run, table, block, start } => {
                     let current = &run.tables()[*table];
                     let store = &self.snapshot.store;
@@ -649,7 +662,8 @@ impl Scan {
                     }
                     let range = (as_slice(start), as_slice(until));
                     let turn = (wanted - skipped).min(SKIPPED_AT_ONCE);
-                    let (count, stopped_at) = lock(memtable).skip(range, backward, self.snapshot.seq, turn);
+                    let (count, stopped_at) =
+                        lock(memtable).skip(range, backward, self.snapshot.sight(), turn);
                     skipped += count;
                     match (stopped_at, rest_after(until)) {
                         (Some(key), _) => *start = Bound::Excluded(key),

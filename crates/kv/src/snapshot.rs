@@ -15,6 +15,7 @@ use pumice_segment::Pin;
 use smallvec::SmallVec;
 
 use crate::errors::StoreError;
+use crate::memtable::Sight;
 use crate::scan::SliceSet;
 use crate::slice::{SharedMemtable, Slice};
 use crate::store::{Inner, Store};
@@ -26,12 +27,18 @@ use crate::types::{Seq, SliceId};
 pub(crate) struct Snapshots {
     live: Mutex<BTreeMap<Seq, u32>>,
     newest: AtomicU64,
+    oldest: AtomicU64,
 }
 
 impl Snapshots {
     /// The newest live snapshot's number, 0 when there is none. Exact for holders of a slice lock.
     pub fn newest(&self) -> Seq {
         self.newest.load(Ordering::Acquire)
+    }
+
+    /// The number of the oldest one; for who holds one.
+    pub fn oldest(&self) -> Seq {
+        self.oldest.load(Ordering::Acquire)
     }
 
     /// How many are live.
@@ -42,7 +49,7 @@ impl Snapshots {
     fn add(&self, seq: Seq) {
         let mut live = lock(&self.live);
         *live.entry(seq).or_insert(0) += 1;
-        self.newest.store(*live.keys().next_back().expect("one was added"), Ordering::Release);
+        self.note_ends(&live);
     }
 
     fn remove(&self, seq: Seq) {
@@ -52,7 +59,12 @@ impl Snapshots {
         if *count == 0 {
             live.remove(&seq);
         }
+        self.note_ends(&live);
+    }
+
+    fn note_ends(&self, live: &BTreeMap<Seq, u32>) {
         self.newest.store(live.keys().next_back().copied().unwrap_or(0), Ordering::Release);
+        self.oldest.store(live.keys().next().copied().unwrap_or(0), Ordering::Release);
     }
 }
 
@@ -146,6 +158,14 @@ impl Snapshot {
 }
 
 impl SnapshotInner {
+    /// What its scans see of memtables.
+    pub fn sight(&self) -> Sight {
+        // In this order: of what is durable by now, each snapshot that does not see it was noted before it was written.
+        let durable = self.store.heap.durable().current();
+        let settled = durable.min(self.store.snapshots.oldest());
+        Sight { max_seq: self.seq, settled }
+    }
+
     /// To be asked after each read: nothing that was read before is from a later time.
     pub fn still_holds(&self) -> Result<(), StoreError> {
         under(&self.pin, Ok(()))

@@ -495,7 +495,9 @@ impl Inner {
             tag: op.tag,
             large: op.kind == record::PUT_LARGE,
             value_len: op.value_len,
-            counted: false,
+            // There is nothing that could be dead.
+            counted: op.new_key,
+            new_key: op.new_key,
             body,
         };
         self.insert(op.slice, slice, op.key(buf), &new, ptr, newest_snapshot)

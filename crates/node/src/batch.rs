@@ -46,6 +46,11 @@ impl NodeBatch {
         self.part(place.drive).put_large(place.slice, key, tag, expire_ms, value);
     }
 
+    /// Promises that the key of the last put, which was at `place`, is not there before it; see [`Batch::of_new_key`].
+    pub fn of_new_key(&mut self, place: Place) {
+        self.part(place.drive).of_new_key();
+    }
+
     /// Removes `key` (encoded).
     pub fn delete(&mut self, place: Place, key: &[u8]) {
         self.part(place.drive).delete(place.slice, key);

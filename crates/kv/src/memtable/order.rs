@@ -2,6 +2,9 @@
 //!
 //! Rows lie where they were written, so that who goes over them meets another line of memory with each. A range is gathered from the list first,
 //! and its rows are asked for together before they are looked at.
+//!
+//! A row is left out whose key was not there before it was put here, nor is any more (`docs/decisions/0052-what-came-and-went.md`). It is not
+//! looked for: who orders rows or collects a range meets it. Where its key is put again it comes back.
 
 use std::ops::Bound;
 
@@ -25,6 +28,15 @@ const BYTES_AT_FIRST: usize = 64 << 10;
 /// A range's bounds, from where it begins to where it ends: of one that goes backward the upper one is first.
 type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
+/// Which versions a scan sees.
+#[derive(Clone, Copy)]
+pub struct Sight {
+    /// The last one.
+    pub max_seq: Seq,
+    /// All up to this number are durable, and no scan that goes on or is yet to come began before them.
+    pub settled: Seq,
+}
+
 /// A part of the sorted list.
 pub struct Chunk {
     /// The first of its rows, here so that a search among chunks need not look into each.
@@ -36,6 +48,10 @@ impl Chunk {
     fn new(rows: Vec<RowAt>) -> Self {
         Self { first: rows[0], rows }
     }
+
+    fn all(rows: &[RowAt]) -> Vec<Self> {
+        rows.chunks(ORDER_CHUNK / 2).map(|rows| Self::new(rows.to_vec())).collect()
+    }
 }
 
 /// Where a walk over the sorted list goes on: a chunk, and how many of its rows lie before that place.
@@ -43,6 +59,16 @@ impl Chunk {
 struct Place {
     chunk: usize,
     at: usize,
+}
+
+/// What was collected of a range.
+pub struct Collected {
+    /// Its rows.
+    pub piece: Piece,
+    /// Where there may be more.
+    pub rest: Option<Rest>,
+    /// Rows gone over that are in no piece, nor met again.
+    pub left_out: usize,
 }
 
 /// Where a range goes on that was collected in part.
@@ -55,23 +81,81 @@ pub struct Rest {
 }
 
 impl Memtable {
-    /// Puts every row that is not yet there into the sorted list.
-    fn put_in_order(&mut self) {
-        if self.ordered == self.len() {
+    /// Puts every row that is not yet there into the sorted list, but those that may be left out.
+    fn put_in_order(&mut self, settled: Seq) {
+        if self.unseen == self.len() && self.returned.is_empty() {
             return;
         }
+        let unseen = (self.unseen..self.len()).map(|number| self.nth(number));
+        let mut rows: Vec<RowAt> = unseen.chain(self.returned.iter().copied()).collect();
+        (self.unseen, self.returned) = (self.len(), Vec::new());
+        rows.retain(|&row| !self.leave_out(row, settled));
         let mut order = std::mem::take(&mut self.order);
-        if self.len() - self.ordered > self.ordered / 4 {
-            let mut all: Vec<RowAt> = self.listed.iter().copied().collect();
-            all.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));
-            order = all.chunks(ORDER_CHUNK / 2).map(|rows| Chunk::new(rows.to_vec())).collect();
+        if rows.len() > self.ordered / 4 {
+            order.iter().for_each(|chunk| rows.extend_from_slice(&chunk.rows));
+            rows.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));
+            self.ordered = rows.len();
+            order = Chunk::all(&rows);
         } else {
-            for number in self.ordered..self.len() {
-                self.put_one(&mut order, self.nth(number));
-            }
+            rows.iter().for_each(|&row| self.put_one(&mut order, row));
+            self.ordered += rows.len();
         }
         self.order = order;
-        self.ordered = self.len();
+    }
+
+    /// Whether a row may be left out, which it is marked to be then. It may if everybody sees its key as gone and it will stay so: scans tell
+    /// of what is not there, too, and who hears of it may count on it after a crash. Both are so up to number `settled`.
+    fn leave_out(&mut self, row: RowAt, settled: Seq) -> bool {
+        let mut newest = self.rows.newest(row);
+        let may_be = newest.is_of_new_key() && newest.is_tombstone() && newest.seq <= settled;
+        if may_be {
+            newest.set_left_out(true);
+            self.rows.set_newest(row, &newest);
+        }
+        may_be
+    }
+
+    /// Takes rows out of the list. They lie in it from chunk `first` on, in the order of a range.
+    fn take_out(&mut self, first: usize, backward: bool, mut rows: &[RowAt]) {
+        self.ordered -= rows.len();
+        let mut at = first;
+        loop {
+            let chunk = &mut self.order[at].rows;
+            let stays = |row: &RowAt| match rows.split_first() {
+                Some((gone, rest)) if gone == row => {
+                    rows = rest;
+                    false
+                }
+                _ => true,
+            };
+            if backward {
+                chunk.reverse();
+                chunk.retain(stays);
+                chunk.reverse();
+            } else {
+                chunk.retain(stays);
+            }
+            if rows.is_empty() {
+                break;
+            }
+            at = if backward { at - 1 } else { at + 1 };
+        }
+        (first.min(at)..=first.max(at)).rev().for_each(|at| self.close_up(at));
+    }
+
+    /// Rows of chunk `at` went: it goes, or takes the next one in, if they are few.
+    fn close_up(&mut self, at: usize) {
+        let left = self.order[at].rows.len();
+        if left == 0 {
+            self.order.remove(at);
+            return;
+        }
+        if self.order.get(at + 1).is_some_and(|next| left + next.rows.len() <= ORDER_CHUNK / 2) {
+            let next = self.order.remove(at + 1);
+            self.order[at].rows.extend(next.rows);
+        }
+        let chunk = &mut self.order[at];
+        chunk.first = chunk.rows[0];
     }
 
     fn put_one(&self, order: &mut Vec<Chunk>, row: RowAt) {
@@ -109,36 +193,41 @@ impl Memtable {
 
     /// All rows by key. For a memtable that is no longer written.
     pub fn rows_in_order(&mut self) -> Vec<RowAt> {
-        self.put_in_order();
+        self.put_in_order(0);
         let mut all = Vec::with_capacity(self.ordered);
         self.order.iter().for_each(|chunk| all.extend_from_slice(&chunk.rows));
         all
     }
 
     /// Up to `limit` keys of a range, in ascending or (`backward`) descending order, each with its newest version that is not
-    /// above `max_seq`; tombstones too. Where there may be more, with where that is; `rest` says where the range was left
-    /// before, if it does not begin at its bound.
+    /// above `max_seq`; tombstones too, but for those that hide nothing and are durable and seen by everybody, as all is up to `settled`.
+    /// `rest` says where the range was left before, if it does not begin at its bound.
     pub fn collect(
         &mut self,
         range: Range<'_>,
         rest: Option<&Rest>,
         backward: bool,
-        max_seq: Seq,
+        Sight { max_seq, settled }: Sight,
         limit: usize,
-    ) -> (Piece, Option<Rest>) {
-        self.put_in_order();
-        let mut place = match rest {
+    ) -> Collected {
+        self.put_in_order(settled);
+        let first = match rest {
             Some(rest) => self.place_of_rest(rest, backward),
             None => self.place_of(range.0, backward),
         };
+        let mut place = first;
         let rows = self.rows_from(&mut place, range.1, backward, limit);
         let row_bytes = self.bytes() / self.len().max(1);
         let bytes = (rows.len() * row_bytes).min(BYTES_AT_FIRST);
         let mut piece = PieceBuilder::with_capacity(rows.len(), bytes);
+        let mut gone: SmallVec<[RowAt; 16]> = SmallVec::new();
         for group in rows.chunks(TOUCHED_AT_ONCE) {
             self.rows.touch(group);
             for &row in group {
-                if let Some(version) = self.version_at(row, max_seq) {
+                let Some(version) = self.version_at(row, max_seq) else { continue };
+                if version.is_tombstone() && self.leave_out(row, settled) {
+                    gone.push(row);
+                } else {
                     self.copy_row(row, &version, &mut piece);
                 }
             }
@@ -146,7 +235,10 @@ impl Memtable {
         let last = rows.last().zip(place);
         let rest =
             last.map(|(&row, place)| Rest { after: Bytes::copy_from_slice(self.key(row)), row, place });
-        (piece.finish(None, false), rest)
+        if let Some(first) = first.filter(|_| !gone.is_empty()) {
+            self.take_out(first.chunk, backward, &gone);
+        }
+        Collected { piece: piece.finish(None, false), rest, left_out: gone.len() }
     }
 
     /// Where a range goes on. Rows that came since have moved those behind them.
@@ -186,10 +278,10 @@ impl Memtable {
         &mut self,
         range: Range<'_>,
         backward: bool,
-        max_seq: Seq,
+        Sight { max_seq, settled }: Sight,
         wanted: u64,
     ) -> (u64, Option<Bytes>) {
-        self.put_in_order();
+        self.put_in_order(settled);
         let (mut skipped, mut last) = (0, None);
         self.visit(range, backward, |row| {
             let version = self.version_at(row, max_seq);
@@ -204,7 +296,7 @@ impl Memtable {
 
     /// The highest number, not above `max_seq`, of a version between bounds; tombstones count. 0 when there is none.
     pub fn newest_between(&mut self, range: Range<'_>, max_seq: Seq) -> Seq {
-        self.put_in_order();
+        self.put_in_order(0);
         let mut newest = 0;
         self.visit(range, false, |row| {
             newest = newest.max(self.version_at(row, max_seq).map_or(0, |version| version.seq));

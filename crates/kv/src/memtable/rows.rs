@@ -26,6 +26,10 @@ const LARGE: u8 = 1;
 const COUNTED: u8 = 2;
 const INLINE: u8 = 4;
 const RECORD: u8 = 8;
+const NEW_KEY: u8 = 16;
+const LEFT_OUT: u8 = 32;
+/// What stays with a row whatever is written over it.
+const OF_THE_ROW: u8 = COUNTED | NEW_KEY | LEFT_OUT;
 
 /// Where a row lies: its chunk, and where in that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +73,8 @@ impl Version {
             NewBody::Record(ptr) => (ptr.addr.0, ptr.len, RECORD),
             NewBody::Inline(value) => (at, value.len() as u32, INLINE),
         };
-        let flags = if new.large { LARGE } else { 0 } | if new.counted { COUNTED } else { 0 } | place;
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(new.large, LARGE) | flag(new.counted, COUNTED) | flag(new.new_key, NEW_KEY) | place;
         let NewVersion { seq, expire_ms, value_len, tag, .. } = *new;
         Self { seq, expire_ms, value_len, at, len, older: NONE, tag, flags }
     }
@@ -82,8 +87,28 @@ impl Version {
         self.flags & COUNTED != 0
     }
 
-    pub fn set_counted(&mut self, counted: bool) {
-        self.flags = if counted { self.flags | COUNTED } else { self.flags & !COUNTED };
+    pub fn set_counted(&mut self) {
+        self.flags |= COUNTED;
+    }
+
+    /// Whether nothing was there before the row came: elsewhere there is nothing to hide.
+    pub fn is_of_new_key(&self) -> bool {
+        self.flags & NEW_KEY != 0
+    }
+
+    /// Whether the sorted list does without the row.
+    pub fn is_left_out(&self) -> bool {
+        self.flags & LEFT_OUT != 0
+    }
+
+    pub fn set_left_out(&mut self, left_out: bool) {
+        self.flags = if left_out { self.flags | LEFT_OUT } else { self.flags & !LEFT_OUT };
+    }
+
+    /// It takes the place of `old` in a row.
+    pub fn follow(&mut self, old: &Self) {
+        self.flags = self.flags & !OF_THE_ROW | old.flags & OF_THE_ROW;
+        self.older = old.older;
     }
 
     pub fn is_inline(&self) -> bool {

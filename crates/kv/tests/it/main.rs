@@ -2,6 +2,7 @@
 //! and linked once for all of them. One file: `cargo test -p pumice-kv --test it opening::`.
 
 mod blocks_ahead;
+mod came_and_went;
 mod cleaning_reads;
 mod common;
 mod dead_pieces;

@@ -43,7 +43,10 @@ impl World {
                 } else {
                     batch.put_bytes(SliceId(slice), &key, tag, expire, value.clone().into());
                 }
-                self.model.insert((slice, key), (tag, expire, value));
+                let is_new = self.model.insert((slice, key), (tag, expire, value)).is_none();
+                if is_new && rng.chance(0.7) {
+                    batch.of_new_key();
+                }
             }
             if rng.chance(0.1) {
                 let (space, delta) = (rng.below(3) as u32, rng.below(10) as i64 - 5);

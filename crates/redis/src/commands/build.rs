@@ -78,7 +78,7 @@ impl Builder {
         let list = &mut self.collection;
         note_sizes(list, 0, value.len());
         let field = crate::keyspace::encode_index(list.end);
-        self.change.put_element(list, MEMBERS, &field, value);
+        self.change.add_element(list, MEMBERS, &field, value);
         list.end += 1;
         list.count += 1;
         self.piece(ctx).await

@@ -45,9 +45,16 @@ pub static ROWS: &[Row] = &[
 /// Those with a way without waiting.
 pub static FAST: &[(&str, FastHandler)] = &[("hget", hget_fast)];
 
-fn put(change: &mut Change, hash: &mut Collection, name: &[u8], value: &[u8]) {
+/// Sets a field, which is there or not.
+fn put(change: &mut Change, hash: &mut Collection, name: &[u8], value: &[u8], is_new: bool) {
     note_sizes(hash, name.len(), value.len());
-    change.put_element(hash, MEMBERS, &member_field(name), value);
+    let field = member_field(name);
+    if is_new {
+        change.add_element(hash, MEMBERS, &field, value);
+        hash.count += 1;
+    } else {
+        change.put_element(hash, MEMBERS, &field, value);
+    }
 }
 
 /// Sets the given pairs; tells how many fields are new.
@@ -70,10 +77,9 @@ async fn set_pairs(ctx: &mut Ctx, args: Args<'_>, name: &str) -> Result<u64, Fai
     let hints = hash.hints;
     // Those that are written over in the same command count, too.
     args.iter_from(2).for_each(|argument| note_sizes(&mut hash, argument.len(), 0));
-    for name in names {
-        put(&mut change, &mut hash, name, values[name]);
+    for (name, known) in names.into_iter().zip(known) {
+        put(&mut change, &mut hash, name, values[name], !known);
     }
-    hash.count += added;
     let head_changed = added > 0 || hints != hash.hints;
     change.put_collection(&mut hash, head_changed);
     ctx.commit(change).await?;
@@ -99,8 +105,7 @@ async fn hsetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut hash = ctx.collection_or_new(&mut change, &args[1], Type::Hash).await?;
     let known = contains(ctx, &hash, &[&args[2]]).await?[0];
     if !known {
-        put(&mut change, &mut hash, &args[2], &args[3]);
-        hash.count += 1;
+        put(&mut change, &mut hash, &args[2], &args[3], true);
         change.put_collection(&mut hash, true);
         ctx.commit(change).await?;
     }
@@ -273,8 +278,7 @@ async fn update(
     let is_new = old.is_none();
     let value = compute(old)?;
     let hints = hash.hints;
-    put(&mut change, &mut hash, &args[2], &value);
-    hash.count += u64::from(is_new);
+    put(&mut change, &mut hash, &args[2], &value, is_new);
     let head_changed = is_new || hints != hash.hints;
     change.put_collection(&mut hash, head_changed);
     ctx.commit(change).await?;

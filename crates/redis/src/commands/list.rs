@@ -97,7 +97,8 @@ pub(super) fn push(change: &mut Change, list: &mut Collection, end: End, value: 
             list.end - 1
         }
     };
-    put(change, list, at, value);
+    note_sizes(list, 0, value.len());
+    change.add_element(list, MEMBERS, &encode_index(at), value);
     list.count += 1;
 }
 

@@ -42,7 +42,7 @@ pub(super) fn put(change: &mut Change, set: &mut Collection, member: &[u8]) {
     if parse_int(member).is_none() {
         set.hints |= HINT_NOT_INTEGERS;
     }
-    change.put_element(set, MEMBERS, &member_field(member), b"");
+    change.add_element(set, MEMBERS, &member_field(member), b"");
     set.count += 1;
 }
 

@@ -112,17 +112,25 @@ pub(super) fn is_negative_zero(score: f64) -> bool {
 /// Gives `member` a score as it is kept; `old` is the one it has.
 pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old: Option<f64>, new: f64) {
     note_sizes(zset, member.len(), 0);
+    let sign = if is_negative_zero(new) { NEGATIVE_ZERO } else { b"" };
+    let (order, member_field, score) = (order_field(new, member), member_field(member), new.to_le_bytes());
     match old {
         // One place in the order holds both zeros.
-        Some(old) if encode_score(old) != encode_score(new) => {
-            change.delete_element(zset, ORDER, &order_field(old, member));
+        Some(old) if encode_score(old) == encode_score(new) => {
+            change.put_element(zset, ORDER, &order, sign);
         }
-        Some(_) => {}
-        None => zset.count += 1,
+        Some(old) => {
+            change.delete_element(zset, ORDER, &order_field(old, member));
+            change.add_element(zset, ORDER, &order, sign);
+        }
+        None => {
+            zset.count += 1;
+            change.add_element(zset, ORDER, &order, sign);
+            change.add_element(zset, MEMBERS, &member_field, &score);
+            return;
+        }
     }
-    let sign = if is_negative_zero(new) { NEGATIVE_ZERO } else { b"" };
-    change.put_element(zset, ORDER, &order_field(new, member), sign);
-    change.put_element(zset, MEMBERS, &member_field(member), &new.to_le_bytes());
+    change.put_element(zset, MEMBERS, &member_field, &score);
 }
 
 /// Removes a member.

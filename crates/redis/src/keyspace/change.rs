@@ -48,10 +48,28 @@ impl<'a> StringValue<'a> {
 /// One operation, owned.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    Put { place: Place, key: RawKey, tag: u8, expire_ms: u64, value: Value },
-    Delete { place: Place, key: RawKey },
-    Retire { place: Place, prefix: RawKey },
-    Tally { place: Place, space: Space, delta: i64 },
+    /// `is_new`: nothing is stored under the key before it, nor was in the same transaction.
+    Put {
+        place: Place,
+        key: RawKey,
+        tag: u8,
+        expire_ms: u64,
+        value: Value,
+        is_new: bool,
+    },
+    Delete {
+        place: Place,
+        key: RawKey,
+    },
+    Retire {
+        place: Place,
+        prefix: RawKey,
+    },
+    Tally {
+        place: Place,
+        space: Space,
+        delta: i64,
+    },
 }
 
 /// A value to be stored, owned.
@@ -108,10 +126,20 @@ impl Change {
         self.ops.push(op);
     }
 
-    /// Sets element `field` of `collection` to `value`. Give each field at most once per change.
+    /// Adds element `field`, which is not there, to `collection`. Give each field at most once per change.
+    pub fn add_element(&mut self, collection: &Collection, sub: u8, field: &[u8], value: &[u8]) {
+        self.store_element(collection, sub, field, value, true);
+    }
+
+    /// Sets element `field` of `collection`, there or not, to `value`. Give each field at most once per change.
     pub fn put_element(&mut self, collection: &Collection, sub: u8, field: &[u8], value: &[u8]) {
+        self.store_element(collection, sub, field, value, false);
+    }
+
+    fn store_element(&mut self, collection: &Collection, sub: u8, field: &[u8], value: &[u8], is_new: bool) {
         let key = element_key(collection.key.space(), collection.id, sub, field);
-        self.put(collection.elements, &key, collection.kind.tag(), 0, &StringValue::Bytes(value));
+        let tag = collection.kind.tag();
+        self.store(collection.elements, &key, tag, 0, &StringValue::Bytes(value), is_new);
     }
 
     /// Removes element `field` of `collection`, there or not.
@@ -140,8 +168,9 @@ impl Change {
         collection.stored_hints = collection.hints;
         let (value, len) = collection.encode();
         let (key, tag) = (&collection.key, collection.kind.tag());
-        self.put(key.place, key.raw(), tag, collection.expire_ms, &StringValue::Bytes(&value[..len]));
-        if collection.is_new {
+        let (value, is_new) = (StringValue::Bytes(&value[..len]), collection.is_new);
+        self.store(key.place, key.raw(), tag, collection.expire_ms, &value, is_new);
+        if is_new {
             self.count_head(key, None, Some(collection.expire_ms));
             collection.is_new = false;
         }
@@ -178,7 +207,7 @@ impl Change {
         was: Option<u64>,
     ) {
         self.touch(key);
-        self.put(key.place, key.raw(), tag, expire_ms, value);
+        self.store(key.place, key.raw(), tag, expire_ms, value, was.is_none());
         self.count_head(key, was, Some(expire_ms));
     }
 
@@ -198,21 +227,35 @@ impl Change {
     }
 
     pub(crate) fn put(&mut self, place: Place, key: &[u8], tag: u8, expire_ms: u64, value: &StringValue<'_>) {
-        match value {
+        self.store(place, key, tag, expire_ms, value, false);
+    }
+
+    /// Puts a key, under which nothing is stored if it `is_new`, nothing expired either.
+    fn store(
+        &mut self,
+        place: Place,
+        key: &[u8],
+        tag: u8,
+        expire_ms: u64,
+        value: &StringValue<'_>,
+        is_new: bool,
+    ) {
+        let value = match value {
             StringValue::Bytes(bytes) if !self.in_transaction && bytes.len() <= VALUE_BYTES_MAX => {
                 self.batch.put(place, key, tag, expire_ms, bytes);
+                None
             }
             StringValue::Large(large) if !self.in_transaction => {
                 self.batch.put_large(place, key, tag, expire_ms, large);
+                None
             }
-            StringValue::Bytes(bytes) => {
-                let value = Value::Bytes(Bytes::copy_from_slice(bytes));
-                self.keep(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
-            }
-            StringValue::Large(large) => {
-                let value = Value::Large(Arc::clone(large));
-                self.keep(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value });
-            }
+            StringValue::Bytes(bytes) => Some(Value::Bytes(Bytes::copy_from_slice(bytes))),
+            StringValue::Large(large) => Some(Value::Large(Arc::clone(large))),
+        };
+        if let Some(value) = value {
+            self.keep(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value, is_new });
+        } else if is_new {
+            self.batch.of_new_key(place);
         }
     }
 

@@ -22,6 +22,8 @@ const GAPS_MAX: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     place: Place,
+    /// Whether nothing was stored under the key before the transaction.
+    is_new: bool,
     pub(super) entry: Option<Entry>,
 }
 
@@ -79,7 +81,7 @@ impl Overlay {
     pub(super) fn apply(&mut self, change: &mut Change) {
         for op in change.ops.drain(..) {
             match op {
-                Op::Put { place, key, tag, expire_ms, value } => {
+                Op::Put { place, key, tag, expire_ms, value, is_new } => {
                     let (value, large) = match value {
                         Value::Bytes(bytes) => (bytes, None),
                         Value::Large(large) => (bytes::Bytes::new(), Some(large)),
@@ -87,9 +89,9 @@ impl Overlay {
                     let entry = Some(Entry { tag, expire_ms, seq: 0, value, large });
                     self.version += 1;
                     self.gaps.0.fill(&key);
-                    self.put(key, Pending { place, entry });
+                    self.put(key, Pending { place, is_new, entry });
                 }
-                Op::Delete { place, key } => self.put(key, Pending { place, entry: None }),
+                Op::Delete { place, key } => self.put(key, Pending { place, is_new: false, entry: None }),
                 Op::Retire { place, prefix } => {
                     // Nobody reads under the prefix again: what the transaction wrote there need not exist.
                     let behind = self.keys.range(prefix.clone()..).map(|(key, _)| key);
@@ -110,10 +112,12 @@ impl Overlay {
         self.touched.extend(change.touched.drain(..));
     }
 
-    fn put(&mut self, key: RawKey, pending: Pending) {
+    fn put(&mut self, key: RawKey, mut pending: Pending) {
         self.bytes += weight(&key, &pending);
         if let Some(old) = self.keys.get(&key) {
             self.bytes -= weight(&key, old);
+            // What the command says is of what the transaction wrote before.
+            pending.is_new = old.is_new;
         }
         self.keys.insert(key, pending);
     }
@@ -159,13 +163,16 @@ impl Overlay {
     /// Everything as one batch.
     pub(super) fn batch(&self) -> NodeBatch {
         let mut batch = NodeBatch::new();
-        for (key, Pending { place, entry }) in &self.keys {
+        for (key, Pending { place, is_new, entry }) in &self.keys {
             match entry {
                 Some(Entry { tag, expire_ms, large: Some(large), .. }) => {
                     batch.put_large(*place, key, *tag, *expire_ms, large);
                 }
                 Some(Entry { tag, expire_ms, value, .. }) => batch.put(*place, key, *tag, *expire_ms, value),
                 None => batch.delete(*place, key),
+            }
+            if *is_new && entry.is_some() {
+                batch.of_new_key(*place);
             }
         }
         for (place, prefix) in &self.retired {

@@ -4,6 +4,7 @@
 mod administration;
 mod answers;
 mod broken_replies;
+mod came_and_went;
 mod collections;
 mod command_docs;
 mod common;

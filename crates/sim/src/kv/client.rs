@@ -183,11 +183,20 @@ impl Client {
 
     /// Writes; waits for durability now and then, and tells the model.
     pub(crate) async fn write(&mut self, changes: &[Change]) -> Result<(), Full> {
+        self.write_batch(|client, looks| client.batch_of(changes, looks), changes).await
+    }
+
+    /// The batch that makes changes; with `looks`, it says which keys are not there.
+    fn batch_of(&self, changes: &[Change], looks: bool) -> Batch {
         let mut batch = Batch::new();
         for change in changes {
             match change {
                 Change::Put(key, value) => {
                     batch.put(SliceId(key.0), &key.1, value.tag, value.expire_ms, &value.bytes(key));
+                    if looks && matches!(self.store.peek_meta(SliceId(key.0), &key.1), Peek::Absent) {
+                        self.model.count("keys known to be new", 1);
+                        batch.of_new_key();
+                    }
                 }
                 Change::Delete(key) => batch.delete(SliceId(key.0), &key.1),
                 Change::Retire(prefix) => {
@@ -196,14 +205,19 @@ impl Client {
                 Change::Tally(space, delta) => batch.tally(*space, *delta),
             }
         }
-        self.write_batch(&batch, changes).await
+        batch
     }
 
-    async fn write_batch(&mut self, batch: &Batch, changes: &[Change]) -> Result<(), Full> {
-        let mut written = self.store.write(batch);
+    /// Writes a batch; what it looks at is as it is when it is written, or it is to look at nothing.
+    async fn write_batch(
+        &mut self,
+        batch_of: impl Fn(&Self, bool) -> Batch,
+        changes: &[Change],
+    ) -> Result<(), Full> {
+        let mut written = self.store.write(&batch_of(self, true));
         if matches!(written, Err(WriteError::Busy)) {
             self.model.count("writes told to wait", 1);
-            written = self.store.write_ready(batch).await;
+            written = self.store.write_ready(&batch_of(self, false)).await;
         }
         let seq = match written {
             Ok(seq) => seq,
@@ -250,7 +264,7 @@ impl Client {
         let mut batch = Batch::new();
         batch.put_large(SliceId(key.0), &key.1, value.tag, value.expire_ms, &large);
         self.model.count("large values", 1);
-        self.write_batch(&batch, &[Change::Put(key, value)]).await
+        self.write_batch(|_, _| batch.clone(), &[Change::Put(key, value)]).await
     }
 
     async fn large_pieces(&mut self, key: &Key, value: &Value) -> Option<LargeRef> {

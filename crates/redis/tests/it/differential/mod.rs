@@ -44,7 +44,7 @@ const FAMILIES: &[(u64, Generator)] = &[
 const SEEDS: u64 = 24;
 const COMMANDS: u64 = 300;
 /// How likely a start is before each burst.
-const STARTED_ANEW: f64 = 0.01;
+const STARTED_ANEW: f64 = 0.02;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
