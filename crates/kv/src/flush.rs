@@ -194,12 +194,13 @@ impl Inner {
         let (ids, retired) = self.ids_and_retired(slice);
         let mut writer = TableWriter::new(self, (slice, order), ids, UPPER_FILTER_BITS, 0, Before::Nothing);
         let context = RowContext { slice, nothing_below, retired };
+        let settled = self.settled();
         if !older.is_empty() {
             // A flush before this one failed: its rows go along, each key's newest version.
             let mut rows: BTreeMap<Bytes, KeyEntry> = BTreeMap::new();
             for memtable in memtables {
                 let mut memtable = lock(memtable);
-                for row in memtable.rows_in_order() {
+                for row in memtable.rows_in_order(settled) {
                     if memtable.hides_nothing(row) {
                         continue;
                     }
@@ -222,7 +223,7 @@ impl Inner {
             }
             return writer.finish(new, Behind::Nothing).await;
         }
-        let order = lock(first).rows_in_order();
+        let order = lock(first).rows_in_order(settled);
         let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
         for piece in order.chunks(ROWS_AT_ONCE) {
             {

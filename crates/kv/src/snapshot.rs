@@ -23,11 +23,16 @@ use crate::table::version::Version;
 use crate::types::{Seq, SliceId};
 
 /// The live snapshots' numbers.
-#[derive(Default)]
 pub(crate) struct Snapshots {
     live: Mutex<BTreeMap<Seq, u32>>,
     newest: AtomicU64,
     oldest: AtomicU64,
+}
+
+impl Default for Snapshots {
+    fn default() -> Self {
+        Self { live: Mutex::default(), newest: AtomicU64::new(0), oldest: AtomicU64::new(Seq::MAX) }
+    }
 }
 
 impl Snapshots {
@@ -36,7 +41,7 @@ impl Snapshots {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// The number of the oldest one; for who holds one.
+    /// The number of the oldest live one; above all others when there is none.
     pub fn oldest(&self) -> Seq {
         self.oldest.load(Ordering::Acquire)
     }
@@ -64,7 +69,7 @@ impl Snapshots {
 
     fn note_ends(&self, live: &BTreeMap<Seq, u32>) {
         self.newest.store(live.keys().next_back().copied().unwrap_or(0), Ordering::Release);
-        self.oldest.store(live.keys().next().copied().unwrap_or(0), Ordering::Release);
+        self.oldest.store(live.keys().next().copied().unwrap_or(Seq::MAX), Ordering::Release);
     }
 }
 
@@ -142,6 +147,15 @@ impl Store {
     }
 }
 
+impl Inner {
+    /// What was written up to this number is durable, and all snapshots see it, those that are yet to be made too.
+    pub fn settled(&self) -> Seq {
+        // In this order: of what is durable by now, each snapshot that does not see it was noted before it was written.
+        let durable = self.heap.durable().current();
+        durable.min(self.snapshots.oldest())
+    }
+}
+
 impl Snapshot {
     /// The last write that it sees.
     pub fn seq(&self) -> Seq {
@@ -160,10 +174,7 @@ impl Snapshot {
 impl SnapshotInner {
     /// What its scans see of memtables.
     pub fn sight(&self) -> Sight {
-        // In this order: of what is durable by now, each snapshot that does not see it was noted before it was written.
-        let durable = self.store.heap.durable().current();
-        let settled = durable.min(self.store.snapshots.oldest());
-        Sight { max_seq: self.seq, settled }
+        Sight { max_seq: self.seq, settled: self.store.settled() }
     }
 
     /// To be asked after each read: nothing that was read before is from a later time.

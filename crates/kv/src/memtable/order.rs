@@ -191,9 +191,9 @@ impl Memtable {
         low
     }
 
-    /// All rows by key. For a memtable that is no longer written.
-    pub fn rows_in_order(&mut self) -> Vec<RowAt> {
-        self.put_in_order(0);
+    /// All rows by key, but those that are left out, see [`Sight::settled`]. For a memtable that is no longer written.
+    pub fn rows_in_order(&mut self, settled: Seq) -> Vec<RowAt> {
+        self.put_in_order(settled);
         let mut all = Vec::with_capacity(self.ordered);
         self.order.iter().for_each(|chunk| all.extend_from_slice(&chunk.rows));
         all
