@@ -13,7 +13,7 @@
 //! 5. At the end the segments that were read are sealed where their accepted frames end, and a snapshot is
 //!    written: what was dropped is never met again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -74,6 +74,8 @@ pub struct Replay {
     /// Of commit frames below this number some that were durable may be where they were written and not have been found, though
     /// nothing needs them for the replay: see [`merge::Order::found_from`].
     sought_below: u64,
+    /// Where frames lie of which it was not known that they are durable.
+    newest: BTreeSet<(SegmentId, u32)>,
     extents: BTreeMap<SegmentId, Extent>,
     ready: VecDeque<ReplayedBatch>,
     last_seq: u64,
@@ -200,6 +202,7 @@ impl Replay {
             damage: Vec::new(),
             has_lost: false,
             sought_below: 0,
+            newest: BTreeSet::new(),
             extents: BTreeMap::new(),
             ready: VecDeque::new(),
             last_seq: last.last_seq,
@@ -262,6 +265,8 @@ impl Replay {
                 self.has_lost = true;
             }
         }
+        let newest = wide.found.iter().filter(|place| place.header.number >= self.known_durable);
+        self.newest = newest.map(|place| (place.segment, place.offset)).collect();
         let order = merge::order(std::mem::take(&mut wide.found), wide.first, self.known_durable);
         wide.frames = Some(Frames::new(order.steps));
         wide.proven = order.proven;
@@ -530,8 +535,11 @@ impl Replay {
                 let live = if extent.end == 0 { 0 } else { extent.live };
                 // Frames that a checkpoint covers may lie behind the end, and the client name records in them: they are not met
                 // again, but cleaning must not take them for dropped. Frames are counted before they are durable, so that most
-                // segments that end early lack none of those.
-                let may_lack = self.has_lost || extent.next_frame < self.sought_below;
+                // segments that end early lack none of those. A segment's frames follow each other in the order of their numbers: what
+                // reads where it ends tells that no earlier one is missing there.
+                let end = extent.end.max(self.inner.superblock.page_bytes);
+                let lacks_none = extent.next_frame >= self.sought_below || self.newest.contains(&(*id, end));
+                let may_lack = self.has_lost || !lacks_none;
                 let is_cut = may_lack && extent.end < extent.known_end;
                 table.recovered(*id, extent.end, live, extent.last_seq, is_cut);
             }

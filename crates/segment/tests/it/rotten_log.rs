@@ -619,3 +619,79 @@ fn a_segment_of_which_nothing_reads_is_reported_unless_nothing_was_written_there
         assert_eq!(met, [0], "{count} frames, and what is named there is not asked for");
     }
 }
+
+/// A log in two segments at once of which a checkpoint covers what is durable, and a frame behind that in each, which the metadata
+/// log has counted and no sync followed. Answers the frames, as they lie there while the power is on: the first is one of few in
+/// its segment, the last lies behind those, and the one before that ends the other segment.
+fn few_and_many() -> (World, HostId, Vec<OnFlash>) {
+    let world = World::new(10);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let all = up(&world, host, async move {
+        let spec: DeviceSpec = PATH.parse().expect("spec");
+        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
+        let device = Device::create(&spec, bytes).await.expect("file");
+        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels: 4, ..format_options() };
+        Heap::format(&device, &format).await.expect("format");
+        let options = options(Durability::EverySecond);
+        let mut opened = Heap::open(device, options, &no_progress).await.expect("open");
+        while opened.replay.next().await.expect("replay").is_some() {}
+        let heap = opened.heap;
+        // Of two at once the second has a segment of its own.
+        for byte in 0..2u8 {
+            append(&heap, 1, &[byte; 12_000]).expect("append");
+        }
+        heap.flush().await.expect("durable");
+        let mut last = 0;
+        for round in 0..4u8 {
+            last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
+            heap.flush().await.expect("durable");
+        }
+        // Of two records one waits for the other, when all is durable; what is written meanwhile is counted in the second.
+        let records: Vec<_> = [b"a", b"b"]
+            .map(|state| {
+                let heap = heap.clone();
+                let state = MetaEdit::Snapshot(Bytes::from_static(state));
+                spawn(async move { heap.commit_meta(state, last).await.expect("checkpoint") })
+            })
+            .into();
+        sleep(Duration::from_nanos(1)).await;
+        for byte in 7..10u8 {
+            append(&heap, 1, &[byte; 12_000]).expect("append");
+        }
+        for record in records {
+            record.await.expect("no panic");
+        }
+        frames(heap.device()).await
+    });
+    world.kill(host);
+    let few = all[1].at.segment();
+    let in_few: Vec<usize> = (0..all.len()).filter(|&at| all[at].at.segment() == few).collect();
+    assert_eq!((all.len(), in_few), (8, vec![1, 7]), "{all:?}");
+    (world, host, all)
+}
+
+/// The segment of few frames ends in one that never was durable. Some that were durable and have numbers in between are missing;
+/// where it reads what lies next, none of them can lie there.
+#[test]
+fn a_segment_whose_next_frame_is_known_lacks_none_before_it() {
+    let (_, _, all) = few_and_many();
+    let torn = 6;
+    for (rotten, met) in [
+        (vec![torn], None),
+        (vec![torn, 3], None),
+        (vec![torn, 3, 7], Some(all[7].at.offset())),
+        (vec![torn, 3, 1], Some(0)),
+        (vec![torn, 3, 1, 7], Some(0)),
+    ] {
+        let (world, host, all) = few_and_many();
+        for &frame in &rotten {
+            assert!(world.flip(host, Path::new(PATH), all[frame].offset() + 20, 0x20));
+        }
+        for is_opened_again in [false, true] {
+            let found = found_and_met(&world, host, all[1].at.segment());
+            world.kill(host);
+            let wanted = (vec![], 0, Vec::from_iter(met));
+            assert_eq!(found, wanted, "without {rotten:?}, opened again: {is_opened_again}");
+        }
+    }
+}
