@@ -21,6 +21,15 @@ fn no_target_falls_over_malformed_input() {
     }
 }
 
+/// A superblock whose count of segments was believed before the device was asked.
+#[test]
+fn a_superblock_of_more_segments_than_the_drive_has_costs_no_memory() {
+    let target = targets::ALL.iter().find(|target| target.name == "drive_image").expect("a target");
+    if let Err(failure) = runner::run(target, 11, 404, 1) {
+        panic!("{failure}");
+    }
+}
+
 #[test]
 fn every_target_has_its_libfuzzer_file() {
     for target in targets::ALL {

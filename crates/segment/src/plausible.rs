@@ -35,9 +35,12 @@ pub(crate) fn check_superblock(superblock: &Superblock) -> Result<(), HeapError>
         let half = superblock.meta_half_segments;
         return refuse(format!("{half} of {segments} segments in each half of the metadata log"));
     }
-    let distinct: BTreeSet<u32> = superblock.system_segments().into_iter().collect();
-    if distinct.len() as u64 != system {
-        return refuse("that one segment holds two parts of the drive's own".into());
+    // Where it does not list them they lie in a row, as many as it says: not to be counted out before the device agrees.
+    if superblock.placed.is_some() {
+        let distinct: BTreeSet<u32> = superblock.system_segments().into_iter().collect();
+        if distinct.len() as u64 != system {
+            return refuse("that one segment holds two parts of the drive's own".into());
+        }
     }
     match superblock.sequence {
         sequence if sequence > COUNT_MAX => refuse(format!("that it is number {sequence}")),
