@@ -31,6 +31,11 @@ impl Progress {
         self.bar.set_position(done);
     }
 
+    /// Writes lines to stderr above the bar, whoever watches.
+    pub fn say(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+
     /// Takes the bar away.
     pub fn finish(&self) {
         self.bar.finish_and_clear();

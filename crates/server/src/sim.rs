@@ -2,8 +2,11 @@
 
 use std::io::Write;
 
+use pumice_sim::{Report, RunOptions};
+
 use crate::cli::{SimCommand, SimRunArgs};
 use crate::exit::{Outcome, Stop};
+use crate::progress::Progress;
 
 /// Worlds of numbered cases, of which `--cut` picks one.
 const WITH_CUT: &[&str] = &["ftl", "kv-cut", "kv-each", "kv-flip", "node-cut", "redis-cut", "sdf"];
@@ -48,13 +51,29 @@ fn refuse_useless(args: &SimRunArgs) -> Outcome {
     Ok(())
 }
 
+/// Many seeds may take hours: how far they are is shown, and what fails is told at once if it does not end the run.
+fn watched(args: &SimRunArgs, options: &RunOptions) -> Result<Report, Stop> {
+    let progress = (args.seeds > 1).then(|| Progress::new("seeds", false));
+    let report = pumice_sim::run_watched(&args.name, options, |done, failure| {
+        let Some(progress) = &progress else { return };
+        if let Some(failure) = failure.filter(|_| args.keep_going) {
+            progress.say(&failure.to_string());
+        }
+        progress.set(done, args.seeds);
+    });
+    if let Some(progress) = &progress {
+        progress.finish();
+    }
+    report.map_err(Stop::because)
+}
+
 fn run_world(args: &SimRunArgs) -> Outcome {
     refuse_useless(args)?;
     if let Some(dir) = &args.plot {
         // Before, not after the minutes that a world may take.
         std::fs::create_dir_all(dir).map_err(|e| Stop::doing(format!("--plot {}", dir.display()), e))?;
     }
-    let options = pumice_sim::RunOptions {
+    let options = RunOptions {
         seed: args.seed,
         seeds: args.seeds,
         ops: args.ops,
@@ -62,7 +81,7 @@ fn run_world(args: &SimRunArgs) -> Outcome {
         stop_at_failure: !args.keep_going,
         plot: args.plot.clone(),
     };
-    let report = pumice_sim::run(&args.name, &options).map_err(Stop::because)?;
+    let report = watched(args, &options)?;
     if args.json {
         println!("{}", serde_json::to_string(&report).map_err(Stop::because)?);
     } else {

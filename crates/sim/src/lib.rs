@@ -21,4 +21,4 @@ mod sdf;
 mod worlds;
 
 pub use report::{Failure, Report, Row, RunError, RunOptions};
-pub use worlds::{WorldInfo, list, run};
+pub use worlds::{WorldInfo, list, run, run_watched};

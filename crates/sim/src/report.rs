@@ -41,6 +41,12 @@ pub struct Failure {
     pub replay: String,
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FAILED with seed {}: {}\n  replay: {}", self.seed, self.what, self.replay)
+    }
+}
+
 /// One figure of an experiment: what was measured, beside what was published.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -172,8 +178,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {note}")?;
         }
         for failure in &self.failures {
-            writeln!(f, "FAILED with seed {}: {}", failure.seed, failure.what)?;
-            writeln!(f, "  replay: {}", failure.replay)?;
+            writeln!(f, "{failure}")?;
         }
         if let Some(&ms) = self.counters.get("virtual ms") {
             let (seconds, wall) = (ms as f64 / 1e3, self.wall.as_secs_f64());

@@ -119,6 +119,15 @@ pub fn list() -> Vec<WorldInfo> {
 
 /// Runs the world `name` over the seeds asked for. A panic of the code under test counts as that seed's failure.
 pub fn run(name: &str, options: &RunOptions) -> Result<Report, RunError> {
+    run_watched(name, options, |_, _| {})
+}
+
+/// [`run`] for who waits: `watch` is told after each seed how many have been run, and what went wrong with it.
+pub fn run_watched(
+    name: &str,
+    options: &RunOptions,
+    mut watch: impl FnMut(u64, Option<&Failure>),
+) -> Result<Report, RunError> {
     let world =
         WORLDS.iter().find(|world| world.info.name == name).ok_or_else(|| RunError::UnknownWorld {
             name: name.to_string(),
@@ -130,13 +139,18 @@ pub fn run(name: &str, options: &RunOptions) -> Result<Report, RunError> {
         report.seeds += 1;
         let outcome = caught(|| (world.run)(seed, options, &mut report));
         match outcome {
-            Ok(hash) => report.event_hash = stable_hash64(report.event_hash, &hash.to_le_bytes()),
+            Ok(hash) => {
+                report.event_hash = stable_hash64(report.event_hash, &hash.to_le_bytes());
+                watch(report.seeds, None);
+            }
             Err(broken) => {
                 let ops = options.ops.map(|ops| format!(" --ops {ops}")).unwrap_or_default();
                 let cut = options.cut.filter(|_| broken.replay_args.is_empty());
                 let cut = cut.map(|cut| format!(" --cut {cut}")).unwrap_or_default();
                 let replay = format!("pumice sim run {name} --seed {seed}{ops}{cut}{}", broken.replay_args);
-                report.failures.push(Failure { seed, what: broken.what, replay });
+                let failure = Failure { seed, what: broken.what, replay };
+                watch(report.seeds, Some(&failure));
+                report.failures.push(failure);
                 if options.stop_at_failure {
                     break;
                 }

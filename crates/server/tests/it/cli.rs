@@ -547,6 +547,22 @@ fn the_simulator_lists_and_runs_worlds() {
     check_exit(&run(&["sim", "run", "kv-cut", "--cut", "3"]), 0, "");
 }
 
+/// Who waits for many seeds learns at once of each that fails; the report has all of them.
+#[test]
+fn the_simulator_tells_of_a_failing_seed_before_the_last_has_run() {
+    let never_cut = ["sim", "run", "kv-cut", "--cut", "99999999", "--seeds", "2"];
+    let told =
+        |seed| format!("FAILED with seed {seed}: the power was not cut\n  replay: pumice sim run kv-cut");
+    let failed = run(&[&never_cut[..], &["--keep-going"]].concat());
+    for seed in [1, 2] {
+        check_exit(&failed, 1, &told(seed));
+        assert!(stdout(&failed).contains(&told(seed)), "{}", stdout(&failed));
+    }
+    let failed = run(&never_cut);
+    assert!(stdout(&failed).contains(&told(1)) && !stdout(&failed).contains(&told(2)));
+    assert!(!stderr(&failed).contains("FAILED"), "its report comes at once: {}", stderr(&failed));
+}
+
 #[test]
 fn an_emulated_drive_is_served_from_memory() {
     let dir = tempfile::tempdir().unwrap();
