@@ -11,7 +11,7 @@ use crate::common::{self, append, format_options, no_progress};
 use bytes::Bytes;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{CrashFate, DiskImage, FaultOp, FileFault, HostId, HostOptions, World};
-use pumice_reactor::{IoBuf, sleep, spawn};
+use pumice_reactor::{IoBuf, JoinHandle, sleep, spawn};
 use pumice_segment::layout::frame::FrameHeader;
 use pumice_segment::layout::header::{Decoded, SegmentHeader};
 use pumice_segment::{
@@ -22,6 +22,8 @@ const PATH: &str = "/drive";
 const SEGMENT_BYTES: u32 = 64 << 10;
 const PAGE_BYTES: u32 = 4096;
 const SEGMENTS: u32 = 64;
+/// Where the log lies in several segments at once.
+const CHANNELS: u16 = 4;
 
 fn options(durability: Durability) -> HeapOptions {
     HeapOptions { durability, commit_max_bytes: 16 << 10, ..common::options() }
@@ -29,6 +31,18 @@ fn options(durability: Durability) -> HeapOptions {
 
 fn up<T: 'static>(world: &World, host: HostId, future: impl Future<Output = T> + 'static) -> T {
     world.block_on(host, future).unwrap_or_else(|halt| panic!("{halt}"))
+}
+
+/// A new drive whose segments lie on so many channels, opened.
+async fn new_heap(channels: u16, durability: Durability) -> Heap {
+    let spec: DeviceSpec = PATH.parse().expect("spec");
+    let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
+    let device = Device::create(&spec, bytes).await.expect("file");
+    let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels, ..format_options() };
+    Heap::format(&device, &format).await.expect("format");
+    let mut opened = Heap::open(device, options(durability), &no_progress).await.expect("open");
+    while opened.replay.next().await.expect("replay").is_some() {}
+    opened.heap
 }
 
 /// A commit frame on the drive.
@@ -84,14 +98,7 @@ fn written_and_recorded(
     let world = World::new(5);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let (all, named) = up(&world, host, async move {
-        let spec: DeviceSpec = PATH.parse().expect("spec");
-        let device =
-            Device::create(&spec, u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS)).await.expect("file");
-        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
-        Heap::format(&device, &format).await.expect("format");
-        let mut opened = Heap::open(device, options(durability), &no_progress).await.expect("open");
-        while opened.replay.next().await.expect("replay").is_some() {}
-        let heap = opened.heap;
+        let heap = new_heap(1, durability).await;
         let mut named = 0;
         for round in 0..rounds {
             if recorded == Some(round) {
@@ -266,14 +273,7 @@ fn checkpointed(recorded: u8) -> (World, HostId, DiskImage, Vec<OnFlash>, u64) {
     let world = World::new(6);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let (all, covered) = up(&world, host, async move {
-        let spec: DeviceSpec = PATH.parse().expect("spec");
-        let device =
-            Device::create(&spec, u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS)).await.expect("file");
-        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
-        Heap::format(&device, &format).await.expect("format");
-        let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
-        while opened.replay.next().await.expect("replay").is_some() {}
-        let (heap, mut covered) = (opened.heap, 0);
+        let (heap, mut covered) = (new_heap(1, Durability::Always).await, 0);
         for round in 0..9u8 {
             let last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
             heap.wait_durable(last).await.expect("durable");
@@ -349,14 +349,7 @@ fn a_rotten_frame_that_a_checkpoint_covers_is_reported_and_not_forgotten() {
     let world = World::new(7);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let all = up(&world, host, async move {
-        let spec: DeviceSpec = PATH.parse().expect("spec");
-        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
-        let device = Device::create(&spec, bytes).await.expect("file");
-        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels: 4, ..format_options() };
-        Heap::format(&device, &format).await.expect("format");
-        let mut opened = Heap::open(device, options(Durability::Always), &no_progress).await.expect("open");
-        while opened.replay.next().await.expect("replay").is_some() {}
-        let (heap, mut last) = (opened.heap, 0);
+        let (heap, mut last) = (new_heap(CHANNELS, Durability::Always).await, 0);
         for round in 0..2u8 {
             for _ in 0..8 {
                 last = append(&heap, 1, &[round; 12_000]).expect("append").first_seq;
@@ -442,6 +435,18 @@ fn a_segment_that_ends_before_frames_that_were_durable_does_not_pass_for_whole()
     }
 }
 
+/// Two metadata records under way, checkpoints up to `last`. One waits for the other, when all is durable; what is written meanwhile
+/// is counted in the second.
+async fn two_records(heap: &Heap, last: u64) -> Vec<JoinHandle<()>> {
+    let record = |state| {
+        let (heap, state) = (heap.clone(), MetaEdit::Snapshot(Bytes::from_static(state)));
+        spawn(async move { heap.commit_meta(state, last).await.expect("checkpoint") })
+    };
+    let records = [b"a", b"b"].map(|state| record(state)).into();
+    sleep(Duration::from_nanos(1)).await;
+    records
+}
+
 /// A log in several segments of which a checkpoint covers what is durable, and a frame behind that in the same segment, which the
 /// metadata log has counted and which the power failure took. Answers the frames that are left.
 fn covered_and_torn() -> (World, HostId, DiskImage, Vec<OnFlash>) {
@@ -449,30 +454,14 @@ fn covered_and_torn() -> (World, HostId, DiskImage, Vec<OnFlash>) {
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     world.set_crash_fate(host, Some(CrashFate::Lost));
     let (all, torn) = up(&world, host, async move {
-        let spec: DeviceSpec = PATH.parse().expect("spec");
-        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
-        let device = Device::create(&spec, bytes).await.expect("file");
-        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels: 4, ..format_options() };
-        Heap::format(&device, &format).await.expect("format");
-        let options = options(Durability::EverySecond);
-        let mut opened = Heap::open(device, options, &no_progress).await.expect("open");
-        while opened.replay.next().await.expect("replay").is_some() {}
-        let (heap, mut last) = (opened.heap, 0);
+        let (heap, mut last) = (new_heap(CHANNELS, Durability::EverySecond).await, 0);
         for round in 0..4u8 {
             // One after the other, they fill one segment.
             last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
             heap.flush().await.expect("durable");
         }
         let all = frames(heap.device()).await;
-        // Of two records one waits for the other, when all is durable; what is written meanwhile is counted in the second.
-        let records: Vec<_> = [b"a", b"b"]
-            .map(|state| {
-                let heap = heap.clone();
-                let state = MetaEdit::Snapshot(Bytes::from_static(state));
-                spawn(async move { heap.commit_meta(state, last).await.expect("checkpoint") })
-            })
-            .into();
-        sleep(Duration::from_nanos(1)).await;
+        let records = two_records(&heap, last).await;
         let torn = append(&heap, 1, &[9; 9000]).expect("append").ptrs[0].addr;
         append(&heap, 1, &[9; 9000]).expect("the first one's frame is full");
         for record in records {
@@ -535,15 +524,7 @@ fn counted_and_not_synced(count: usize) -> (World, HostId, Vec<OnFlash>) {
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     world.set_crash_fate(host, Some(CrashFate::Lost));
     let all = up(&world, host, async move {
-        let spec: DeviceSpec = PATH.parse().expect("spec");
-        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
-        let device = Device::create(&spec, bytes).await.expect("file");
-        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
-        Heap::format(&device, &format).await.expect("format");
-        let mut opened =
-            Heap::open(device, options(Durability::EverySecond), &no_progress).await.expect("open");
-        while opened.replay.next().await.expect("replay").is_some() {}
-        let (heap, mut last) = (opened.heap, 0);
+        let (heap, mut last) = (new_heap(1, Durability::EverySecond).await, 0);
         for round in 0..5u8 {
             // Five frames of three pages fill a segment.
             last = append(&heap, 1, &[round; 9000]).expect("append").first_seq;
@@ -627,15 +608,7 @@ fn few_and_many() -> (World, HostId, Vec<OnFlash>) {
     let world = World::new(10);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let all = up(&world, host, async move {
-        let spec: DeviceSpec = PATH.parse().expect("spec");
-        let bytes = u64::from(SEGMENT_BYTES) * u64::from(SEGMENTS);
-        let device = Device::create(&spec, bytes).await.expect("file");
-        let format = FormatOptions { segment_bytes: SEGMENT_BYTES, channels: 4, ..format_options() };
-        Heap::format(&device, &format).await.expect("format");
-        let options = options(Durability::EverySecond);
-        let mut opened = Heap::open(device, options, &no_progress).await.expect("open");
-        while opened.replay.next().await.expect("replay").is_some() {}
-        let heap = opened.heap;
+        let heap = new_heap(CHANNELS, Durability::EverySecond).await;
         // Of two at once the second has a segment of its own.
         for byte in 0..2u8 {
             append(&heap, 1, &[byte; 12_000]).expect("append");
@@ -646,15 +619,7 @@ fn few_and_many() -> (World, HostId, Vec<OnFlash>) {
             last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
             heap.flush().await.expect("durable");
         }
-        // Of two records one waits for the other, when all is durable; what is written meanwhile is counted in the second.
-        let records: Vec<_> = [b"a", b"b"]
-            .map(|state| {
-                let heap = heap.clone();
-                let state = MetaEdit::Snapshot(Bytes::from_static(state));
-                spawn(async move { heap.commit_meta(state, last).await.expect("checkpoint") })
-            })
-            .into();
-        sleep(Duration::from_nanos(1)).await;
+        let records = two_records(&heap, last).await;
         for byte in 7..10u8 {
             append(&heap, 1, &[byte; 12_000]).expect("append");
         }
