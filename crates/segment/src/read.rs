@@ -10,7 +10,7 @@ use pumice_reactor::IoBuf;
 
 use crate::ahead;
 use crate::inner::Inner;
-use crate::layout::meta::{FLAG_CUT, SegmentState};
+use crate::layout::meta::{FLAG_CUT, FLAG_TORN_SUMMARY, SegmentState};
 use crate::layout::record;
 use crate::scan::{self, read_tolerant};
 use crate::{Addr, Contents, Damage, ReadError, Record, RecordPtr, SegmentId, Stream};
@@ -179,6 +179,8 @@ pub(crate) struct Extent {
     pub is_open: bool,
     /// It ends before frames that may have been durable.
     pub is_cut: bool,
+    /// Summaries that do not verify may never have been written.
+    pub is_torn: bool,
 }
 
 pub(crate) fn extent(inner: &Inner, segment: SegmentId) -> Option<Extent> {
@@ -186,7 +188,9 @@ pub(crate) fn extent(inner: &Inner, segment: SegmentId) -> Option<Extent> {
     let (entry, life) = table.entry(segment).zip(table.life(segment))?;
     let stream = Stream::from_u8(entry.stream).unwrap_or(Stream::Commit);
     let is_open = entry.state == SegmentState::Open;
-    Some(Extent { life, stream, end: entry.end, is_open, is_cut: entry.flags & FLAG_CUT != 0 })
+    let has = |flag: u8| entry.flags & flag != 0;
+    let (is_cut, is_torn) = (has(FLAG_CUT), has(FLAG_TORN_SUMMARY));
+    Some(Extent { life, stream, end: entry.end, is_open, is_cut, is_torn })
 }
 
 /// What to say of a segment that is cut.
@@ -202,7 +206,7 @@ pub(crate) fn cut_off(segment: SegmentId, end: u32) -> Damage {
 pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<Contents, FlashError> {
     let page = inner.superblock.page_bytes;
     let nothing = || Contents::nothing(Stream::Commit);
-    let Some(Extent { life, stream, mut end, is_open, is_cut }) = extent(inner, segment) else {
+    let Some(Extent { life, stream, mut end, is_open, is_cut, is_torn }) = extent(inner, segment) else {
         return Ok(nothing());
     };
     if is_open && stream == Stream::Commit {
@@ -235,7 +239,7 @@ pub(crate) async fn contents(inner: &Arc<Inner>, segment: SegmentId) -> Result<C
         expected_at = frame.end(page);
         contents.newest_seq = contents.newest_seq.max(frame.header.newest_seq());
         contents.record_bytes += u64::from(frame.live);
-        contents.damage.extend(frame.all_damage());
+        contents.damage.extend(frame.all_damage(is_torn));
         contents.records.extend(frame.records);
     }
     if expected_at < end {

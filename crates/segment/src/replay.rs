@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::fetch::{Ahead, Fetched, Found};
 use crate::inner::Inner;
-use crate::layout::meta::MetaRecord;
+use crate::layout::meta::{FLAG_CUT, FLAG_TORN_SUMMARY, MetaRecord};
 use crate::merge::{self, Frames, Next, Place};
 use crate::metalog::{self, Write};
 use crate::scan::Frame;
@@ -76,6 +76,10 @@ pub struct Replay {
     sought_below: u64,
     /// Where frames lie of which it was not known that they are durable.
     newest: BTreeSet<(SegmentId, u32)>,
+    /// Frames that count though their summaries do not verify: numbers and segments.
+    without_summary: Vec<(u64, SegmentId)>,
+    /// Commit frames below this number were durable, as those that count say.
+    proven: u64,
     extents: BTreeMap<SegmentId, Extent>,
     ready: VecDeque<ReplayedBatch>,
     last_seq: u64,
@@ -203,6 +207,8 @@ impl Replay {
             has_lost: false,
             sought_below: 0,
             newest: BTreeSet::new(),
+            without_summary: Vec::new(),
+            proven: last.durable_frames[0],
             extents: BTreeMap::new(),
             ready: VecDeque::new(),
             last_seq: last.last_seq,
@@ -416,7 +422,11 @@ impl Replay {
             let newest = header.newest_seq();
             self.last_seq = self.last_seq.max(newest);
             self.next_frame = self.next_frame.max(header.number + 1);
+            self.proven = self.proven.max(header.number.saturating_sub(u64::from(header.lag)));
             self.extend(segment, &Place::of(segment, &frame));
+            if frame.summary_damage.is_some() {
+                self.without_summary.push((header.number, segment));
+            }
             if newest > self.replay_from && self.keeps_marks() {
                 self.marks.push_back((header.number, newest));
             }
@@ -530,6 +540,10 @@ impl Replay {
                 commit.marks = std::mem::take(&mut self.marks);
                 commit.mark_all(self.last_seq);
             }
+            // Nobody was told that these are durable, so that their summaries may never have got there.
+            let proven = self.wide.as_ref().map_or(0, |wide| wide.proven).max(self.proven);
+            let torn = self.without_summary.iter().filter(|&&(number, _)| number >= proven);
+            let torn: BTreeSet<SegmentId> = torn.map(|&(_, segment)| segment).collect();
             let mut table = self.inner.table();
             for (id, extent) in &self.extents {
                 let live = if extent.end == 0 { 0 } else { extent.live };
@@ -541,7 +555,9 @@ impl Replay {
                 let lacks_none = extent.next_frame >= self.sought_below || self.newest.contains(&(*id, end));
                 let may_lack = self.has_lost || !lacks_none;
                 let is_cut = may_lack && extent.end < extent.known_end;
-                table.recovered(*id, extent.end, live, extent.last_seq, is_cut);
+                let flags =
+                    if is_cut { FLAG_CUT } else { 0 } | if torn.contains(id) { FLAG_TORN_SUMMARY } else { 0 };
+                table.recovered(*id, extent.end, live, extent.last_seq, flags);
             }
             table.skip_lives();
         }

@@ -119,9 +119,10 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// All that does not verify.
-    pub(crate) fn all_damage(&mut self) -> impl Iterator<Item = Damage> {
-        std::mem::take(&mut self.damage).into_iter().chain(self.summary_damage.take())
+    /// All that does not verify, but for a summary that may be torn.
+    pub(crate) fn all_damage(&mut self, is_torn: bool) -> impl Iterator<Item = Damage> {
+        let summary = self.summary_damage.take().filter(|_| !is_torn);
+        std::mem::take(&mut self.damage).into_iter().chain(summary)
     }
 
     /// Where the next frame may start.

@@ -61,6 +61,8 @@ pub struct Sweep {
     end: u32,
     /// That they were more once is still to be said.
     is_cut: bool,
+    /// Summaries that do not verify may never have been written.
+    is_torn: bool,
     /// The next window to be asked for begins here.
     ask_at: u32,
     /// The next window to be looked at begins here.
@@ -113,8 +115,10 @@ impl Sweep {
     }
 
     fn of(inner: &Arc<Inner>, segment: SegmentId, window_bytes: u32, windows_ahead: usize) -> Self {
-        let found = extent(inner, segment).map(|found| (found.life, found.stream, found.end, found.is_cut));
-        let (life, stream, end, is_cut) = found.unwrap_or((0, Stream::Commit, 0, false));
+        let found = extent(inner, segment);
+        let (life, stream, end) =
+            found.as_ref().map_or((0, Stream::Commit, 0), |found| (found.life, found.stream, found.end));
+        let (is_cut, is_torn) = found.map_or((false, false), |found| (found.is_cut, found.is_torn));
         let page = inner.superblock.page_bytes;
         Self {
             inner: inner.clone(),
@@ -125,6 +129,7 @@ impl Sweep {
             stream,
             end,
             is_cut,
+            is_torn,
             ask_at: page,
             read_at: page,
             ahead: VecDeque::with_capacity(windows_ahead),
@@ -237,7 +242,7 @@ impl Sweep {
             self.expected_at = frame.end(self.inner.superblock.page_bytes);
             contents.newest_seq = contents.newest_seq.max(frame.header.newest_seq());
             contents.record_bytes += u64::from(frame.live);
-            contents.damage.extend(frame.all_damage());
+            contents.damage.extend(frame.all_damage(self.is_torn));
             contents.records.extend(frame.records);
         }
     }

@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pumice_flash::{Device, Geometry};
 
 use crate::layout::meta::{
-    FLAG_ALLOCATED, FLAG_CUT, FLAG_FAILED, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry, SegmentState,
+    FLAG_ALLOCATED, FLAG_CUT, FLAG_FAILED, FLAG_TORN_SUMMARY, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry,
+    SegmentState,
 };
 use crate::pins::Pins;
 use crate::{AppendClass, SegmentId, Stream};
@@ -396,7 +397,7 @@ impl Table {
                 erase_count: entry.erase_count + 1,
                 state: SegmentState::Open,
                 stream: stream as u8,
-                flags: entry.flags & !(FLAG_WEAK | FLAG_CUT) | FLAG_WRITTEN,
+                flags: entry.flags & !(FLAG_WEAK | FLAG_CUT | FLAG_TORN_SUMMARY) | FLAG_WRITTEN,
                 ..Entry::default()
             };
             self.dirty.insert(id);
@@ -469,7 +470,7 @@ impl Table {
             erase_count: entry.erase_count + 1,
             state: SegmentState::Open,
             stream: stream as u8,
-            flags: entry.flags & !(FLAG_WEAK | FLAG_CUT) | FLAG_WRITTEN,
+            flags: entry.flags & !(FLAG_WEAK | FLAG_CUT | FLAG_TORN_SUMMARY) | FLAG_WRITTEN,
             ..Entry::default()
         };
         self.dirty.insert(id.0);
@@ -517,8 +518,8 @@ impl Table {
         self.may_be_endangered = true;
     }
 
-    /// Sets what recovery found out about a segment; it is `cut` if frames behind its end were durable.
-    pub(crate) fn recovered(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64, cut: bool) {
+    /// Sets what recovery found out about a segment, with flags that it has from now on.
+    pub(crate) fn recovered(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64, flags: u8) {
         let entry = &mut self.entries[id.0 as usize];
         if entry.state == SegmentState::Open {
             self.open_on[usize::from(self.geometry.block(id.0).channel)] -= 1;
@@ -527,7 +528,7 @@ impl Table {
         entry.end = end;
         entry.live = i64::from(live);
         entry.last_seq = last_seq;
-        entry.flags |= if cut { FLAG_CUT } else { 0 };
+        entry.flags |= flags;
         self.dirty.insert(id.0);
         self.device.finish(self.geometry.block(id.0));
     }

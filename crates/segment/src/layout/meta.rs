@@ -78,6 +78,9 @@ pub const FLAG_WEAK: u8 = 4;
 pub const FLAG_ALLOCATED: u8 = 8;
 /// Flag: the segment ends before frames that may have been durable; what is named there may still read, and is asked for before it is freed.
 pub const FLAG_CUT: u8 = 16;
+/// Flag: a write that was never acknowledged was torn within its summary, and counts: summaries of the segment that do not verify are no
+/// damage.
+pub const FLAG_TORN_SUMMARY: u8 = 32;
 
 /// One metadata record.
 #[derive(Clone, Debug, PartialEq, Eq)]

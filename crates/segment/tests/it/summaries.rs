@@ -336,6 +336,55 @@ fn no_flip_in_a_summary_makes_one_head_another() {
     assert_eq!(records, 24);
 }
 
+/// The last write before the power failed may lack its summary alone. Its records are there and count; that it was ever whole nobody
+/// said. One that later writes say was durable has rotted.
+#[test]
+fn a_summary_that_a_power_failure_tore_is_no_damage() {
+    for is_proven in [false, true] {
+        let world = World::new(4);
+        let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+        let last = world
+            .block_on(host, async move {
+                let device = Device::create(&DeviceSpec::Path(PATH.into()), 16 << 20).await.expect("file");
+                let heap = formatted(&device).await;
+                let appended = append(&heap, &frame_of(1)).expect("append");
+                heap.wait_durable(appended.first_seq + 23).await.expect("durable");
+                if is_proven {
+                    let next = append(&heap, &frame_of(100)).expect("append");
+                    heap.wait_durable(next.first_seq + 23).await.expect("durable");
+                }
+                appended.ptrs[23]
+            })
+            .expect("the host is up");
+        world.crash(host);
+        let segment = last.addr.segment();
+        let summary = last.addr.offset() + last.len.next_multiple_of(8);
+        let at = u64::from(segment.0) * u64::from(format_options().segment_bytes) + u64::from(summary);
+        assert!(world.flip(host, Path::new(PATH), at, 1));
+        // Recovered, and closed cleanly before.
+        for _ in 0..2 {
+            world.restart(host);
+            let (records, damage) = world
+                .block_on(host, async move {
+                    let device = Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite)
+                        .await
+                        .expect("device");
+                    let heap = reopen(&device).await.0.heap;
+                    heap.set_live(segment, 0);
+                    let contents = heap.contents(segment).await.expect("contents");
+                    let damage = sweep(&heap, segment).await.damage;
+                    assert_eq!(damage.len(), contents.damage.len());
+                    heap.close().await.expect("close");
+                    (contents.records.len(), damage)
+                })
+                .expect("the host is up");
+            world.kill(host);
+            assert_eq!(records, if is_proven { 48 } else { 24 });
+            assert_eq!(damage.len(), usize::from(is_proven), "{damage:?}");
+        }
+    }
+}
+
 /// Where a frame's header lies in front of its records, as the tests above take it.
 #[test]
 fn a_frame_ends_with_its_summary() {
