@@ -78,7 +78,7 @@ pub struct Replay {
     newest: BTreeSet<(SegmentId, u32)>,
     /// Frames that count though their summaries do not verify: numbers and segments.
     without_summary: Vec<(u64, SegmentId)>,
-    /// Commit frames below this number were durable, as those that count say.
+    /// Commit frames below this number were durable, as far as those that were looked at say.
     proven: u64,
     extents: BTreeMap<SegmentId, Extent>,
     ready: VecDeque<ReplayedBatch>,
@@ -100,8 +100,6 @@ struct Wide {
     found: Vec<Place>,
     /// In their order, once all commit segments were read.
     frames: Option<Frames>,
-    /// Frames below this number were durable.
-    proven: u64,
     /// The first segment of another stream, until the log is through.
     held: Option<(Found, Fetched)>,
     /// The segments were read to their end.
@@ -110,7 +108,7 @@ struct Wide {
 
 impl Wide {
     fn new(first: u64, has_older: bool, found: Vec<Place>) -> Self {
-        Self { first, has_older, begin: None, found, frames: None, proven: 0, held: None, is_read: false }
+        Self { first, has_older, begin: None, found, frames: None, held: None, is_read: false }
     }
 }
 
@@ -275,7 +273,7 @@ impl Replay {
         self.newest = newest.map(|place| (place.segment, place.offset)).collect();
         let order = merge::order(std::mem::take(&mut wide.found), wide.first, self.known_durable);
         wide.frames = Some(Frames::new(order.steps));
-        wide.proven = order.proven;
+        self.proven = self.proven.max(order.proven);
         // Those that came in their order were handed out before.
         let is_joined = order.found_from <= self.in_order.end;
         self.sought_below =
@@ -315,7 +313,7 @@ impl Replay {
                 // Those below the first are never looked at again.
                 self.next_frame = match self.pending.first() {
                     Some((_, held)) => held.header.number,
-                    None => self.next_frame.max(wide.proven).max(wide.first),
+                    None => self.next_frame.max(self.proven).max(wide.first),
                 };
                 self.pending.clear();
                 if let Some((found, fetched)) = wide.held.take() {
@@ -541,8 +539,7 @@ impl Replay {
                 commit.mark_all(self.last_seq);
             }
             // Nobody was told that these are durable, so that their summaries may never have got there.
-            let proven = self.wide.as_ref().map_or(0, |wide| wide.proven).max(self.proven);
-            let torn = self.without_summary.iter().filter(|&&(number, _)| number >= proven);
+            let torn = self.without_summary.iter().filter(|&&(number, _)| number >= self.proven);
             let torn: BTreeSet<SegmentId> = torn.map(|&(_, segment)| segment).collect();
             let mut table = self.inner.table();
             for (id, extent) in &self.extents {
