@@ -262,7 +262,8 @@ async fn send(output: &Output, server: &Server, client: &Client, sender: &Sender
         if bytes > QUIET_BYTES_MAX {
             client.has_moved(pumice_reactor::wall_ms());
         }
-        if result.is_err() {
+        if let Err(error) = result {
+            tracing::debug!(client = client.id, %error, "sending failed");
             output.close();
             break;
         }

@@ -218,10 +218,11 @@ impl Uring {
             return;
         }
         let Slot { in_flight, is_cancelled, .. } = self.slots.remove(token);
-        // What a kernel without multishot refuses is begun again without, and so is what was handed over together with the first.
-        // Not after a cancellation that was among that: it has found nothing, and nobody would end what is begun now.
-        let is_refused = result == -libc::EINVAL;
-        let ended = if is_refused && is_cancelled { -libc::ECANCELED } else { result };
+        // What a kernel without multishot refuses is begun again without, and so is what was handed over together with the first;
+        // what found no shared buffer waits for one. Not after a cancellation, which may have found nothing any more: nobody would end
+        // what is begun now, and nothing has failed.
+        let (is_refused, is_short) = (result == -libc::EINVAL, result == -libc::ENOBUFS);
+        let ended = if is_cancelled && (is_refused || is_short) { -libc::ECANCELED } else { result };
         let outcome = match in_flight {
             InFlight::Read { file, buf } => {
                 self.held.completed();
@@ -252,14 +253,14 @@ impl Uring {
                         return self.start_own(token, stream);
                     }
                 }
-                if result == -libc::ENOBUFS && !is_cancelled {
+                if is_short && !is_cancelled {
                     return self.wait_for_buffer(token, stream, group, Turn::Last);
                 }
                 drop(stream);
                 self.received(group, ended, flags)
             }
             InFlight::ReceiveShared { stream, group, or_own } => {
-                if result == -libc::ENOBUFS && !is_cancelled {
+                if is_short && !is_cancelled {
                     return match or_own {
                         true => self.start_own(token, stream),
                         // It had its turn.
@@ -267,7 +268,7 @@ impl Uring {
                     };
                 }
                 drop(stream);
-                self.received(group, result, flags)
+                self.received(group, ended, flags)
             }
             InFlight::ReceiveWaiting { .. } => panic!("{token:?} completed but is not the kernel's"),
             InFlight::ReceiveOne { mut buf, .. } => Outcome::Received(size(result).map(|bytes| {

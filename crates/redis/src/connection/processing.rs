@@ -56,7 +56,11 @@ impl Connection {
                     self.ctx.now_ms = pumice_reactor::wall_ms();
                     Flow::Go
                 }
-                _ => return,
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::debug!(client = self.ctx.session.client.id, %error, "receiving failed");
+                    return;
+                }
             };
             let flow = if matches!(flow, Flow::Go) { self.settle().await } else { flow };
             self.ctx.flush_replies();

@@ -534,6 +534,45 @@ pub async fn a_receive_into_given_memory_that_is_dropped_loses_nothing(place: Pl
     assert_eq!(got, sent);
 }
 
+/// Polls a future once and drops it.
+async fn begin(future: impl Future) {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let _ = future.as_mut().poll(context);
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// All begin to receive, and change to memory of their own, before the kernel hears of either: for most of them there is no shared
+/// buffer when their cancellation comes.
+pub async fn a_receive_that_finds_no_buffer_as_it_is_cancelled_has_not_failed(place: Place) {
+    let (listener, addr) = listen(&place.any_port).await;
+    let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+    for number in 0..place.many.min(700) {
+        let (near, far) = (Stream::connect(&addr).await.unwrap(), listener.accept().await.unwrap().0);
+        near.send_one(vec![number as u8]).await.0.unwrap();
+        senders.push(near);
+        receivers.push(far.split());
+    }
+    for (half, _) in &mut receivers {
+        begin(half.recv()).await;
+    }
+    let mut receiving: Vec<_> =
+        receivers.iter_mut().map(|(half, _)| Box::pin(half.recv_into(IoBuf::zeroed(8), 0..8))).collect();
+    for receive in &mut receiving {
+        begin(receive).await;
+    }
+    for (number, receive) in receiving.into_iter().enumerate() {
+        let (came, buf) = timeout(PATIENCE, receive).await.expect("comes");
+        let sent = [number as u8];
+        match came.unwrap_or_else(|error| panic!("receive {number}: {error}")) {
+            Came::Buf(received) => assert_eq!(*received, sent),
+            Came::Filled(bytes) => assert_eq!(buf[..bytes], sent),
+        }
+    }
+}
+
 pub async fn sends_cancelled_in_flight_harm_nothing(place: Place) {
     let (listener, addr) = listen(&place.any_port).await;
     for round in 0..20u64 {
