@@ -269,3 +269,33 @@ fn clients_that_do_not_read_large_elements_hold_a_share_each_and_hold_up_nobody(
     }
     assert_eq!(server.server().stats.output_limit_closes.load(Ordering::Relaxed), 0);
 }
+
+/// Their receives change between the buffers that all share, of which there are few, and memory of the values' own.
+#[test]
+fn long_values_that_many_send_at_once_all_arrive() {
+    const SENDERS: u64 = 6;
+    const VALUES: u64 = 10;
+    let server = TestServer::with(Setup { receive_buffers: 4, ..Setup::default() });
+    let senders: Vec<_> = (0..SENDERS)
+        .map(|sender| {
+            let mut client = server.client();
+            thread::spawn(move || {
+                let key = format!("of {sender}");
+                for number in 0..VALUES {
+                    let value = noise(sender * VALUES + number);
+                    client.send(&encode(&[&b"SET"[..], key.as_bytes(), &value]));
+                    client.send(&encode(&["STRLEN", &key]));
+                    assert_eq!(client.read().to_string(), "OK");
+                    assert_eq!(client.read(), Reply::Int(VALUE_BYTES as i64));
+                }
+                assert!(is_value(
+                    &client.line(&format!("GET \"{key}\"")),
+                    &noise(sender * VALUES + VALUES - 1)
+                ));
+            })
+        })
+        .collect();
+    for sender in senders {
+        sender.join().expect("all was answered");
+    }
+}

@@ -42,6 +42,8 @@ pub struct Setup {
     pub specs: Vec<String>,
     pub drive_bytes: u64,
     pub memory_bytes: u64,
+    /// Buffers into which a core receives what comes in long pieces, for all clients.
+    pub receive_buffers: u16,
     /// As `--durability` takes it.
     pub durability: &'static str,
     /// Addresses besides the Unix socket.
@@ -58,6 +60,7 @@ impl Default for Setup {
             specs: Vec::new(),
             drive_bytes: 1 << 30,
             memory_bytes: 64 << 20,
+            receive_buffers: Config::default().receive_buffers,
             durability: "always",
             tcp: None,
             loads_when_told: false,
@@ -80,7 +83,7 @@ impl TestServer {
         let socket = dir.path().join("s");
         let path = dir.path().to_path_buf();
         let (ready, is_ready) = mpsc::channel::<Started>();
-        let config = Config { cores: 2, ..Config::default() };
+        let config = Config { cores: 2, receive_buffers: setup.receive_buffers, ..Config::default() };
         let gone = Arc::new(pumice_reactor::sync::Event::new());
         let may_load = Arc::new(pumice_reactor::sync::Event::new());
         if !setup.loads_when_told {
