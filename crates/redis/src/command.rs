@@ -91,6 +91,12 @@ pub enum Fast {
     Fail(Failure),
 }
 
+impl From<Failure> for Fast {
+    fn from(failure: Failure) -> Self {
+        Self::Fail(failure)
+    }
+}
+
 /// Carries a command out without waiting, or leaves it: for commands so frequent that an allocation counts.
 pub type FastHandler = for<'a> fn(&'a mut Ctx, &Args<'a>) -> Fast;
 
@@ -111,6 +117,14 @@ macro_rules! handler {
 macro_rules! reads_first {
     ($function:path) => {
         |ctx, args| Box::pin($crate::keyspace::reads_first(ctx, args, $function))
+    };
+}
+
+/// A fast handler from a function whose steps end it early by `?`, as a usual handler's do.
+#[macro_export]
+macro_rules! at_hand {
+    ($function:path) => {
+        |ctx, args| $function(ctx, args).map_or_else(|ended| ended, |()| $crate::command::Fast::Done)
     };
 }
 

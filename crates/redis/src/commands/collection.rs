@@ -20,6 +20,8 @@ use pumice_base::hash::{HashSet, stable_hash64};
 use pumice_node::Place;
 use smallvec::SmallVec;
 
+use crate::args::Args;
+use crate::command::Fast;
 use crate::context::{Ctx, STREAM_BYTES};
 use crate::errors::{CommandResult, Failure};
 use crate::keyspace::{Change, Collection, ElementScan, HINT_LONG_ELEMENT};
@@ -80,6 +82,12 @@ pub(super) fn check_member<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Com
         }
     }
     Ok(())
+}
+
+/// The element that a command of so many arguments is about, if it is about one: a fast handler's.
+pub(super) fn only_name<'a>(args: &Args<'a>, arguments: usize) -> Result<&'a [u8], Fast> {
+    let name = args.get(2).filter(|name| args.len() == arguments && name.len() <= MEMBER_BYTES_MAX);
+    name.ok_or(Fast::Slow)
 }
 
 /// Notes in `collection` that an element of these sizes is in it, for OBJECT ENCODING.

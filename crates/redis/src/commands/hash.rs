@@ -4,10 +4,10 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
-use pumice_kv::{Direction, Entry, Want};
+use pumice_kv::{Direction, Entry, VALUE_BYTES_MAX, Want};
 
 use super::collection::{
-    Field, MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, note_sizes,
+    Field, MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, note_sizes, only_name,
     reply_elements, unique,
 };
 use super::element_scan;
@@ -20,7 +20,7 @@ use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{Change, Collection, Head, Type};
 use crate::long_double::{self, AddError};
 use crate::number::{int_text, parse_int};
-use crate::{handler, reads_first};
+use crate::{at_hand, handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -43,7 +43,12 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Those with a way without waiting.
-pub static FAST: &[(&str, FastHandler)] = &[("hget", hget_fast)];
+pub static FAST: &[(&str, FastHandler)] = &[
+    ("hset", at_hand!(hset_at_hand)),
+    ("hget", hget_fast),
+    ("hdel", at_hand!(hdel_at_hand)),
+    ("hincrby", at_hand!(hincrby_at_hand)),
+];
 
 /// Sets a field, which is there or not.
 fn put(change: &mut Change, hash: &mut Collection, name: &[u8], value: &[u8], is_new: bool) {
@@ -84,6 +89,28 @@ async fn set_pairs(ctx: &mut Ctx, args: Args<'_>, name: &str) -> Result<u64, Fai
     change.put_collection(&mut hash, head_changed);
     ctx.commit(change).await?;
     Ok(added)
+}
+
+/// Sets a field, and tells watchers of the hash.
+fn put_one(change: &mut Change, hash: &mut Collection, name: &[u8], value: &[u8], is_new: bool) {
+    let hints = hash.hints;
+    put(change, hash, name, value, is_new);
+    let head_changed = is_new || hints != hash.hints;
+    change.put_collection(hash, head_changed);
+}
+
+fn hset_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let name = only_name(args, 4)?;
+    if args[3].len() > VALUE_BYTES_MAX {
+        return Err(Fast::Slow);
+    }
+    let (mut hash, _held) = ctx.open_at_hand(&args[1], Type::Hash)?;
+    let is_new = !ctx.has_element_at_hand(&hash, MEMBERS, &member_field(name))?;
+    let mut change = ctx.change();
+    put_one(&mut change, &mut hash, name, &args[3], is_new);
+    ctx.commit_at_hand(change)?;
+    ctx.reply.flag(is_new);
+    Ok(())
 }
 
 async fn hset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -214,6 +241,22 @@ async fn hvals(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     list_all(ctx, &args[1], false, true).await
 }
 
+fn hdel_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let name = only_name(args, 3)?;
+    let (mut hash, _held) = ctx.open_at_hand(&args[1], Type::Hash)?;
+    let field = member_field(name);
+    let is_there = ctx.has_element_at_hand(&hash, MEMBERS, &field)?;
+    if is_there {
+        let mut change = ctx.change();
+        change.delete_element(&hash, MEMBERS, &field);
+        hash.count -= 1;
+        change.put_collection(&mut hash, true);
+        ctx.commit_at_hand(change)?;
+    }
+    ctx.reply.flag(is_there);
+    Ok(())
+}
+
 async fn hdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     check_member(args.iter_from(2))?;
     let _held = ctx.latch([&args[1]]).await;
@@ -277,23 +320,41 @@ async fn update(
     let old = ctx.element(&hash, MEMBERS, &member_field(&args[2])).await?;
     let is_new = old.is_none();
     let value = compute(old)?;
-    let hints = hash.hints;
-    put(&mut change, &mut hash, &args[2], &value, is_new);
-    let head_changed = is_new || hints != hash.hints;
-    change.put_collection(&mut hash, head_changed);
+    put_one(&mut change, &mut hash, &args[2], &value, is_new);
     ctx.commit(change).await?;
     Ok(value)
+}
+
+/// The integer that a field becomes.
+fn sum(old: Option<&[u8]>, increment: i64) -> Result<i64, Failure> {
+    let old = match old {
+        Some(old) => parse_int(old).ok_or(errors::HASH_NOT_INTEGER)?,
+        None => 0,
+    };
+    old.checked_add(increment).ok_or_else(|| errors::OVERFLOW.into())
+}
+
+fn hincrby_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let increment = args.int(3)?;
+    let name = only_name(args, 4)?;
+    let (mut hash, _held) = ctx.open_at_hand(&args[1], Type::Hash)?;
+    let old = ctx.element_at_hand(&hash, MEMBERS, &member_field(name))?;
+    if old.as_ref().is_some_and(|old| old.large.is_some()) {
+        return Err(Fast::Slow);
+    }
+    let sum = sum(old.as_ref().map(|old| &old.value[..]), increment)?;
+    let mut change = ctx.change();
+    put_one(&mut change, &mut hash, name, &int_text(sum), old.is_none());
+    ctx.commit_at_hand(change)?;
+    ctx.reply.int(sum);
+    Ok(())
 }
 
 async fn hincrby(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let increment = args.int(3)?;
     let mut sum = 0;
     update(ctx, args, |old| {
-        let old = match old {
-            Some(old) => parse_int(&old).ok_or(errors::HASH_NOT_INTEGER)?,
-            None => 0,
-        };
-        sum = old.checked_add(increment).ok_or(errors::OVERFLOW)?;
+        sum = self::sum(old.as_deref(), increment)?;
         Ok(int_text(sum))
     })
     .await?;

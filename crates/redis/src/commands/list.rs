@@ -7,17 +7,17 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pumice_kv::{Direction, Want};
+use pumice_kv::{Direction, VALUE_BYTES_MAX, Want};
 
 use super::collection::{MEMBERS, clamp_range, damaged, note_sizes, reply_elements};
 use super::list_shift;
 use crate::args::Args;
 use crate::collected::Taken;
-use crate::command::Row;
+use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::handler;
-use crate::keyspace::{Change, Collection, ElementScan, Type, encode_index};
+use crate::keyspace::{Change, Collection, ElementScan, Latched, Type, encode_index};
+use crate::{at_hand, handler};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -31,6 +31,14 @@ pub static ROWS: &[Row] = &[
     ("lindex", handler!(lindex)),
     ("lset", handler!(lset)),
     ("lrange", handler!(lrange)),
+];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] = &[
+    ("lpush", at_hand!(lpush_at_hand)),
+    ("rpush", at_hand!(rpush_at_hand)),
+    ("lpop", at_hand!(lpop_at_hand)),
+    ("rpop", at_hand!(rpop_at_hand)),
 ];
 
 /// One end of a list.
@@ -125,6 +133,14 @@ fn missing(list: &Collection, at: i64) -> Failure {
     damaged(list, (at - list.first).unsigned_abs())
 }
 
+/// The index of the outermost element at one end.
+fn outermost(list: &Collection, end: End) -> i64 {
+    match end {
+        End::Left => list.first,
+        End::Right => list.end - 1,
+    }
+}
+
 /// Takes the outermost element off one end. `change` stores what is left.
 pub(super) async fn take_one(
     ctx: &mut Ctx,
@@ -132,10 +148,7 @@ pub(super) async fn take_one(
     list: &mut Collection,
     end: End,
 ) -> Result<Bytes, Failure> {
-    let at = match end {
-        End::Left => list.first,
-        End::Right => list.end - 1,
-    };
+    let at = outermost(list, end);
     let value = element_at(ctx, list, at).await?;
     if list.count == 1 {
         ctx.erase_elements(change, list).await?;
@@ -196,6 +209,35 @@ fn shrink(change: &mut Change, list: &mut Collection, end: End, count: u64) {
     change.put_collection(list, true);
 }
 
+/// The list at `key`, or a new one, if memory alone can tell, and nothing was left undone.
+fn open_at_hand(ctx: &mut Ctx, key: &[u8]) -> Result<(Collection, Latched), Fast> {
+    let (list, held) = ctx.open_at_hand(key, Type::List)?;
+    if list_shift::is_interrupted(&list) { Err(Fast::Slow) } else { Ok((list, held)) }
+}
+
+fn push_at_hand(ctx: &mut Ctx, args: &Args<'_>, end: End) -> Result<(), Fast> {
+    if args.bytes() > VALUE_BYTES_MAX {
+        return Err(Fast::Slow);
+    }
+    let (mut list, _held) = open_at_hand(ctx, &args[1])?;
+    let mut change = ctx.change();
+    for value in args.iter_from(2) {
+        push(&mut change, &mut list, end, value);
+    }
+    change.put_collection(&mut list, true);
+    ctx.commit_at_hand(change)?;
+    ctx.reply.count(list.count);
+    Ok(())
+}
+
+fn lpush_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    push_at_hand(ctx, args, End::Left)
+}
+
+fn rpush_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    push_at_hand(ctx, args, End::Right)
+}
+
 async fn push_all(ctx: &mut Ctx, args: Args<'_>, end: End, must_exist: bool) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
     let known = open(ctx, &args[1]).await?;
@@ -232,6 +274,35 @@ async fn lpushx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 async fn rpushx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     push_all(ctx, args, End::Right, true).await
+}
+
+fn pop_at_hand(ctx: &mut Ctx, args: &Args<'_>, end: End) -> Result<(), Fast> {
+    if args.len() != 2 {
+        return Err(Fast::Slow);
+    }
+    let (mut list, _held) = open_at_hand(ctx, &args[1])?;
+    if list.is_new {
+        ctx.reply.null();
+        return Ok(());
+    }
+    let at = outermost(&list, end);
+    let found = ctx.element_at_hand(&list, MEMBERS, &encode_index(at))?;
+    // What is large is read in pieces; with the last element goes all that there may be.
+    let value = found.filter(|found| found.large.is_none() && list.count > 1).ok_or(Fast::Slow)?.value;
+    let mut change = ctx.change();
+    remove(&mut change, &list, at);
+    shrink(&mut change, &mut list, end, 1);
+    ctx.commit_at_hand(change)?;
+    ctx.reply.bulk_bytes(value);
+    Ok(())
+}
+
+fn lpop_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    pop_at_hand(ctx, args, End::Left)
+}
+
+fn rpop_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    pop_at_hand(ctx, args, End::Right)
 }
 
 async fn pop_one_key(ctx: &mut Ctx, args: Args<'_>, end: End) -> CommandResult {

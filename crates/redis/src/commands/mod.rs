@@ -80,4 +80,4 @@ pub static ROWS: &[&[Row]] = &[
 
 /// Commands that have a way without waiting.
 pub static FAST: &[&[(&str, FastHandler)]] =
-    &[counters::FAST, hash::FAST, set::FAST, strings::FAST, zset::FAST];
+    &[counters::FAST, hash::FAST, list::FAST, set::FAST, strings::FAST, zset::FAST];

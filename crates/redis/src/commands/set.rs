@@ -7,7 +7,8 @@ use bytes::Bytes;
 use pumice_kv::{Direction, Want};
 
 use super::collection::{
-    MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, reply_elements, unique,
+    MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, only_name, reply_elements,
+    unique,
 };
 use super::element_scan;
 use super::sample::{self, With};
@@ -18,7 +19,7 @@ use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
 use crate::keyspace::{Change, Collection, HINT_NOT_INTEGERS, Type};
 use crate::number::parse_int;
-use crate::{handler, reads_first};
+use crate::{at_hand, handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -35,7 +36,8 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Those with a way without waiting.
-pub static FAST: &[(&str, FastHandler)] = &[("sismember", sismember_fast)];
+pub static FAST: &[(&str, FastHandler)] =
+    &[("sadd", at_hand!(sadd_at_hand)), ("srem", at_hand!(srem_at_hand)), ("sismember", sismember_fast)];
 
 /// Adds a member that is not there.
 pub(super) fn put(change: &mut Change, set: &mut Collection, member: &[u8]) {
@@ -49,6 +51,34 @@ pub(super) fn put(change: &mut Change, set: &mut Collection, member: &[u8]) {
 fn remove(change: &mut Change, set: &mut Collection, member: &[u8]) {
     change.delete_element(set, MEMBERS, &member_field(member));
     set.count -= 1;
+}
+
+fn sadd_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let member = only_name(args, 3)?;
+    let (mut set, _held) = ctx.open_at_hand(&args[1], Type::Set)?;
+    let is_new = !ctx.has_element_at_hand(&set, MEMBERS, &member_field(member))?;
+    if is_new {
+        let mut change = ctx.change();
+        put(&mut change, &mut set, member);
+        change.put_collection(&mut set, true);
+        ctx.commit_at_hand(change)?;
+    }
+    ctx.reply.flag(is_new);
+    Ok(())
+}
+
+fn srem_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let member = only_name(args, 3)?;
+    let (mut set, _held) = ctx.open_at_hand(&args[1], Type::Set)?;
+    let is_there = ctx.has_element_at_hand(&set, MEMBERS, &member_field(member))?;
+    if is_there {
+        let mut change = ctx.change();
+        remove(&mut change, &mut set, member);
+        change.put_collection(&mut set, true);
+        ctx.commit_at_hand(change)?;
+    }
+    ctx.reply.flag(is_there);
+    Ok(())
 }
 
 async fn sadd(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -7,7 +7,10 @@
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 
-use super::collection::{Field, MEMBERS, ORDER, check_member, member_field, member_of, note_sizes, unique};
+use super::collection::{
+    Field, MEMBER_BYTES_MAX, MEMBERS, ORDER, check_member, member_field, member_of, note_sizes, only_name,
+    unique,
+};
 use super::element_scan;
 use super::sample::{self, With};
 use crate::args::Args;
@@ -17,7 +20,7 @@ use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{
     Change, Collection, Compact, HINT_LONG_ELEMENT, HINT_MANY, Type, decode_score, encode_score,
 };
-use crate::{handler, reads_first};
+use crate::{at_hand, handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -32,7 +35,12 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Those with a way without waiting.
-pub static FAST: &[(&str, FastHandler)] = &[("zscore", zscore_fast)];
+pub static FAST: &[(&str, FastHandler)] = &[
+    ("zadd", at_hand!(zadd_at_hand)),
+    ("zincrby", at_hand!(zincrby_at_hand)),
+    ("zrem", at_hand!(zrem_at_hand)),
+    ("zscore", zscore_fast),
+];
 
 const NEGATIVE_ZERO: &[u8] = &[1];
 const SCORE_BYTES: usize = 8;
@@ -217,6 +225,7 @@ impl AddFlags {
     }
 }
 
+#[derive(Default)]
 struct Added {
     added: u64,
     updated: u64,
@@ -224,12 +233,85 @@ struct Added {
     score: Option<f64>,
 }
 
+impl Added {
+    /// Gives a member, whose score is `score`, what `flags` make of it.
+    fn give(
+        &mut self,
+        flags: AddFlags,
+        form: &mut Form,
+        member: &[u8],
+        score: &mut Option<f64>,
+        given: f64,
+    ) -> CommandResult {
+        self.score = flags.apply(*score, given)?;
+        let Some(new) = self.score else { return Ok(()) };
+        *score = Some(match *score {
+            None => {
+                self.added += 1;
+                form.add(member, new)
+            }
+            Some(old) if old != new => {
+                self.updated += 1;
+                form.kept(new)
+            }
+            Some(_) => return Ok(()),
+        });
+        Ok(())
+    }
+
+    fn changed(&self) -> bool {
+        self.added + self.updated > 0
+    }
+
+    fn reply_to_zadd(&self, ctx: &mut Ctx, flags: AddFlags) {
+        match (flags.increment, self.score) {
+            (true, Some(score)) => ctx.reply.double(score),
+            (true, None) => ctx.reply.null(),
+            (false, _) => {
+                ctx.reply.count(self.added + if flags.count_changed { self.updated } else { 0 });
+            }
+        }
+    }
+}
+
+/// Stores the score that a member got, if it is another.
+fn put_given(change: &mut Change, zset: &mut Collection, member: &[u8], old: Option<f64>, new: Option<f64>) {
+    if let Some(new) = new
+        && old.is_none_or(|old| old.to_bits() != new.to_bits())
+    {
+        put(change, zset, member, old, new);
+    }
+}
+
+/// [`add`] of one pair.
+fn add_at_hand(ctx: &mut Ctx, key: &[u8], flags: AddFlags, given: f64, member: &[u8]) -> Result<Added, Fast> {
+    if member.len() > MEMBER_BYTES_MAX {
+        return Err(Fast::Slow);
+    }
+    let (mut zset, _held) = ctx.open_at_hand(key, Type::Zset)?;
+    let old = score_at_hand(ctx, &zset, member)?;
+    let (mut now, mut result) = (old, Added::default());
+    result.give(flags, &mut Form::of(&zset), member, &mut now, given)?;
+    if result.changed() {
+        let mut change = ctx.change();
+        put_given(&mut change, &mut zset, member, old, now);
+        change.put_collection(&mut zset, result.added > 0);
+        ctx.commit_at_hand(change)?;
+    }
+    Ok(result)
+}
+
+fn score_at_hand(ctx: &mut Ctx, zset: &Collection, member: &[u8]) -> Result<Option<f64>, Fast> {
+    let found = ctx.element_at_hand(zset, MEMBERS, &member_field(member))?;
+    found.map(|found| decode_stored_score(&found.value)).transpose().map_err(|_damaged| Fast::Slow)
+}
+
 async fn add(ctx: &mut Ctx, key: &[u8], flags: AddFlags, pairs: &[(f64, &[u8])]) -> Result<Added, Failure> {
     check_member(pairs.iter().map(|(_, member)| *member))?;
     let _held = ctx.latch([key]).await;
     let mut change = ctx.change();
     let mut zset = ctx.collection_or_new(&mut change, key, Type::Zset).await?;
-    let mut result = Added { added: 0, updated: 0, score: None };
+    let mut result = Added::default();
     if zset.is_new && flags.only_known {
         return Ok(result);
     }
@@ -241,29 +323,12 @@ async fn add(ctx: &mut Ctx, key: &[u8], flags: AddFlags, pairs: &[(f64, &[u8])])
     let mut now = before.clone();
     let mut form = Form::of(&zset);
     for (given, member) in pairs {
-        let score = &mut now[places[member]];
-        result.score = flags.apply(*score, *given)?;
-        let Some(new) = result.score else { continue };
-        *score = Some(match *score {
-            None => {
-                result.added += 1;
-                form.add(member, new)
-            }
-            Some(old) if old != new => {
-                result.updated += 1;
-                form.kept(new)
-            }
-            Some(_) => continue,
-        });
+        result.give(flags, &mut form, member, &mut now[places[member]], *given)?;
     }
     for ((member, old), new) in members.iter().zip(before).zip(now) {
-        if let Some(new) = new
-            && old.is_none_or(|old| old.to_bits() != new.to_bits())
-        {
-            put(&mut change, &mut zset, member, old, new);
-        }
+        put_given(&mut change, &mut zset, member, old, new);
     }
-    if result.added + result.updated > 0 {
+    if result.changed() {
         change.put_collection(&mut zset, result.added > 0);
         ctx.commit(change).await?;
     }
@@ -276,26 +341,54 @@ async fn zadd(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     for at in (at..args.len()).step_by(2) {
         pairs.push((args.double(at)?, &args[at + 1]));
     }
-    let result = add(ctx, &args[1], flags, &pairs).await?;
-    match (flags.increment, result.score) {
-        (true, Some(score)) => ctx.reply.double(score),
-        (true, None) => ctx.reply.null(),
-        (false, _) => {
-            ctx.reply.count(result.added + if flags.count_changed { result.updated } else { 0 });
-        }
-    }
+    add(ctx, &args[1], flags, &pairs).await?.reply_to_zadd(ctx, flags);
     Ok(())
 }
 
-async fn zincrby(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+fn zadd_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let (flags, at) = AddFlags::parse(args)?;
+    if args.len() - at > 2 {
+        return Err(Fast::Slow);
+    }
+    let given = args.double(at)?;
+    add_at_hand(ctx, &args[1], flags, given, &args[at + 1])?.reply_to_zadd(ctx, flags);
+    Ok(())
+}
+
+/// What ZINCRBY adds.
+fn increment(args: &Args<'_>) -> Result<(AddFlags, f64), Failure> {
     // To Redis it is a ZADD, and what is left behind a flag no pair.
     if AddFlags::default().named(&args[2]).is_some() {
         return Err(errors::SYNTAX.into());
     }
-    let increment = args.double(2)?;
-    let flags = AddFlags { increment: true, ..AddFlags::default() };
+    Ok((AddFlags { increment: true, ..AddFlags::default() }, args.double(2)?))
+}
+
+fn zincrby_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let (flags, increment) = increment(args)?;
+    let result = add_at_hand(ctx, &args[1], flags, increment, &args[3])?;
+    ctx.reply.double(result.score.unwrap_or(increment));
+    Ok(())
+}
+
+async fn zincrby(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
+    let (flags, increment) = increment(&args)?;
     let result = add(ctx, &args[1], flags, &[(increment, &args[3])]).await?;
     ctx.reply.double(result.score.unwrap_or(increment));
+    Ok(())
+}
+
+fn zrem_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    let member = only_name(args, 3)?;
+    let (mut zset, _held) = ctx.open_at_hand(&args[1], Type::Zset)?;
+    let score = score_at_hand(ctx, &zset, member)?;
+    if let Some(score) = score {
+        let mut change = ctx.change();
+        remove(&mut change, &mut zset, member, score);
+        change.put_collection(&mut zset, true);
+        ctx.commit_at_hand(change)?;
+    }
+    ctx.reply.flag(score.is_some());
     Ok(())
 }
 

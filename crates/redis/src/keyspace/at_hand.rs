@@ -1,14 +1,28 @@
-//! One element of a collection, if memory alone can tell: what clients with a pipeline ask for most, without a future.
+//! One element of a collection, if memory alone can tell: what clients with a pipeline ask for and change most, without a future.
+//!
+//! A fast handler that changes an element goes the steps of any other that changes a key ([`super`]): [`Ctx::open_at_hand`], look-ups,
+//! a change, [`Ctx::commit_at_hand`]. Each of them may leave the command to the usual handler, as nothing was done before the last.
 
-use pumice_kv::{EntryView, Peek};
-use pumice_node::Place;
+use pumice_kv::{Entry, EntryView, Peek};
+use pumice_node::{Node, Place};
 
+use super::access::Latched;
+use super::change::Change;
 use super::head::{Collection, Type, is_expired};
 use super::key::{HeadKey, element_key};
 use crate::command::Fast;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
 use crate::resp::reply::Reply;
+
+/// What lies under a key that a command is to change.
+enum Stored {
+    /// A collection of the type that it is for.
+    Is(Collection),
+    WrongType,
+    /// It is left to [`Ctx::collection_or_new`].
+    Unknown,
+}
 
 /// What the head of a key says.
 enum Owner {
@@ -67,6 +81,93 @@ impl Ctx {
         self.depend_on(place, &element, seq);
         self.count_look_up(true);
         answer.map_or_else(Fast::Fail, |()| Fast::Done)
+    }
+
+    /// [`Ctx::latch`] and [`Ctx::collection_or_new`] where there is nothing to wait for, nor anything to be removed first.
+    pub(crate) fn open_at_hand(&mut self, key: &[u8], kind: Type) -> Result<(Collection, Latched), Fast> {
+        let key = self.key(key);
+        let held = self.try_latch(&key).ok_or(Fast::Slow)?;
+        let (node, now_ms) = (&self.server.node, self.now_ms);
+        let compact = self.server.settings.compact(kind);
+        let found = node.peek_with(key.place, key.raw(), |found| {
+            let (value, expire_ms, seq) = (found.value.bytes(), found.expire_ms, found.seq);
+            let stored = match Type::from_tag(found.tag) {
+                _ if is_expired(expire_ms, now_ms) => Stored::Unknown,
+                Some(other) if other != kind => Stored::WrongType,
+                Some(_) => {
+                    let place = |slot| node.place_of_slot(slot);
+                    Collection::decode(key.clone(), kind, expire_ms, seq, value, compact, place)
+                        .map_or(Stored::Unknown, Stored::Is)
+                }
+                None => Stored::Unknown,
+            };
+            (stored, seq)
+        });
+        let (stored, seq) = match found {
+            Peek::Found((stored, seq)) => (Some(stored), Some(seq)),
+            Peek::Absent => (None, None),
+            Peek::NeedsFlash(_) => return Err(Fast::Slow),
+        };
+        self.depend_on(key.place, key.raw(), seq);
+        match stored {
+            Some(Stored::Is(collection)) => Ok((collection, held)),
+            Some(Stored::WrongType) => Err(Fast::Fail(errors::WRONG_TYPE.into())),
+            Some(Stored::Unknown) => Err(Fast::Slow),
+            None => Ok((self.new_collection(key, kind), held)),
+        }
+    }
+
+    /// One element where there is nothing to wait for. Hold the latch.
+    pub(crate) fn element_at_hand(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        field: &[u8],
+    ) -> Result<Option<Entry>, Fast> {
+        let key = element_key(collection.key.space(), collection.id, sub, field);
+        let found = match self.peek_element(collection, |node, place| node.peek(place, &key)) {
+            Peek::Found(entry) => Some(entry),
+            Peek::Absent => None,
+            Peek::NeedsFlash(hint) => {
+                self.peeked = Some((key, hint));
+                return Err(Fast::Slow);
+            }
+        };
+        self.depend_on_element(collection, &key, found.as_ref().map(|entry| entry.seq));
+        Ok(found)
+    }
+
+    /// Whether there is such an element, where there is nothing to wait for. Hold the latch.
+    pub(crate) fn has_element_at_hand(
+        &mut self,
+        collection: &Collection,
+        sub: u8,
+        field: &[u8],
+    ) -> Result<bool, Fast> {
+        let key = element_key(collection.key.space(), collection.id, sub, field);
+        let seq = match self.peek_element(collection, |node, place| node.peek_meta(place, &key)) {
+            Peek::Found(meta) => Some(meta.seq),
+            Peek::Absent => None,
+            Peek::NeedsFlash(_) => return Err(Fast::Slow),
+        };
+        self.depend_on_element(collection, &key, seq);
+        Ok(seq.is_some())
+    }
+
+    /// A collection that is not stored has no elements.
+    fn peek_element<T>(&self, collection: &Collection, peek: impl Fn(&Node, Place) -> Peek<T>) -> Peek<T> {
+        if collection.is_new { Peek::Absent } else { peek(&self.server.node, collection.elements) }
+    }
+
+    fn depend_on_element(&mut self, collection: &Collection, key: &[u8], seq: Option<u64>) {
+        if !collection.is_new {
+            self.depend_on(collection.elements, key, seq);
+        }
+    }
+
+    /// [`Ctx::commit`] where there is nothing to wait for.
+    pub(crate) fn commit_at_hand(&mut self, change: Change) -> Result<(), Fast> {
+        Ok(self.try_commit(change).ok_or(Fast::Slow)??)
     }
 
     /// Whose elements those under `key` are, and the version of its head.

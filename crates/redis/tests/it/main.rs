@@ -3,6 +3,7 @@
 
 mod administration;
 mod answers;
+mod at_hand;
 mod broken_replies;
 mod came_and_went;
 mod collections;

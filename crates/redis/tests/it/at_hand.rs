@@ -1,0 +1,219 @@
+//! Commands that change one element, plainly, where most of them need not wait, and within EXEC, where all go the way of those that
+//! do: they answer alike, and leave the same behind.
+
+#![allow(clippy::disallowed_methods, reason = "keys expire in real time")]
+
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Client, Reply, Setup, TestServer};
+use pumice_base::rng::Rng;
+
+type Command = Vec<Vec<u8>>;
+
+const KEYS: u64 = 8;
+const STEPS_PER_LIFE: usize = 700;
+const LIVES: usize = 3;
+
+fn words(line: &str) -> Command {
+    line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// Of each type there are two; now and then one of another type is taken for it.
+fn key(rng: &mut Rng, of_type: u64) -> String {
+    let number = if rng.below(12) == 0 { rng.below(KEYS) } else { of_type * 2 + rng.below(2) };
+    format!("k{number}")
+}
+
+fn name(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(40) {
+        0 => Vec::new(),
+        1 => vec![b'n'; 70],
+        2 => vec![b'n'; 64 << 10],
+        3 => vec![b'n'; (64 << 10) + 1],
+        number => number.to_string().into_bytes(),
+    }
+}
+
+fn value(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(30) {
+        0 => Vec::new(),
+        1 => vec![b'v'; 300_000],
+        2 => vec![b'v'; 5_000],
+        3..6 => vec![b'v'; 65],
+        6..9 => b"text".to_vec(),
+        9 => i64::MAX.to_string().into_bytes(),
+        number => number.to_string().into_bytes(),
+    }
+}
+
+fn of_hash(rng: &mut Rng) -> Command {
+    let mut command =
+        words(&format!("{} {}", ["HSET", "HDEL", "HINCRBY"][rng.below(3) as usize], key(rng, 0)));
+    command.push(name(rng));
+    match command[0][..] {
+        [b'H', b'S', ..] => command.push(value(rng)),
+        [b'H', b'I', ..] if rng.below(20) == 0 => command.push(b"much".to_vec()),
+        [b'H', b'I', ..] => command.push((rng.below(9) as i64 - 4).to_string().into_bytes()),
+        _ => {}
+    }
+    if rng.below(10) == 0 && command[0] != b"HINCRBY" {
+        // Several, or what is no pair.
+        command.extend([name(rng), value(rng)].into_iter().take(1 + rng.below(2) as usize));
+    }
+    command
+}
+
+fn of_set(rng: &mut Rng) -> Command {
+    let mut command = words(&format!("{} {}", ["SADD", "SREM"][rng.below(2) as usize], key(rng, 1)));
+    command.extend((0..1 + rng.below(6) / 5).map(|_| name(rng)));
+    command
+}
+
+fn of_sorted_set(rng: &mut Rng) -> Command {
+    const SCORES: &[&str] = &["0", "-0.0", "1", "1.5", "-3", "inf", "-inf", "nan", "x", "1e300"];
+    const FLAGS: &[&str] = &["NX", "XX", "GT", "LT", "CH", "INCR"];
+    let score = SCORES[rng.below(SCORES.len() as u64) as usize].as_bytes().to_vec();
+    let key = key(rng, 2);
+    match rng.below(6) {
+        0 => [words(&format!("ZREM {key}")), vec![name(rng)]].concat(),
+        1 => [words(&format!("ZINCRBY {key}")), vec![score, name(rng)]].concat(),
+        _ => {
+            let mut command = words(&format!("ZADD {key}"));
+            for flag in FLAGS {
+                if rng.below(8) == 0 {
+                    command.push(flag.as_bytes().to_vec());
+                }
+            }
+            command.extend([score, name(rng)]);
+            if rng.below(10) == 0 {
+                command.extend([b"2".to_vec(), name(rng)]);
+            }
+            command
+        }
+    }
+}
+
+fn of_list(rng: &mut Rng) -> Command {
+    let name = ["LPUSH", "RPUSH", "LPOP", "RPOP", "LPOP", "RPOP"][rng.below(6) as usize];
+    let mut command = words(&format!("{name} {}", key(rng, 3)));
+    if name.ends_with("PUSH") {
+        command.extend((0..1 + rng.below(6) / 4).map(|_| value(rng)));
+    } else if rng.below(8) == 0 {
+        command.push(b"2".to_vec());
+    }
+    command
+}
+
+fn command(rng: &mut Rng) -> Command {
+    match rng.below(40) {
+        0 => words(&format!("DEL {}", key(rng, 3))),
+        1 => words(&format!("SET {} text", key(rng, 0))),
+        2 => words(&format!("PEXPIRE {} 1", key(rng, 1))),
+        3 => words(&format!("PEXPIREAT {} 4102444800000", key(rng, 2))),
+        4 => words(&format!("LREM {} 1 text", key(rng, 3))),
+        5..14 => of_hash(rng),
+        14..22 => of_set(rng),
+        22..31 => of_sorted_set(rng),
+        _ => of_list(rng),
+    }
+}
+
+fn in_exec(client: &mut Client, command: &Command) -> Reply {
+    assert_eq!(client.line("MULTI").to_string(), "OK");
+    assert_eq!(client.call(command).to_string(), "QUEUED");
+    match client.line("EXEC") {
+        Reply::Array(mut replies) => replies.pop().expect("one reply"),
+        other => panic!("EXEC answers {other}"),
+    }
+}
+
+/// What is stored, besides when it expires.
+fn stored(client: &mut Client) -> Vec<String> {
+    let mut found = vec![client.line("DEBUG DIGEST").to_string(), client.line("DBSIZE").to_string()];
+    for number in 0..KEYS {
+        for ask in ["DEBUG DIGEST-VALUE", "OBJECT ENCODING", "PEXPIRETIME"] {
+            found.push(format!("{ask} k{number} {}", client.line(&format!("{ask} k{number}"))));
+        }
+    }
+    found
+}
+
+fn hold_against_each_other(seed: u64) {
+    let mut rng = Rng::from_seed(seed);
+    let (mut plain, mut waiting) = (TestServer::start(), TestServer::start());
+    for life in 0..LIVES {
+        let (mut a, mut b) = (plain.client(), waiting.client());
+        for client in [&mut a, &mut b] {
+            // What has expired stays in the way.
+            client.line("DEBUG SET-ACTIVE-EXPIRE 0");
+        }
+        for step in 0..STEPS_PER_LIFE {
+            let command = command(&mut rng);
+            let shown = || -> String {
+                command
+                    .iter()
+                    .map(|word| String::from_utf8_lossy(&word[..word.len().min(60)]) + " ")
+                    .collect()
+            };
+            let (found, meant) = (a.call(&command), in_exec(&mut b, &command));
+            assert!(
+                found == meant,
+                "seed {seed}, life {life}, step {step}: {}: {found} for {meant}",
+                shown()
+            );
+            if command[0] == b"PEXPIRE" {
+                thread::sleep(Duration::from_millis(3));
+            }
+        }
+        assert_eq!(stored(&mut a), stored(&mut b), "seed {seed}, life {life}");
+        drop((a, b));
+        // Then what is there lies on flash.
+        (plain, waiting) = (plain.restart(Setup::default()), waiting.restart(Setup::default()));
+    }
+}
+
+#[test]
+fn elements_are_changed_alike_with_and_without_waiting() {
+    for seed in 0..3 {
+        hold_against_each_other(seed);
+    }
+}
+
+#[test]
+fn who_watches_hears_of_changed_elements_and_of_no_others() {
+    let server = TestServer::start();
+    let (mut client, mut watcher) = (server.client(), server.client());
+    for (command, changes) in [
+        ("HSET h f v", true),
+        ("HSET h f v", true),
+        ("HDEL h g", false),
+        ("HINCRBY h n 1", true),
+        ("HDEL h n", true),
+        ("HDEL h f", true),
+        ("SADD s m", true),
+        ("SADD s m", false),
+        ("SREM s n", false),
+        ("SREM s m", true),
+        ("ZADD z 1 m", true),
+        ("ZADD z 1 m", false),
+        ("ZADD z XX 1 n", false),
+        ("ZINCRBY z 1 m", true),
+        ("ZREM z n", false),
+        ("ZREM z m", true),
+        ("LPOP l", false),
+        ("LPUSH l v", true),
+        ("RPUSH l v", true),
+        ("RPOP l", true),
+        ("LPOP l", true),
+    ] {
+        let key = command.split(' ').nth(1).expect("a key");
+        watcher.line(&format!("WATCH {key}"));
+        client.line(command);
+        watcher.line("MULTI");
+        watcher.line("PING");
+        let ran = watcher.line("EXEC");
+        assert_eq!(ran == Reply::NullArray, changes, "{command}: EXEC answers {ran}");
+    }
+    assert_eq!(client.line("DBSIZE"), Reply::Int(0));
+}
