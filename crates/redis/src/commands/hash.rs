@@ -104,7 +104,7 @@ fn hset_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
     if args[3].len() > VALUE_BYTES_MAX {
         return Err(Fast::Slow);
     }
-    let (mut hash, _held) = ctx.open_at_hand(&args[1], Type::Hash)?;
+    let (mut hash, _held) = ctx.open_or_new_at_hand(&args[1], Type::Hash)?;
     let is_new = !ctx.has_element_at_hand(&hash, MEMBERS, &member_field(name))?;
     let mut change = ctx.change();
     put_one(&mut change, &mut hash, name, &args[3], is_new);
@@ -243,7 +243,10 @@ async fn hvals(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 fn hdel_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
     let name = only_name(args, 3)?;
-    let (mut hash, _held) = ctx.open_at_hand(&args[1], Type::Hash)?;
+    let Some((mut hash, _held)) = ctx.open_at_hand(&args[1], Type::Hash)? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
     let field = member_field(name);
     let is_there = ctx.has_element_at_hand(&hash, MEMBERS, &field)?;
     if is_there {
@@ -337,7 +340,7 @@ fn sum(old: Option<&[u8]>, increment: i64) -> Result<i64, Failure> {
 fn hincrby_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
     let increment = args.int(3)?;
     let name = only_name(args, 4)?;
-    let (mut hash, _held) = ctx.open_at_hand(&args[1], Type::Hash)?;
+    let (mut hash, _held) = ctx.open_or_new_at_hand(&args[1], Type::Hash)?;
     let old = ctx.element_at_hand(&hash, MEMBERS, &member_field(name))?;
     if old.as_ref().is_some_and(|old| old.large.is_some()) {
         return Err(Fast::Slow);

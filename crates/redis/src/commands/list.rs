@@ -16,7 +16,7 @@ use crate::collected::Taken;
 use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::keyspace::{Change, Collection, ElementScan, Latched, Type, encode_index};
+use crate::keyspace::{Change, Collection, ElementScan, Type, encode_index};
 use crate::{at_hand, handler};
 
 /// The commands of this module.
@@ -209,17 +209,14 @@ fn shrink(change: &mut Change, list: &mut Collection, end: End, count: u64) {
     change.put_collection(list, true);
 }
 
-/// The list at `key`, or a new one, if memory alone can tell, and nothing was left undone.
-fn open_at_hand(ctx: &mut Ctx, key: &[u8]) -> Result<(Collection, Latched), Fast> {
-    let (list, held) = ctx.open_at_hand(key, Type::List)?;
-    if list_shift::is_interrupted(&list) { Err(Fast::Slow) } else { Ok((list, held)) }
-}
-
 fn push_at_hand(ctx: &mut Ctx, args: &Args<'_>, end: End) -> Result<(), Fast> {
     if args.bytes() > VALUE_BYTES_MAX {
         return Err(Fast::Slow);
     }
-    let (mut list, _held) = open_at_hand(ctx, &args[1])?;
+    let (mut list, _held) = ctx.open_or_new_at_hand(&args[1], Type::List)?;
+    if list_shift::is_interrupted(&list) {
+        return Err(Fast::Slow);
+    }
     let mut change = ctx.change();
     for value in args.iter_from(2) {
         push(&mut change, &mut list, end, value);
@@ -280,15 +277,18 @@ fn pop_at_hand(ctx: &mut Ctx, args: &Args<'_>, end: End) -> Result<(), Fast> {
     if args.len() != 2 {
         return Err(Fast::Slow);
     }
-    let (mut list, _held) = open_at_hand(ctx, &args[1])?;
-    if list.is_new {
+    let Some((mut list, _held)) = ctx.open_at_hand(&args[1], Type::List)? else {
         ctx.reply.null();
         return Ok(());
+    };
+    // With the last element goes all that there may be.
+    if list_shift::is_interrupted(&list) || list.count == 1 {
+        return Err(Fast::Slow);
     }
     let at = outermost(&list, end);
     let found = ctx.element_at_hand(&list, MEMBERS, &encode_index(at))?;
-    // What is large is read in pieces; with the last element goes all that there may be.
-    let value = found.filter(|found| found.large.is_none() && list.count > 1).ok_or(Fast::Slow)?.value;
+    // What is large is read in pieces.
+    let value = found.filter(|found| found.large.is_none()).ok_or(Fast::Slow)?.value;
     let mut change = ctx.change();
     remove(&mut change, &list, at);
     shrink(&mut change, &mut list, end, 1);

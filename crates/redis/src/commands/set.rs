@@ -55,7 +55,7 @@ fn remove(change: &mut Change, set: &mut Collection, member: &[u8]) {
 
 fn sadd_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
     let member = only_name(args, 3)?;
-    let (mut set, _held) = ctx.open_at_hand(&args[1], Type::Set)?;
+    let (mut set, _held) = ctx.open_or_new_at_hand(&args[1], Type::Set)?;
     let is_new = !ctx.has_element_at_hand(&set, MEMBERS, &member_field(member))?;
     if is_new {
         let mut change = ctx.change();
@@ -69,7 +69,10 @@ fn sadd_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
 
 fn srem_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
     let member = only_name(args, 3)?;
-    let (mut set, _held) = ctx.open_at_hand(&args[1], Type::Set)?;
+    let Some((mut set, _held)) = ctx.open_at_hand(&args[1], Type::Set)? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
     let is_there = ctx.has_element_at_hand(&set, MEMBERS, &member_field(member))?;
     if is_there {
         let mut change = ctx.change();

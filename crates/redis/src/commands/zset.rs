@@ -288,7 +288,7 @@ fn add_at_hand(ctx: &mut Ctx, key: &[u8], flags: AddFlags, given: f64, member: &
     if member.len() > MEMBER_BYTES_MAX {
         return Err(Fast::Slow);
     }
-    let (mut zset, _held) = ctx.open_at_hand(key, Type::Zset)?;
+    let (mut zset, _held) = ctx.open_or_new_at_hand(key, Type::Zset)?;
     let old = score_at_hand(ctx, &zset, member)?;
     let (mut now, mut result) = (old, Added::default());
     result.give(flags, &mut Form::of(&zset), member, &mut now, given)?;
@@ -380,7 +380,10 @@ async fn zincrby(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 fn zrem_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
     let member = only_name(args, 3)?;
-    let (mut zset, _held) = ctx.open_at_hand(&args[1], Type::Zset)?;
+    let Some((mut zset, _held)) = ctx.open_at_hand(&args[1], Type::Zset)? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
     let score = score_at_hand(ctx, &zset, member)?;
     if let Some(score) = score {
         let mut change = ctx.change();

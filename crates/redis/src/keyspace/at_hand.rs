@@ -20,7 +20,7 @@ enum Stored {
     /// A collection of the type that it is for.
     Is(Collection),
     WrongType,
-    /// It is left to [`Ctx::collection_or_new`].
+    /// It is left to the usual handler.
     Unknown,
 }
 
@@ -83,10 +83,31 @@ impl Ctx {
         answer.map_or_else(Fast::Fail, |()| Fast::Done)
     }
 
-    /// [`Ctx::latch`] and [`Ctx::collection_or_new`] where there is nothing to wait for, nor anything to be removed first.
-    pub(crate) fn open_at_hand(&mut self, key: &[u8], kind: Type) -> Result<(Collection, Latched), Fast> {
+    /// [`Ctx::latch`] and [`Ctx::collection`] where there is nothing to wait for.
+    pub(crate) fn open_at_hand(
+        &mut self,
+        key: &[u8],
+        kind: Type,
+    ) -> Result<Option<(Collection, Latched)>, Fast> {
         let key = self.key(key);
         let held = self.try_latch(&key).ok_or(Fast::Slow)?;
+        Ok(self.collection_at_hand(&key, kind)?.map(|collection| (collection, held)))
+    }
+
+    /// [`Ctx::latch`] and [`Ctx::collection_or_new`] where there is nothing to wait for, nor anything to be removed first.
+    pub(crate) fn open_or_new_at_hand(
+        &mut self,
+        key: &[u8],
+        kind: Type,
+    ) -> Result<(Collection, Latched), Fast> {
+        let key = self.key(key);
+        let held = self.try_latch(&key).ok_or(Fast::Slow)?;
+        let stored = self.collection_at_hand(&key, kind)?;
+        Ok((stored.unwrap_or_else(|| self.new_collection(key, kind)), held))
+    }
+
+    /// What is stored under `key`, if memory alone can tell. Hold the latch.
+    fn collection_at_hand(&mut self, key: &HeadKey, kind: Type) -> Result<Option<Collection>, Fast> {
         let (node, now_ms) = (&self.server.node, self.now_ms);
         let compact = self.server.settings.compact(kind);
         let found = node.peek_with(key.place, key.raw(), |found| {
@@ -110,10 +131,10 @@ impl Ctx {
         };
         self.depend_on(key.place, key.raw(), seq);
         match stored {
-            Some(Stored::Is(collection)) => Ok((collection, held)),
+            Some(Stored::Is(collection)) => Ok(Some(collection)),
             Some(Stored::WrongType) => Err(Fast::Fail(errors::WRONG_TYPE.into())),
             Some(Stored::Unknown) => Err(Fast::Slow),
-            None => Ok((self.new_collection(key, kind), held)),
+            None => Ok(None),
         }
     }
 
@@ -128,10 +149,8 @@ impl Ctx {
         let found = match self.peek_element(collection, |node, place| node.peek(place, &key)) {
             Peek::Found(entry) => Some(entry),
             Peek::Absent => None,
-            Peek::NeedsFlash(hint) => {
-                self.peeked = Some((key, hint));
-                return Err(Fast::Slow);
-            }
+            // What memory knows of it is of no use: others may change it before the usual handler has the latch.
+            Peek::NeedsFlash(_) => return Err(Fast::Slow),
         };
         self.depend_on_element(collection, &key, found.as_ref().map(|entry| entry.seq));
         Ok(found)
