@@ -12,7 +12,8 @@
 //! itself, so take the latch, open the collection, make the scan, drop the latch. Expired keys read as absent;
 //! writers replace them, the expiry task removes them.
 //!
-//! A command over single elements is a `reads_first!`: what flash must be asked for is read before it has its latch.
+//! A command over single elements is a `reads_first!`: what flash must be asked for is read before it has its latch. Those that clients
+//! send most have a way without a future, too, for what memory can tell (`at_hand.rs`).
 //!
 //! Within EXEC the latches of all keys are held already, reads see what the transaction wrote, and commits add
 //! to it.
