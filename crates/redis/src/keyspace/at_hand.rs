@@ -15,23 +15,14 @@ use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
 use crate::resp::reply::Reply;
 
-/// What lies under a key that a command is to change.
-enum Stored {
-    /// A collection of the type that it is for.
-    Is(Collection),
+/// What the head of a key says, if it is one of a collection of the type asked for.
+enum Says<T> {
+    Is(T),
+    Absent,
+    /// It is there, and its time is over.
+    Expired,
     WrongType,
     /// It is left to the usual handler.
-    Unknown,
-}
-
-/// What the head of a key says.
-enum Owner {
-    /// The collection with this id, whose elements live there.
-    Is(u64, Place),
-    /// The key is absent, or expired.
-    Absent,
-    WrongType,
-    /// It is left to [`Ctx::read_element`].
     Unknown,
 }
 
@@ -48,12 +39,12 @@ impl Ctx {
         let key = self.key(key);
         let (owner, head_seq) = self.owner(&key, kind);
         let (id, place) = match owner {
-            Owner::Is(id, place) => (id, place),
-            Owner::Unknown => return Fast::Slow,
-            Owner::Absent | Owner::WrongType => {
+            Says::Is(owner) => owner,
+            Says::Unknown => return Fast::Slow,
+            Says::Absent | Says::Expired | Says::WrongType => {
                 self.depend_on(key.place, key.raw(), head_seq);
-                self.count_look_up(matches!(owner, Owner::WrongType));
-                let is_wrong = matches!(owner, Owner::WrongType);
+                let is_wrong = matches!(owner, Says::WrongType);
+                self.count_look_up(is_wrong);
                 let answer =
                     if is_wrong { Err(errors::WRONG_TYPE.into()) } else { write(&mut self.reply, None) };
                 return answer.map_or_else(Fast::Fail, |()| Fast::Done);
@@ -71,7 +62,7 @@ impl Ctx {
             }
             Peek::Absent => {
                 // Others may have put another collection there: it may have had the element all the time.
-                if !matches!(self.owner(&key, kind).0, Owner::Is(now, _) if now == id) {
+                if !matches!(self.owner(&key, kind).0, Says::Is((now, _)) if now == id) {
                     return Fast::Slow;
                 }
                 (None, write(&mut self.reply, None))
@@ -108,34 +99,21 @@ impl Ctx {
 
     /// What is stored under `key`, if memory alone can tell. Hold the latch.
     fn collection_at_hand(&mut self, key: &HeadKey, kind: Type) -> Result<Option<Collection>, Fast> {
-        let (node, now_ms) = (&self.server.node, self.now_ms);
+        let node = &self.server.node;
         let compact = self.server.settings.compact(kind);
-        let found = node.peek_with(key.place, key.raw(), |found| {
-            let (value, expire_ms, seq) = (found.value.bytes(), found.expire_ms, found.seq);
-            let stored = match Type::from_tag(found.tag) {
-                _ if is_expired(expire_ms, now_ms) => Stored::Unknown,
-                Some(other) if other != kind => Stored::WrongType,
-                Some(_) => {
-                    let place = |slot| node.place_of_slot(slot);
-                    Collection::decode(key.clone(), kind, expire_ms, seq, value, compact, place)
-                        .map_or(Stored::Unknown, Stored::Is)
-                }
-                None => Stored::Unknown,
-            };
-            (stored, seq)
+        let (says, seq) = self.head_at_hand(key, kind, |found| {
+            let (value, place) = (found.value.bytes(), |slot| node.place_of_slot(slot));
+            Collection::decode(key.clone(), kind, found.expire_ms, found.seq, value, compact, place)
         });
-        let (stored, seq) = match found {
-            Peek::Found((stored, seq)) => (Some(stored), Some(seq)),
-            Peek::Absent => (None, None),
-            Peek::NeedsFlash(_) => return Err(Fast::Slow),
+        let stored = match says {
+            Says::Is(collection) => Ok(Some(collection)),
+            Says::Absent => Ok(None),
+            Says::WrongType => Err(Fast::Fail(errors::WRONG_TYPE.into())),
+            // What it held may have to be removed.
+            Says::Expired | Says::Unknown => return Err(Fast::Slow),
         };
         self.depend_on(key.place, key.raw(), seq);
-        match stored {
-            Some(Stored::Is(collection)) => Ok(Some(collection)),
-            Some(Stored::WrongType) => Err(Fast::Fail(errors::WRONG_TYPE.into())),
-            Some(Stored::Unknown) => Err(Fast::Slow),
-            None => Ok(None),
-        }
+        stored
     }
 
     /// One element where there is nothing to wait for. Hold the latch.
@@ -189,23 +167,36 @@ impl Ctx {
         Ok(self.try_commit(change).ok_or(Fast::Slow)??)
     }
 
-    /// Whose elements those under `key` are, and the version of its head.
-    fn owner(&self, key: &HeadKey, kind: Type) -> (Owner, Option<u64>) {
-        let (node, now_ms) = (&self.server.node, self.now_ms);
-        let found = node.peek_with(key.place, key.raw(), |found| {
-            let owner = match Type::from_tag(found.tag) {
-                _ if is_expired(found.expire_ms, now_ms) => Owner::Absent,
-                Some(other) if other != kind => Owner::WrongType,
-                Some(_) => Collection::owner_of(kind, found.value.bytes())
-                    .map_or(Owner::Unknown, |(id, home)| Owner::Is(id, node.place_of_slot(home))),
-                None => Owner::Unknown,
+    /// Whose elements those under `key` are and where they live, and the version of its head.
+    fn owner(&self, key: &HeadKey, kind: Type) -> (Says<(u64, Place)>, Option<u64>) {
+        let node = &self.server.node;
+        self.head_at_hand(key, kind, |found| {
+            let (id, home) = Collection::owner_of(kind, found.value.bytes())?;
+            Some((id, node.place_of_slot(home)))
+        })
+    }
+
+    /// What the head of `key` says, as `read` makes it out, and its version.
+    fn head_at_hand<T>(
+        &self,
+        key: &HeadKey,
+        kind: Type,
+        read: impl FnOnce(EntryView<'_>) -> Option<T>,
+    ) -> (Says<T>, Option<u64>) {
+        let found = self.server.node.peek_with(key.place, key.raw(), |found| {
+            let seq = found.seq;
+            let says = match Type::from_tag(found.tag) {
+                _ if is_expired(found.expire_ms, self.now_ms) => Says::Expired,
+                Some(other) if other != kind => Says::WrongType,
+                Some(_) => read(found).map_or(Says::Unknown, Says::Is),
+                None => Says::Unknown,
             };
-            (owner, Some(found.seq))
+            (says, Some(seq))
         });
         match found {
             Peek::Found(found) => found,
-            Peek::Absent => (Owner::Absent, None),
-            Peek::NeedsFlash(_) => (Owner::Unknown, None),
+            Peek::Absent => (Says::Absent, None),
+            Peek::NeedsFlash(_) => (Says::Unknown, None),
         }
     }
 }
