@@ -1,7 +1,7 @@
 //! What the reports are made of: tables read back from a benchmark's own, and rounds of servers in turns.
 
 use pumice_compare::phase::PhaseResult;
-use pumice_compare::suite::contender::{Rounds, paired};
+use pumice_compare::suite::rounds::{Rounds, paired};
 use pumice_compare::suite::own::tables;
 
 #[test]

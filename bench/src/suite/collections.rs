@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-use super::contender::{Contender, Rounds, Turn, paired};
+use super::contender::{Contender, Turn};
 use super::network::{Raw, per_cpu};
 use super::redis_benchmark::{Seeds, ask};
+use super::rounds::{Rounds, paired};
 use super::{Context, limit, run_limit};
 use crate::Result;
 use crate::fio::Pattern;

@@ -1,7 +1,7 @@
 //! The suites: each measures one of the promises, and returns its tables.
 
 mod collections;
-pub mod contender;
+mod contender;
 mod five;
 mod index;
 mod memory;
@@ -12,6 +12,7 @@ mod overwrite;
 pub mod own;
 mod redis_benchmark;
 mod reply_floor;
+pub mod rounds;
 mod scaling;
 mod segment;
 mod sizes;

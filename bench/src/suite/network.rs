@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::contender::{Contender, Rounds, Turn, paired};
+use super::contender::{Contender, Turn};
+use super::rounds::{Rounds, paired};
 use super::{Context, limit, network_cold, remove, run_limit};
 use crate::Result;
 use crate::fio::{self, Limit, Pattern};

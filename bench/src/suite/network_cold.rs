@@ -1,8 +1,9 @@
 //! Cold GETs over the network: a set four times the memory budget, uniform, beside fio at that size and depth on the
 //! drive's file.
 
-use super::contender::{Contender, Rounds, Turn, paired};
+use super::contender::{Contender, Turn};
 use super::network::Raw;
+use super::rounds::{Rounds, paired};
 use super::{Context, limit, run_limit};
 use crate::fio::Pattern;
 use crate::keys::KEY_BYTES;

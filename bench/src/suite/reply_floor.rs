@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::contender::{Contender, Rounds, paired};
+use super::contender::Contender;
 use super::network::{CONNECTIONS, DEPTHS, VALUE_BYTES, per_cpu, start_hot, zipfian};
+use super::rounds::{Rounds, paired};
 use super::{Context, remove};
 use crate::Result;
 use crate::net::load::{self, LoadOp};
