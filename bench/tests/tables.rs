@@ -1,8 +1,8 @@
 //! What the reports are made of: tables read back from a benchmark's own, and rounds of servers in turns.
 
 use pumice_compare::phase::PhaseResult;
-use pumice_compare::suite::rounds::{Rounds, paired};
 use pumice_compare::suite::own::tables;
+use pumice_compare::suite::rounds::{Rounds, paired};
 
 #[test]
 fn tables_of_a_benchmark_are_read_as_it_printed_them() {
