@@ -57,6 +57,8 @@ pub(crate) struct Found {
     pub last_seq: u64,
     /// Number of its first frame, when it can be read.
     pub first_frame: Option<u64>,
+    /// The last metadata record knew its first frame to be durable.
+    pub is_durable: bool,
     /// It does not begin as a segment that was written: what was counted of it never got there.
     pub is_blank: bool,
 }

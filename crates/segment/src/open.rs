@@ -15,7 +15,7 @@ use crate::inner::Inner;
 use crate::lanes::lanes_of;
 use crate::layout::frame;
 use crate::layout::header::{self, SegmentHeader};
-use crate::layout::meta::{ENTRY_BYTES, MetaKind, MetaRecord, SegmentState};
+use crate::layout::meta::{ENTRY_BYTES, FLAG_DURABLE, MetaKind, MetaRecord, SegmentState};
 use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBLOCK_BYTES, Superblock};
 use crate::metalog::{self, MetaLog, MetaState};
 use crate::replay::Replay;
@@ -715,6 +715,7 @@ async fn find_segments(
                 known_live: entry.live.max(0) as u32,
                 last_seq: entry.last_seq,
                 first_frame: None,
+                is_durable: entry.flags & FLAG_DURABLE != 0,
                 is_blank: false,
             });
         }
@@ -745,8 +746,9 @@ async fn find_segments(
 fn is_unwritten(device: &Device, found: &Found, first: &[u8], lost: &[u32]) -> bool {
     let geometry = device.geometry();
     match device.write_pointer(geometry.block(found.id.0)) {
-        // A header that was torn is the last page that was written.
-        Some(pages) if !matches!(device, Device::File(_)) => pages <= 1,
+        // A header that was torn is the last page that was written. Of a program that failed nothing need read, however much it
+        // was: it is written elsewhere before anybody is told.
+        Some(pages) if !matches!(device, Device::File(_)) => pages <= 1 || !found.is_durable,
         // What lies there is what lay there before. No disk tears the few bytes of a header.
         _ => match SegmentHeader::decode(first) {
             header::Decoded::Header(header) => header.life != found.life,

@@ -8,6 +8,7 @@
 //! The free segment with the fewest erases goes first, channels in turn; on files, where wear is not ours, those
 //! that were written before go first because they commit faster.
 
+mod durable;
 mod endangered;
 mod growth;
 mod lanes;
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use pumice_flash::{Device, Geometry};
 
 use crate::layout::meta::{
-    FLAG_ALLOCATED, FLAG_CUT, FLAG_FAILED, FLAG_TORN_SUMMARY, FLAG_WEAK, FLAG_WRITTEN, SegmentEntry,
+    FLAG_ALLOCATED, FLAG_DURABLE, FLAG_FAILED, FLAG_WEAK, FLAG_WRITTEN, FLAGS_OF_A_LIFE, SegmentEntry,
     SegmentState,
 };
 use crate::pins::Pins;
@@ -42,6 +43,8 @@ const LIVE_STEP: i64 = 16;
 pub(crate) struct Entry {
     pub life: u64,
     pub last_seq: u64,
+    /// Newest sequence number in its first frame; 0: none was counted since it was opened here.
+    first_frame_seq: u64,
     /// May be negative for a moment, while deaths are counted before the birth.
     pub live: i64,
     live_logged: i64,
@@ -397,7 +400,7 @@ impl Table {
                 erase_count: entry.erase_count + 1,
                 state: SegmentState::Open,
                 stream: stream as u8,
-                flags: entry.flags & !(FLAG_WEAK | FLAG_CUT | FLAG_TORN_SUMMARY) | FLAG_WRITTEN,
+                flags: entry.flags & !FLAGS_OF_A_LIFE | FLAG_WRITTEN,
                 ..Entry::default()
             };
             self.dirty.insert(id);
@@ -470,7 +473,7 @@ impl Table {
             erase_count: entry.erase_count + 1,
             state: SegmentState::Open,
             stream: stream as u8,
-            flags: entry.flags & !(FLAG_WEAK | FLAG_CUT | FLAG_TORN_SUMMARY) | FLAG_WRITTEN,
+            flags: entry.flags & !FLAGS_OF_A_LIFE | FLAG_WRITTEN,
             ..Entry::default()
         };
         self.dirty.insert(id.0);
@@ -488,6 +491,9 @@ impl Table {
         entry.end = entry.end.max(end);
         entry.live += i64::from(live);
         entry.last_seq = entry.last_seq.max(last_seq);
+        if entry.first_frame_seq == 0 {
+            entry.first_frame_seq = last_seq;
+        }
         // The closing record must know where open segments end.
         self.dirty.insert(id.0);
     }
@@ -528,7 +534,7 @@ impl Table {
         entry.end = end;
         entry.live = i64::from(live);
         entry.last_seq = last_seq;
-        entry.flags |= flags;
+        entry.flags |= flags | FLAG_DURABLE;
         self.dirty.insert(id.0);
         self.device.finish(self.geometry.block(id.0));
     }
@@ -688,7 +694,8 @@ impl Table {
             self.pool_coming += 1;
         }
         self.freeing.extend(&freed);
-        let dirty: Vec<u32> = std::mem::take(&mut self.dirty).into_iter().collect();
+        let coming = self.note_durable(durable_seq);
+        let dirty: Vec<u32> = std::mem::replace(&mut self.dirty, coming).into_iter().collect();
         let segments = if snapshot {
             let used = |entry: &Entry| match entry.state {
                 SegmentState::Free => entry.erase_count > 0 || entry.flags != 0,

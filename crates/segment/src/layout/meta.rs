@@ -81,6 +81,10 @@ pub const FLAG_CUT: u8 = 16;
 /// Flag: a write that was never acknowledged was torn within its summary, and counts: summaries of the segment that do not verify are no
 /// damage.
 pub const FLAG_TORN_SUMMARY: u8 = 32;
+/// Flag of a commit segment: its first frame is durable. Absent, its first program may have failed, or been torn.
+pub const FLAG_DURABLE: u8 = 64;
+/// Flags that end with a segment's life.
+pub const FLAGS_OF_A_LIFE: u8 = FLAG_WEAK | FLAG_CUT | FLAG_TORN_SUMMARY | FLAG_DURABLE;
 
 /// One metadata record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ mod heads;
 mod heap;
 mod host_full;
 mod lanes;
+mod lost_block;
 mod moved;
 mod moved_lanes;
 mod passing_flips;
