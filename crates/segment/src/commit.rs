@@ -307,29 +307,15 @@ impl Commit {
         count: usize,
         class: AppendClass,
     ) -> Result<(), AppendError> {
-        let page = inner.page_bytes();
         let segment_bytes = inner.segment_bytes as usize;
         let is_wide = self.is_wide();
         let stripe = if is_wide { stripe_bytes(inner) } else { usize::MAX };
-        // A frame loses its header, its padding, the end of its summary, and at its end at most the largest record that did
-        // not fit. Each record may come to carry its number.
-        let (total, largest) = (total + count * record::SEQ_BYTES, largest + record::SEQ_BYTES);
-        let loss = page + frame::HEADER_BYTES + 8 + summary::TRAILER_BYTES;
-        // One that holds a stripe is not filled on.
-        let fill = inner.frame_max_bytes().saturating_sub(largest + loss).min(stripe).max(page);
-        let frames = total / fill + 2;
-        let cost = total + frames * loss;
-        let forming = self.forming.as_ref();
-        let used = |(lane, open): (usize, OpenSegment)| match forming {
-            Some(forming) if forming.lane == lane => forming.start.offset() as usize + forming.taken(),
-            _ => (open.offset as usize).max(page),
-        };
-        // One lane that takes all of it is enough: others may take part of it, and none takes more.
-        if self.lanes.all_open().any(|open| cost + used(open) <= segment_bytes) {
+        let Need { total, largest, loss, fill, cost } = Need::of(inner, total, largest, count, stripe);
+        if self.takes(inner, cost) {
             self.lanes.keep(0);
         } else {
             let frames_in_segment = segment_bytes / if is_wide { fill } else { inner.frame_max_bytes() } + 2;
-            let room = segment_bytes.saturating_sub(page + largest + frames_in_segment * loss);
+            let room = segment_bytes.saturating_sub(inner.page_bytes() + largest + frames_in_segment * loss);
             let needed = if room == 0 { count } else { (cost.div_ceil(room) + 1).min(count.max(1)) };
             let missing = needed.saturating_sub(self.lanes.spares.len());
             if missing > 0 {
@@ -348,15 +334,22 @@ impl Commit {
         Ok(())
     }
 
-    /// Whether an open segment takes a record of a page.
-    pub(crate) fn takes_a_page(&self, inner: &Inner) -> bool {
+    /// Whether one lane takes all of what costs so much: others may take part of it, and none takes more.
+    fn takes(&self, inner: &Inner, cost: usize) -> bool {
         let forming = self.forming.as_ref();
-        self.lanes.all_open().any(|(lane, mut open)| {
-            if let Some(forming) = forming.filter(|forming| forming.lane == lane) {
-                open.offset = forming.start.offset() + forming.taken() as u32;
-            }
-            Self::has_room(inner, &open, 2 * inner.page_bytes())
-        })
+        let used = |(lane, open): (usize, OpenSegment)| match forming {
+            Some(forming) if forming.lane == lane => forming.start.offset() as usize + forming.taken(),
+            _ => (open.offset as usize).max(inner.page_bytes()),
+        };
+        self.lanes.all_open().any(|open| cost + used(open) <= inner.segment_bytes as usize)
+    }
+
+    /// Whether segments that are open take a write of a page, as [`Self::reserve_segments`] would find. Most are of more than one
+    /// record, for which it wants two spares.
+    pub(crate) fn takes_a_page(&self, inner: &Inner) -> bool {
+        let record = record::padded(record::HEADER_BYTES + inner.page_bytes());
+        let stripe = if self.is_wide() { stripe_bytes(inner) } else { usize::MAX };
+        self.lanes.spares.len() > 1 || self.takes(inner, Need::of(inner, record, record, 1, stripe).cost)
     }
 
     fn has_room(inner: &Inner, open: &OpenSegment, need: usize) -> bool {
@@ -592,6 +585,32 @@ impl Commit {
 struct Shape {
     len: u32,
     crc: u32,
+}
+
+/// What a batch may take of the segments that it goes to.
+struct Need {
+    total: usize,
+    largest: usize,
+    /// Beside the records, for each frame.
+    loss: usize,
+    /// Of records, that a frame surely takes.
+    fill: usize,
+    cost: usize,
+}
+
+impl Need {
+    /// Of `count` records, padded.
+    fn of(inner: &Inner, total: usize, largest: usize, count: usize, stripe: usize) -> Self {
+        let page = inner.page_bytes();
+        // A frame loses its header, its padding, the end of its summary, and at its end at most the largest record that did
+        // not fit. Each record may come to carry its number.
+        let (total, largest) = (total + count * record::SEQ_BYTES, largest + record::SEQ_BYTES);
+        let loss = page + frame::HEADER_BYTES + 8 + summary::TRAILER_BYTES;
+        // One that holds a stripe is not filled on.
+        let fill = inner.frame_max_bytes().saturating_sub(largest + loss).min(stripe).max(page);
+        let frames = total / fill + 2;
+        Self { total, largest, loss, fill, cost: total + frames * loss }
+    }
 }
 
 /// What a frame holds before the next one begins, on another lane. Its last page is half empty, so it has a few.

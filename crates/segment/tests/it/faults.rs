@@ -53,6 +53,37 @@ fn a_full_drive_refuses_writes_and_still_reads_deletes_cleans_and_takes_half_aga
     });
 }
 
+/// Also in a batch that is in two records: whoever asks is told what the next user is.
+#[test]
+fn a_heap_refuses_users_as_it_says_wherever_the_last_segment_ends() {
+    for pages in 0..16 {
+        pumice_reactor::block_on(async {
+            let (device, _) = emulated("emu:tiny,channels=1,blocks=24,pages=16").await;
+            let heap = common::formatted(&device).await;
+            for _ in 0..pages {
+                common::append(&heap, 1, &[1; 100]).expect("append");
+                heap.flush().await.expect("durable");
+            }
+            let (value, rest) = ([2; 4000], [3; 20]);
+            let batch: [&[&[u8]]; 2] = [&[&value], &[&rest]];
+            let batch = batch.map(|parts| RecordIn { kind: 1, parts, outline: Outline::Whole });
+            loop {
+                let says = heap.refuses_users();
+                match heap.append(&batch, AppendClass::User) {
+                    Ok(_) => assert!(!says, "{pages} pages: it took what it said it refuses"),
+                    Err(AppendError::Busy) => heap.cleaning_won_nothing(),
+                    Err(AppendError::Full(_)) => {
+                        break assert!(says, "{pages} pages: it refused what it said it takes");
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+                heap.flush().await.expect("durable");
+            }
+            heap.close().await.expect("close");
+        });
+    }
+}
+
 #[test]
 fn a_flipped_bit_is_never_taken_for_data() {
     for seed in 1..=150u64 {
