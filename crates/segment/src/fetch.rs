@@ -57,8 +57,9 @@ pub(crate) struct Found {
     pub last_seq: u64,
     /// Number of its first frame, when it can be read.
     pub first_frame: Option<u64>,
-    /// The last metadata record knew its first frame to be durable.
-    pub is_durable: bool,
+    /// Its first program may have failed, of which nothing need read, however much it was: it is written elsewhere before anybody is
+    /// told. Not if the last metadata record knew its first frame to be durable.
+    pub may_have_failed: bool,
     /// It does not begin as a segment that was written: what was counted of it never got there.
     pub is_blank: bool,
 }

@@ -715,7 +715,8 @@ async fn find_segments(
                 known_live: entry.live.max(0) as u32,
                 last_seq: entry.last_seq,
                 first_frame: None,
-                is_durable: entry.flags & FLAG_DURABLE != 0,
+                // Files have no such failure.
+                may_have_failed: entry.flags & FLAG_DURABLE == 0 && !matches!(device, Device::File(_)),
                 is_blank: false,
             });
         }
@@ -746,9 +747,8 @@ async fn find_segments(
 fn is_unwritten(device: &Device, found: &Found, first: &[u8], lost: &[u32]) -> bool {
     let geometry = device.geometry();
     match device.write_pointer(geometry.block(found.id.0)) {
-        // A header that was torn is the last page that was written. Of a program that failed nothing need read, however much it
-        // was: it is written elsewhere before anybody is told.
-        Some(pages) if !matches!(device, Device::File(_)) => pages <= 1 || !found.is_durable,
+        // A header that was torn is the last page that was written.
+        Some(pages) if !matches!(device, Device::File(_)) => pages <= 1,
         // What lies there is what lay there before. No disk tears the few bytes of a header.
         _ => match SegmentHeader::decode(first) {
             header::Decoded::Header(header) => header.life != found.life,

@@ -124,7 +124,8 @@ struct Begin {
 struct Headless {
     id: SegmentId,
     is_sealed: bool,
-    is_blank: bool,
+    /// What is counted of it need never have been there.
+    may_be_nothing: bool,
     /// The newest sequence number in it that metadata knows.
     last_seq: u64,
     /// Where it ends as far as metadata knows.
@@ -143,7 +144,7 @@ impl Begin {
                 None if found.known_end > page_bytes => begin.headless.push(Headless {
                     id: found.id,
                     is_sealed: found.sealed_end.is_some(),
-                    is_blank: found.is_blank,
+                    may_be_nothing: found.is_blank || found.may_have_failed,
                     last_seq: found.last_seq,
                     known_end: found.known_end,
                 }),
@@ -173,7 +174,7 @@ impl Begin {
     /// held may have been torn, all of it, and then nobody was told that it is durable; nothing says so.
     fn unread<'a>(&'a self, found: &'a [Place], replay_from: u64) -> impl Iterator<Item = &'a Headless> {
         self.headless.iter().filter(move |headless| {
-            !headless.is_blank
+            !headless.may_be_nothing
                 && headless.last_seq > replay_from
                 && found.iter().all(|place| place.segment != headless.id)
         })
