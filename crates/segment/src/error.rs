@@ -56,6 +56,19 @@ pub enum HeapError {
     Full(SpaceReport),
 }
 
+impl HeapError {
+    /// Of what could not be written: whether the flash is too worn to take it, or nothing is left that would.
+    pub(crate) fn is_of_wear(&self) -> bool {
+        match self {
+            Self::Flash(error) => {
+                matches!(error, FlashError::ProgramFailed { .. } | FlashError::EraseFailed { .. })
+            }
+            Self::Damaged(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// Why a record was not appended. Nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {

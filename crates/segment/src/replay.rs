@@ -569,7 +569,12 @@ impl Replay {
         self.inner.written.open_to(self.last_seq);
         self.inner.durable.open_to(self.last_seq);
         if self.inner.failed().is_none() {
-            metalog::write_meta(&self.inner, Write { snapshot: true, ..Write::internal() }).await?;
+            match metalog::write_meta(&self.inner, Write { snapshot: true, ..Write::internal() }).await {
+                Ok(()) => {}
+                // So worn that not even this finds a place: what is there reads, and the heap says why it takes nothing any more.
+                Err(error) if error.is_of_wear() && self.inner.failed().is_some() => {}
+                Err(error) => return Err(error),
+            }
             self.inner.pause(None);
         }
         if !self.damage.is_empty() {

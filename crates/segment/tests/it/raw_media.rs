@@ -6,8 +6,8 @@ use crate::common::{emulated, format_options, options};
 use pumice_base::rng::Rng;
 use std::sync::Arc;
 
-use pumice_flash::{Device, DeviceSpec, Emulated, FlashError};
-use pumice_segment::{Heap, HeapOptions, ReadError};
+use pumice_flash::{Device, DeviceSpec, Emulated, FlashError, Operation};
+use pumice_segment::{AppendClass, AppendError, Heap, HeapOptions, Outline, ReadError, RecordIn};
 
 /// Eight bits in each 512 B.
 const SPEC: &str = "emu:tiny,channels=2,blocks=14,pages=16,oob=128,ecc=off";
@@ -201,6 +201,35 @@ fn metadata_log_and_superblock_move_off_blocks_that_fail_and_a_power_cut_meanwhi
             }
         }
         assert!(cut > 3, "fault {fault}: only {cut} operations");
+    }
+}
+
+#[test]
+fn a_drive_too_worn_for_what_a_recovery_writes_is_open_for_reading_and_loses_nothing() {
+    for seed in 1..=4 {
+        pumice_reactor::block_on(async {
+            let said = |what: &str| format!("seed {seed}: {what}");
+            let (device, nand, mini, history) = about_to_fail(seed, 0).await;
+            nand.cut_power();
+            let _ = mini.heap.close().await;
+            drop(mini);
+            nand.power_on();
+            nand.fail_by_chance(Operation::Erase, 1.0);
+            // Twice: what the first leaves behind of its tries is in nobody's way.
+            for _ in 0..2 {
+                let mini = Mini::open(&device, small()).await.unwrap_or_else(|e| panic!("{}", said(&e)));
+                let reason = mini.heap.read_only().expect("read-only");
+                assert!(reason.contains("erase failed"), "{}", said(&reason));
+                mini.verify(&history).await.unwrap_or_else(|e| panic!("{}", said(&e)));
+                let record = RecordIn { kind: 1, parts: &[b"x"], outline: Outline::Whole };
+                let refused = mini.heap.append(&[record], AppendClass::Delete);
+                assert!(
+                    matches!(refused, Err(AppendError::ReadOnly(_))),
+                    "{}",
+                    said(&format!("{refused:?}"))
+                );
+            }
+        });
     }
 }
 
