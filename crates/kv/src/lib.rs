@@ -70,7 +70,8 @@ pub use large::writer::LargeWriter;
 pub use large::{LargeRef, PIECE_BYTES_MAX};
 pub use open::{Opened, Progress};
 pub use options::{
-    MEMORY_BYTES_MIN, StoreFormat, StoreOptions, fitting_segment_bytes, memory_of_process, process_bytes_min,
+    MEMORY_BYTES_MIN, REPLAY_BYTES_MIN, StoreFormat, StoreOptions, fitting_segment_bytes, memory_of_process,
+    process_bytes_min,
 };
 pub use pumice_segment::{Durability, PrewriteProgress, SpaceReport, Turn};
 pub use scan::{Scan, SliceSet, Want};

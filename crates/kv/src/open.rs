@@ -24,7 +24,7 @@ use crate::manifest::{self, Manifest, set_tally};
 use crate::memtable::held::HeldMemtables;
 use crate::memtable::{NewBody, NewVersion};
 use crate::metadata_room::MetadataRoom;
-use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes};
+use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes, to_replay};
 use crate::record;
 use crate::scan::room::ScanRooms;
 use crate::slice::Slice;
@@ -266,7 +266,7 @@ impl Inner {
     fn replay(&self, record: &Replayed) -> Result<(), OpenError> {
         let payload = &record.payload;
         let bad = |slice, reason: &str| OpenError::Replay { seq: record.seq, slice, reason: reason.into() };
-        self.log_bytes.fetch_add(u64::from(record.ptr.len), Ordering::Relaxed);
+        self.log_bytes.fetch_add(to_replay(record.ptr), Ordering::Relaxed);
         if record.kind == record::TALLY {
             let (space, delta) =
                 record::decode_tally(payload).ok_or_else(|| bad(None, "a tally does not parse"))?;

@@ -1,6 +1,6 @@
 //! What can be chosen when a store is formatted and when it is opened, and how memory is split.
 
-use pumice_segment::Durability;
+use pumice_segment::{Durability, RecordPtr};
 
 /// Choices that a store keeps for life.
 #[derive(Clone, Debug)]
@@ -56,7 +56,8 @@ pub struct StoreOptions {
     pub memory_bytes: u64,
     /// When a write counts as durable.
     pub durability: Durability,
-    /// Log since the last checkpoint before memtables are flushed, in bytes: bounds the replay after a crash.
+    /// Log since the last checkpoint before memtables are flushed, in bytes: bounds the replay after a crash. A record counts for
+    /// [`REPLAY_BYTES_MIN`] at least.
     pub log_max_bytes: u64,
     /// Memtable bytes before a flush; `None` takes a share of `memory_bytes`.
     pub memtable_bytes: Option<u64>,
@@ -67,6 +68,15 @@ pub struct StoreOptions {
     /// Dead bytes that a drive in a file may hold beside as many as are alive, before segments are emptied so that the file need not
     /// grow, or can shrink.
     pub slack_bytes: u64,
+}
+
+/// What a record of the log counts for at least, in bytes. Short ones take longer to replay than their bytes to read: some 0.4 µs each,
+/// in which a drive reads a KiB. So the longest log of the default length, two million records, is replayed in a second.
+pub const REPLAY_BYTES_MIN: u32 = 256;
+
+/// What a record adds to the log since the last checkpoint, in bytes of [`StoreOptions::log_max_bytes`].
+pub(crate) fn to_replay(record: RecordPtr) -> u64 {
+    u64::from(record.len.max(REPLAY_BYTES_MIN))
 }
 
 /// The least memory a store works in.

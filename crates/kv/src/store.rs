@@ -33,7 +33,7 @@ use crate::memtable::held::HeldMemtables;
 use crate::memtable::{NewBody, NewVersion, Replaced};
 use crate::merge::aside::Aside;
 use crate::metadata_room::MetadataRoom;
-use crate::options::{Budget, StoreOptions};
+use crate::options::{Budget, StoreOptions, to_replay};
 use crate::record;
 use crate::scan::room::ScanRooms;
 use crate::slice::{Slice, key_hash};
@@ -109,7 +109,7 @@ pub(crate) struct Inner {
     /// What memtables held when the rest was lent last, in bytes.
     pub lent_beside: AtomicU64,
     pub metadata_room: MetadataRoom,
-    /// Log appended since the last seal, in bytes.
+    /// Log appended since the last seal, in bytes as `to_replay` counts them.
     pub log_bytes: AtomicU64,
     /// There is work for the flush.
     pub flush_wanted: Notify,
@@ -445,7 +445,7 @@ impl Inner {
         let newest_snapshot = self.snapshots.newest();
         let (mut grown, mut log) = (0, 0);
         for (i, (op, ptr)) in batch.ops.iter().zip(&appended.ptrs).enumerate() {
-            log += u64::from(ptr.len);
+            log += to_replay(*ptr);
             let seq = appended.first_seq + i as u64;
             grown += self.apply(&mut guards[place(op.slice)], &batch.buf, op, seq, *ptr, newest_snapshot);
         }

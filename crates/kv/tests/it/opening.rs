@@ -4,7 +4,7 @@
 use crate::common::*;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, SliceId, Store};
+use pumice_kv::{Batch, REPLAY_BYTES_MIN, SliceId, Store, StoreOptions};
 use pumice_reactor::sim::{HostId, HostOptions, World};
 
 const PAGE: u64 = 4096;
@@ -109,4 +109,41 @@ fn a_crash_costs_the_log_since_the_checkpoint_however_full_the_drive() {
         println!("{percent}% full: {bytes} B, {tables} tables; at most {}", clean + log + first_pages);
         assert!(bytes <= clean + log + first_pages, "{percent}% full: {bytes} B were read");
     }
+}
+
+#[test]
+fn a_crash_costs_so_many_records_at_most_however_short_they_are() {
+    const LOG_BYTES: u64 = 4 << 20;
+    const A_BATCH: u64 = 500;
+    let most = LOG_BYTES / u64::from(REPLAY_BYTES_MIN);
+    let written = 5 * most / 2;
+    let world = World::new(7);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    run(&world, host, async move {
+        let device = Device::create(&spec(), 256 * SEGMENT).await.expect("file");
+        Store::format(&device, &format()).await.expect("format");
+        // Nothing but the log's length calls for a flush: one key takes no memory.
+        let options = StoreOptions { log_max_bytes: LOG_BYTES, ..StoreOptions::default() };
+        let store = open_with(&device, options).await.store;
+        let mut batch = Batch::new();
+        for n in 0..written / A_BATCH {
+            batch.clear();
+            for n in n * A_BATCH..(n + 1) * A_BATCH {
+                batch.put(SliceId(0), b"key", 0, 0, &n.to_le_bytes());
+            }
+            let seq = write(&store, &batch).await;
+            store.wait_durable(seq).await.expect("durable");
+        }
+        let bytes = store.stats().heap.commit_bytes;
+        assert!(bytes < LOG_BYTES, "{bytes} B would call for a flush whatever the records' number");
+    });
+    world.crash(host);
+    world.restart(host);
+    let replayed = run(&world, host, async move {
+        let device = Device::open(&spec(), Access::ReadWrite).await.expect("device");
+        let opened = Store::open(device, options(), &no_progress).await.expect("open");
+        opened.replayed
+    });
+    // What was written while the flush ran counts for the next.
+    assert!(replayed <= most + most / 4, "{replayed} of {written} records were replayed, {most} may be");
 }
