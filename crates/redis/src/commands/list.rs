@@ -150,7 +150,7 @@ pub(super) async fn take_one(
 ) -> Result<Bytes, Failure> {
     let at = outermost(list, end);
     let value = element_at(ctx, list, at).await?;
-    if list.count == 1 {
+    if list.count == 1 && !list.has_none_outside() {
         ctx.erase_elements(change, list).await?;
     } else {
         remove(change, list, at);
@@ -282,7 +282,7 @@ fn pop_at_hand(ctx: &mut Ctx, args: &Args<'_>, end: End) -> Result<(), Fast> {
         return Ok(());
     };
     // With the last element goes all that there may be.
-    if list_shift::is_interrupted(&list) || list.count == 1 {
+    if list_shift::is_interrupted(&list) || (list.count == 1 && !list.has_none_outside()) {
         return Err(Fast::Slow);
     }
     let at = outermost(&list, end);

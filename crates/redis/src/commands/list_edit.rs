@@ -117,6 +117,7 @@ async fn ltrim(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             remove(&mut change, &list, at);
             // The head is in the first piece: from there on nobody looks at what is outside.
             if is_piece(ctx, &change)? {
+                list_shift::may_leave_some_outside(&mut list);
                 change.put_collection(&mut list, true);
                 commit_piece(ctx, &mut change).await?;
             }

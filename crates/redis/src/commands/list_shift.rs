@@ -17,7 +17,7 @@ use super::collection::{commit_piece, damaged, is_piece};
 use super::list::{put, read, remove};
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
-use crate::keyspace::{Change, Collection, HINT_GAP};
+use crate::keyspace::{Change, Collection, HINT_GAP, HINT_NONE_OUTSIDE};
 
 /// Sub of the record that says where the gap is; its field is empty.
 const GAP: u8 = 1;
@@ -31,6 +31,11 @@ const REMOVAL_BYTES: usize = GAP_BYTES + 9;
 /// Whether a crash left a gap in `list`.
 pub(super) fn is_interrupted(list: &Collection) -> bool {
     list.hints & HINT_GAP != 0
+}
+
+/// Of a list whose change is written in pieces: after a crash some elements may lie where nobody looks any more.
+pub(super) fn may_leave_some_outside(list: &mut Collection) {
+    list.hints &= !HINT_NONE_OUTSIDE;
 }
 
 /// Ends the shift that a crash interrupted. Hold the latch.
@@ -319,6 +324,7 @@ impl<'a> Shift<'a> {
             return Ok(());
         }
         self.store_gap();
+        may_leave_some_outside(&mut self.list);
         self.change.put_collection(&mut self.list, true);
         commit_piece(ctx, &mut self.change).await
     }

@@ -8,7 +8,7 @@ use pumice_node::{KeyHash, LatchSet, Node, Place};
 use smallvec::SmallVec;
 
 use super::change::{Change, Op, Value};
-use super::head::{Collection, Head, StringHead, Type, is_expired};
+use super::head::{Collection, HINT_NONE_OUTSIDE, Head, StringHead, Type, is_expired};
 use super::key::{HeadKey, RawKey, collection_prefix, element_key, latch_hash};
 use super::spaces::RECORD_PLACE;
 use super::unlatched::Look;
@@ -167,6 +167,7 @@ impl Ctx {
     /// A new empty collection, to be stored under `key`. Whatever is there now is the caller's to remove
     /// ([`Ctx::erase`]) in the same change.
     pub fn new_collection(&self, key: HeadKey, kind: Type) -> Collection {
+        let hints = if kind == Type::List { HINT_NONE_OUTSIDE } else { 0 };
         Collection {
             kind,
             expire_ms: 0,
@@ -174,8 +175,8 @@ impl Ctx {
             home: key.slot,
             elements: key.place,
             count: 0,
-            hints: 0,
-            stored_hints: 0,
+            hints,
+            stored_hints: hints,
             compact: self.server.settings.compact(kind),
             first: 0,
             end: 0,

@@ -82,6 +82,10 @@ pub const HINT_MANY: u8 = 4;
 /// Between the first and the last element of the list there are indexes without one.
 pub const HINT_GAP: u8 = 0x80;
 
+/// No element of the list lies outside of `first..end`: with its last one nothing else can go. Lists are born with it, and lose it where
+/// a crash may leave some.
+pub const HINT_NONE_OUTSIDE: u8 = 0x40;
+
 /// Elements that nobody could ever have put in, and how far from zero the indexes of a list may be.
 const COUNT_MAX: u64 = 1 << 56;
 
@@ -223,6 +227,12 @@ impl Collection {
             is_new: false,
             seq,
         })
+    }
+
+    /// Whether the elements in `first..end` of a list are all that there may be.
+    pub fn has_none_outside(&self) -> bool {
+        // On one drive what changes the head and elements is one batch, whole or absent after a crash.
+        self.hints & HINT_NONE_OUTSIDE != 0 && self.key.place.drive == self.elements.drive
     }
 
     /// Of a stored head its elements' id, and the slot that says where they live.

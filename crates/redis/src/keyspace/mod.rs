@@ -43,8 +43,8 @@ pub(crate) use building::abandon_all;
 pub use change::{Change, StringValue};
 pub use cursor::Cursors;
 pub use head::{
-    Collection, Compact, HINT_GAP, HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, StringHead,
-    TAG_STRING_EDITED, TAG_STRING_FLOAT, Type, is_expired, meta_is_expired,
+    Collection, Compact, HINT_GAP, HINT_LONG_ELEMENT, HINT_MANY, HINT_NONE_OUTSIDE, HINT_NOT_INTEGERS, Head,
+    StringHead, TAG_STRING_EDITED, TAG_STRING_FLOAT, Type, is_expired, meta_is_expired,
 };
 pub use key::{
     ELEMENT_PREFIX_BYTES, HEAD_PREFIX_BYTES, HeadKey, RawKey, SYSTEM_SPACE, Space, after_prefix,

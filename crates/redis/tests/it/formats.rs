@@ -117,7 +117,7 @@ fn lists_keep_their_layout() {
         &["RPUSH k b c", "LPUSH k a"],
         &format!(
             "{MEMBER}
-             1 | 00000001 00 6b | 2 | 0 | ID 0300000000000000 cd1d 00 0000000000 ffffffffffffffff 0200000000000000
+             1 | 00000001 00 6b | 2 | 0 | ID 0300000000000000 cd1d 40 0000000000 ffffffffffffffff 0200000000000000
              1 | 00000001 01 ID 00 7fffffffffffffff | 2 | 0 | 61
              1 | 00000001 01 ID 00 8000000000000000 | 2 | 0 | 62
              1 | 00000001 01 ID 00 8000000000000001 | 2 | 0 | 63"

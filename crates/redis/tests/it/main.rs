@@ -24,6 +24,7 @@ mod interrupted_lists;
 mod introspection;
 mod large_memory;
 mod large_parts;
+mod last_elements;
 mod left_spaces;
 mod long_pops;
 mod long_searches;
