@@ -75,8 +75,10 @@ struct Shared {
     outcome: Mutex<Outcome>,
 }
 
-/// From this memory on, connections share as many receive buffers as are of use, and what is freed is kept for a while.
+/// From this memory on, connections share as many receive buffers as are of use, and cores keep I/O buffers for the next need.
 const PLENTY_BYTES: u64 = 256 << 20;
+/// From this memory on, pages that are freed are kept for a while: with less, what is kept so at the worst is more than is left for it.
+const KEEPS_FREED_PAGES_BYTES: u64 = 512 << 20;
 
 fn reactor_config(settings: &Settings) -> pumice_reactor::Config {
     let all = pumice_reactor::Config::default();
@@ -111,7 +113,7 @@ pub fn run(args: ServeArgs) -> Outcome {
         ));
     }
     tell_memory(&settings);
-    if settings.memory_bytes < PLENTY_BYTES {
+    if settings.memory_bytes < KEEPS_FREED_PAGES_BYTES {
         allocator::give_back_at_once();
     }
     let beside = FILES_BESIDE_CLIENTS + FILES_PER_CORE * u64::from(settings.cores);
