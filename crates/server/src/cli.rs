@@ -303,7 +303,7 @@ pub struct BenchArgs {
     /// Operations per workload [default: as many as keys; load and s-set: once over all keys]
     #[arg(long, value_name = "N", value_parser = count)]
     pub ops: Option<u64>,
-    /// Stop each workload after this long, whatever is left of its operations
+    /// Stop each workload after this long, whatever is left of its operations; load and s-set go over all keys
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub seconds: Option<f64>,
     /// Value size in bytes
