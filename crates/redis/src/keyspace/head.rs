@@ -229,10 +229,10 @@ impl Collection {
         })
     }
 
-    /// Whether the elements in `first..end` of a list are all that there may be.
+    /// Whether the elements in `first..end` of a list are all that there may be. Head and elements lie on one drive, so that a change of
+    /// both in one batch is whole or absent after a crash.
     pub fn has_none_outside(&self) -> bool {
-        // On one drive what changes the head and elements is one batch, whole or absent after a crash.
-        self.hints & HINT_NONE_OUTSIDE != 0 && self.key.place.drive == self.elements.drive
+        self.hints & HINT_NONE_OUTSIDE != 0
     }
 
     /// Of a stored head its elements' id, and the slot that says where they live.

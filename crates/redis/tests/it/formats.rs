@@ -1,42 +1,23 @@
 //! How keys lie in the engine, pinned byte for byte: what this compares with is what drives in the field hold
 //! (`docs/format/redis-keys.md`, `node.md`). A change here needs a new version number and code that reads the old one.
 
-use std::ops::Bound;
 use std::path::Path;
 
-use crate::common::{Setup, TestServer};
-use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Direction, SliceId, SliceSet, Store, StoreOptions, Want};
+use bytes::Bytes;
+
+use crate::common::{Setup, TestServer, read_unserved};
+use pumice_kv::{Entry, SliceId};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Every entry of a drive, a line each: slice, key, tag, expiry, value.
-fn dump(drive: &Path) -> Vec<String> {
-    let spec = DeviceSpec::Path(drive.to_path_buf());
-    pumice_reactor::block_on(async move {
-        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
-        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
-        let snapshot = store.snapshot();
-        let mut lines = Vec::new();
-        for slice in 0..store.slice_count() {
-            let set = SliceSet::One(SliceId(slice));
-            let mut scan = store.scan(
-                &snapshot,
-                set,
-                Bound::Unbounded,
-                Bound::Unbounded,
-                Direction::Forward,
-                Want::Values,
-            );
-            while let Some((key, entry)) = scan.next().await.expect("scan") {
-                let (key, value) = (hex(&key), hex(&entry.value));
-                lines.push(format!("{slice} {key} {} {} {value}", entry.tag, entry.expire_ms));
-            }
-        }
-        lines
-    })
+/// Every entry of the drive in `dir`, a line each: slice, key, tag, expiry, value.
+fn dump(dir: &Path) -> Vec<String> {
+    let line = |(slice, key, entry): (SliceId, Bytes, Entry)| {
+        format!("{} {} {} {} {}", slice.0, hex(&key), entry.tag, entry.expire_ms, hex(&entry.value))
+    };
+    read_unserved(dir).into_iter().map(line).collect()
 }
 
 /// A line with the id of a collection, which the engine hands out, as `ID`: big-endian in an element's key, little-endian at
@@ -64,7 +45,7 @@ fn check(commands: &[&str], expected: &str) {
     }
     drop(client);
     let directory = server.into_dir();
-    let lines = dump(&directory.path().join("drive0"));
+    let lines = dump(directory.path());
     let found: Vec<String> = lines.iter().map(|line| without_id(line)).collect();
     let expected: Vec<String> = expected
         .lines()

@@ -1,11 +1,9 @@
 //! The last element of a list goes alone where nothing else can be there, and with whatever a crash may have left where it can.
 
-use std::ops::Bound;
 use std::path::Path;
 
-use crate::common::{Setup, TestServer, write_unserved};
-use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, Direction, SliceId, SliceSet, Store, StoreOptions, Want};
+use crate::common::{Setup, TestServer, read_unserved, write_unserved};
+use pumice_kv::{Batch, SliceId};
 
 /// The key `k` lies there, with 16 slices.
 const SLICE: SliceId = SliceId(1);
@@ -35,32 +33,16 @@ fn with_others_outside() -> Batch {
     batch
 }
 
-/// What the slice of `k` on a drive that nobody serves holds: keys and values.
-fn stored(dir: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let spec = DeviceSpec::Path(dir.join("drive0"));
-    pumice_reactor::block_on(async move {
-        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
-        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
-        let snapshot = store.snapshot_of(SLICE);
-        let lower = Bound::Included(1u32.to_be_bytes().to_vec().into());
-        let upper = Bound::Excluded(2u32.to_be_bytes().to_vec().into());
-        let only = SliceSet::One(SLICE);
-        let mut scan = store.scan(&snapshot, only, lower, upper, Direction::Forward, Want::Values);
-        let mut rows = Vec::new();
-        while let Some((key, entry)) = scan.next().await.expect("scan") {
-            rows.push((key.to_vec(), entry.value.to_vec()));
-        }
-        drop(scan);
-        drop(snapshot);
-        store.close().await.expect("closed");
-        rows
-    })
+/// How many keys of the list, its head among them, a drive that nobody serves holds.
+fn stored(dir: &Path) -> usize {
+    let is_of_list = |key: &[u8]| key == HEAD || key.starts_with(&element_prefix());
+    read_unserved(dir).into_iter().filter(|(_, key, _)| is_of_list(key)).count()
 }
 
-#[track_caller]
-fn hints_of(rows: &[(Vec<u8>, Vec<u8>)]) -> u8 {
-    let head = rows.iter().find(|(key, _)| key == HEAD).expect("the key is there");
-    head.1[HINTS_AT]
+fn hints(dir: &Path) -> u8 {
+    let rows = read_unserved(dir);
+    let head = rows.iter().find(|(_, key, _)| key == HEAD).expect("the key is there");
+    head.2.value[HINTS_AT]
 }
 
 #[test]
@@ -72,17 +54,14 @@ fn what_a_crash_left_outside_goes_with_the_last_element() {
         server.client().line("RPUSH k soon-another");
         let dir = server.into_dir();
         write_unserved(dir.path(), with_others_outside());
-        let of_list = |rows: Vec<(Vec<u8>, Vec<u8>)>| {
-            rows.into_iter().filter(|(key, _)| key == HEAD || key.starts_with(&element_prefix())).count()
-        };
-        assert_eq!(of_list(stored(dir.path())), 7, "the list is there, with others outside");
+        assert_eq!(stored(dir.path()), 7, "the list is there, with others outside");
         let server = TestServer::in_dir(Setup::default(), dir);
         let mut client = server.client();
         assert_eq!(client.line("LRANGE k 0 -1").to_string(), "[\"0\", \"1\"]");
         client.line(first);
         assert!(client.line(last).to_string().contains(if first == "LPOP k" { "1" } else { "0" }));
         assert_eq!(client.line("EXISTS k").to_string(), "0");
-        let left = of_list(stored(server.into_dir().path()));
+        let left = stored(server.into_dir().path());
         assert_eq!(left, 0, "{first}, {last}: elements stay for ever");
     }
 }
@@ -114,8 +93,7 @@ fn a_list_says_that_nothing_is_outside_until_a_change_in_pieces_may_have_left_so
             }
         }
         let reply = client.call(command);
-        let rows = stored(server.into_dir().path());
-        let says_so = hints_of(&rows) & HINT_NONE_OUTSIDE != 0;
+        let says_so = hints(server.into_dir().path()) & HINT_NONE_OUTSIDE != 0;
         assert_eq!(says_so, is_whole, "{command:?}: {reply}");
     }
 }

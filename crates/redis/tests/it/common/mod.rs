@@ -3,13 +3,15 @@
 pub mod client;
 pub mod oracle;
 
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, Store, StoreFormat, StoreOptions};
+use pumice_kv::{Batch, Direction, Entry, SliceId, SliceSet, Store, StoreFormat, StoreOptions, Want};
 use pumice_node::{Node, NodeOptions};
 use pumice_reactor::{Config, CoreId, Running};
 use pumice_redis::face;
@@ -233,6 +235,27 @@ pub fn write_unserved(dir: &Path, batch: Batch) {
         store.wait_durable(seq).await.expect("durable");
         store.close().await.expect("closed");
     });
+}
+
+/// All that the only drive in `dir` holds, which nobody serves: slices, keys and entries.
+pub fn read_unserved(dir: &Path) -> Vec<(SliceId, Bytes, Entry)> {
+    let spec = DeviceSpec::Path(dir.join("drive0"));
+    pumice_reactor::block_on(async move {
+        let device = Device::open(&spec, Access::ReadWrite).await.expect("device");
+        let store = Store::open(device, StoreOptions::default(), &|_, _| {}).await.expect("open").store;
+        let snapshot = store.snapshot();
+        let mut rows = Vec::new();
+        for slice in (0..store.slice_count()).map(SliceId) {
+            let (all, only) = (Bound::Unbounded, SliceSet::One(slice));
+            let mut scan = store.scan(&snapshot, only, all.clone(), all, Direction::Forward, Want::Values);
+            while let Some((key, entry)) = scan.next().await.expect("scan") {
+                rows.push((slice, key, entry));
+            }
+        }
+        drop(snapshot);
+        store.close().await.expect("closed");
+        rows
+    })
 }
 
 /// Waits until `test` holds: for what the server does in its own time.
