@@ -208,9 +208,14 @@ impl Inner {
         }
     }
 
-    /// Gives the row caches what key tables, memtables and kept pieces leave them.
+    /// What key tables and memtables leave row caches, in bytes. Who asks gives it to them: [`Inner::lend`] takes it for given.
+    pub fn planned_for_rows(&self) -> u64 {
+        self.budget.rows + (self.cache.budget - self.cache.needed()) + self.lend()
+    }
+
+    /// Gives the row caches what is planned for them, but for what is withheld and what kept pieces have.
     pub fn fit_row_caches(&self) {
-        let bytes = self.budget.rows + (self.cache.budget - self.cache.needed()) + self.lend();
+        let bytes = self.planned_for_rows().saturating_sub(self.withheld_bytes.load(Ordering::Relaxed));
         self.kept_pieces.set_most(bytes / 2);
         self.size_row_caches(bytes.saturating_sub(self.kept_pieces.bytes()));
     }

@@ -151,6 +151,7 @@ impl Store {
             sealed_bytes: AtomicU64::new(0),
             held_memtables: HeldMemtables::default(),
             lent_beside: AtomicU64::new(0),
+            withheld_bytes: AtomicU64::new(0),
             metadata_room: MetadataRoom::new(metadata_bytes_max),
             log_bytes: AtomicU64::new(0),
             flush_wanted: Notify::default(),

@@ -137,6 +137,8 @@ pub struct StoreStats {
     pub block_bytes: u64,
     /// Memory of cached rows and of kept pieces of large values, in bytes.
     pub row_bytes: u64,
+    /// What is withheld from these, in bytes: see [`Store::withhold_from_rows`].
+    pub withheld_bytes: u64,
     /// Live snapshots.
     pub snapshots: u64,
 }
@@ -176,6 +178,7 @@ impl Store {
             head_bytes: inner.cache.head_bytes(),
             block_bytes: inner.cache.block_bytes(),
             row_bytes: inner.kept_pieces.bytes(),
+            withheld_bytes: inner.withheld_bytes.load(Ordering::Relaxed),
             snapshots: inner.snapshots.count() as u64,
             ..StoreStats::default()
         };

@@ -108,6 +108,8 @@ pub(crate) struct Inner {
     pub held_memtables: HeldMemtables,
     /// What memtables held when the rest was lent last, in bytes.
     pub lent_beside: AtomicU64,
+    /// What row caches do without, in bytes: see [`Store::withhold_from_rows`].
+    pub withheld_bytes: AtomicU64,
     pub metadata_room: MetadataRoom,
     /// Log appended since the last seal, in bytes as `to_replay` counts them.
     pub log_bytes: AtomicU64,

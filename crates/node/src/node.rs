@@ -502,6 +502,14 @@ impl Node {
         }
     }
 
+    /// Keeps the drives' row caches from so many bytes together, or from all they have; answers how many:
+    /// [`Store::withhold_from_rows`].
+    pub(crate) fn withhold_from_rows(&self, bytes: u64) -> u64 {
+        let stores = &self.inner.stores;
+        let each = bytes.div_ceil(stores.len() as u64);
+        stores.iter().map(|store| store.withhold_from_rows(each)).sum()
+    }
+
     /// How each drive does, in set order.
     pub fn conditions(&self) -> Vec<DriveCondition> {
         let drives = self.inner.stores.iter().zip(&self.inner.met).zip(&self.inner.names);

@@ -108,6 +108,11 @@ fn drive_numbers(stats: &StoreStats) -> Numbers {
             ("key_head_bytes", "Memory of filters and block indexes", stats.head_bytes as f64),
             ("key_block_bytes", "Memory of cached key blocks", stats.block_bytes as f64),
             ("row_cache_bytes", "Memory of cached rows", stats.row_bytes as f64),
+            (
+                "row_cache_withheld_bytes",
+                "Memory that cached rows do without because the process takes more than planned",
+                stats.withheld_bytes as f64,
+            ),
             ("snapshots", "Live snapshots", stats.snapshots as f64),
         ],
     }

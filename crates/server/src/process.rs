@@ -76,6 +76,13 @@ pub fn usage() -> Usage {
     }
 }
 
+/// Resident memory of this process, in bytes; 0 where /proc does not say.
+pub fn resident_bytes() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: Option<u64> = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
 /// Raises the limit on open files to what is allowed, and beyond that to `wanted` if it may be; answers the limit.
 pub fn raise_open_files(wanted: u64) -> u64 {
     let limit = getrlimit(Resource::Nofile);

@@ -3,10 +3,12 @@
 //! Together they may take a fifth of the memory, which is idle where little is written. Rows go the moment that writes
 //! want it back, a little at a time; a part is never lent, because what rows leave is not at once of use to others
 //! (an allocator keeps freed rows for rows).
+//!
+//! And rows pay for what the process takes beyond all plans: [`Store::withhold_from_rows`].
 
 use std::sync::atomic::Ordering;
 
-use crate::store::Inner;
+use crate::store::{Inner, Store};
 
 /// Memtables grow by so much, or shrink, before rows give way, or take it.
 pub const LENDING_STEP_BYTES: u64 = 2 << 20;
@@ -32,5 +34,17 @@ impl Inner {
         if self.memtables_hold().abs_diff(self.lent_beside.load(Ordering::Relaxed)) >= LENDING_STEP_BYTES {
             self.fit_row_caches();
         }
+    }
+}
+
+impl Store {
+    /// From now on the row caches have so many bytes less than planned, or none; answers by how many that is less now. Rows and kept
+    /// pieces of large values are what can go at once and costs no more than reads, so they make up for what the process takes
+    /// beyond what anybody planned.
+    pub fn withhold_from_rows(&self, bytes: u64) -> u64 {
+        let withheld = bytes.min(self.inner.planned_for_rows());
+        self.inner.withheld_bytes.store(withheld, Ordering::Relaxed);
+        self.inner.fit_row_caches();
+        withheld
     }
 }

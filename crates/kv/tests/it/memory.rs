@@ -173,3 +173,44 @@ fn what_replayed_memtables_hold_is_not_lent() {
     };
     world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }
+
+#[test]
+fn rows_do_without_what_is_withheld_until_it_is_given_back() {
+    let world = World::new(6);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let test = async move {
+        let store = store_of_rows(&made().await, KEYS, options(MEMORY, MEMTABLE)).await;
+        let read_all = async || {
+            for n in 0..KEYS {
+                let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
+                assert_eq!(entry.value[..], [n as u8; VALUE_BYTES]);
+            }
+        };
+        let rows = async || {
+            read_all().await;
+            let stats = store.stats();
+            (stats.row_bytes, stats.withheld_bytes)
+        };
+        let (all, withheld) = rows().await;
+        assert!(all >= KEYS * VALUE_BYTES as u64 && withheld == 0, "{all} B of rows, {withheld} withheld");
+        let planned = store.withhold_from_rows(u64::MAX);
+        assert!(planned > all && planned < MEMORY, "{planned} B are all that rows could have");
+        assert_eq!(store.stats().row_bytes, 0, "they go at once");
+        assert_eq!(rows().await, (0, planned), "and stay away");
+        // A flush hands out memory anew, but for what is withheld.
+        assert_eq!(store.withhold_from_rows(planned - (4 << 20)), planned - (4 << 20));
+        let mut batch = Batch::new();
+        for n in 0..20_000u64 {
+            batch.clear();
+            batch.put(SliceId((n % 3) as u16), format!("small:{n:08}").as_bytes(), 0, 0, &[1; 1000]);
+            write(&store, &batch).await;
+        }
+        store.wait_durable(store.last_seq()).await.expect("durable");
+        let (part, _) = rows().await;
+        assert!(part > 2 << 20 && part <= 4 << 20, "{part} B of rows");
+        assert_eq!(store.withhold_from_rows(0), 0);
+        let (again, withheld) = rows().await;
+        assert!(again >= all - all / 16 && withheld == 0, "{again} B of rows, {withheld} withheld");
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}

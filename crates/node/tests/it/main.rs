@@ -3,5 +3,6 @@
 
 mod drives;
 mod latches;
+mod memory;
 mod sets;
 mod watches;
