@@ -5,13 +5,15 @@
 //! reply fits the state, lift it out of the history and start over; at a return whose call was not applied, go
 //! back. A pair (set of applied operations, state) that was seen before is never entered again, which makes the
 //! search fast on the histories that stores produce. Histories of different keys are independent, so callers
-//! check each key by itself; that keeps them short.
+//! check each key by itself; that keeps them short. Of the pairs that were seen a hash of 128 bits is kept: states may be long.
 //!
 //! An operation without a return (the client never heard) may have taken effect at any time after its call, or
-//! never. Its `apply` is called without a reply.
+//! never. Its `apply` is called without a reply, and only where nothing else fits: most of them explain nothing, and dozens may lie
+//! about after a crash. One that may have taken effect in several ways (whether a key had expired by
+//! then is not known to the millisecond) names all of them: each is tried in its turn.
 
-use pumice_base::hash::HashSet;
-use std::hash::Hash;
+use pumice_base::hash::{HashSet, HashState};
+use std::hash::{BuildHasher, Hash};
 
 /// What the operations mean: a state machine that accepts or rejects a reply.
 pub trait Model {
@@ -21,9 +23,14 @@ pub trait Model {
     type Reply;
     /// What the requests act on. Small: every step of the search clones it.
     type State: Clone + Eq + Hash;
-    /// The state after `op` when its reply fits, else `None`. Without a reply (the client never heard) any
-    /// reply fits.
-    fn apply(&self, state: &Self::State, op: &Self::Op, reply: Option<&Self::Reply>) -> Option<Self::State>;
+    /// The states after `op` that its reply fits, in the same order each time. Without a reply (the client never heard) any reply
+    /// fits.
+    fn apply(
+        &self,
+        state: &Self::State,
+        op: &Self::Op,
+        reply: Option<&Self::Reply>,
+    ) -> impl Iterator<Item = Self::State>;
 }
 
 /// One operation of a history. Times are any increasing numbers; at equal times calls come before returns.
@@ -142,12 +149,17 @@ pub fn check<M: Model>(
     let mut entries = Entries::new(history);
     let mut unplaced = history.iter().filter(|operation| operation.returned.is_some()).count();
     let mut applied = vec![0u64; history.len().div_ceil(64)];
-    let mut seen: HashSet<(Vec<u64>, M::State)> = HashSet::default();
-    let mut stack: Vec<(usize, M::State)> = Vec::new();
+    let mut seen: HashSet<[u64; 2]> = HashSet::default();
+    // The operation, which of its ways comes next, and the state before it.
+    let mut stack: Vec<(usize, usize, M::State)> = Vec::new();
     let mut state = initial;
     let mut longest: Vec<usize> = Vec::new();
     let mut stuck = END;
     let mut cursor = entries.next[0];
+    // Ways of the operation at the cursor that were tried.
+    let mut tried = 0;
+    // Whether it is the turn of those without a return.
+    let mut unheard = false;
     let mut steps = 0u64;
     while unplaced > 0 {
         steps += 1;
@@ -158,33 +170,45 @@ pub fn check<M: Model>(
         let (op, is_return) = entries.what[cursor];
         if !is_return {
             let operation = &history[op];
-            let reply = operation.returned.as_ref().map(|(_, reply)| reply);
-            if let Some(after) = model.apply(&state, &operation.op, reply) {
-                applied[op / 64] |= 1 << (op % 64);
-                if seen.insert((applied.clone(), after.clone())) {
-                    entries.lift(op);
-                    unplaced -= usize::from(reply.is_some());
-                    stack.push((op, std::mem::replace(&mut state, after)));
-                    cursor = entries.next[0];
-                    continue;
-                }
-                applied[op / 64] &= !(1 << (op % 64));
+            if operation.returned.is_none() != unheard {
+                cursor = entries.next[cursor];
+                continue;
             }
-            cursor = entries.next[cursor];
+            let reply = operation.returned.as_ref().map(|(_, reply)| reply);
+            applied[op / 64] |= 1 << (op % 64);
+            let mut ways = model.apply(&state, &operation.op, reply).enumerate().skip(tried);
+            let way = ways.find(|(_, after)| {
+                seen.insert([0u64, 1].map(|half| HashState.hash_one((half, &applied, after))))
+            });
+            drop(ways);
+            tried = 0;
+            if let Some((at, after)) = way {
+                entries.lift(op);
+                unplaced -= usize::from(reply.is_some());
+                stack.push((op, at + 1, std::mem::replace(&mut state, after)));
+                (cursor, unheard) = (entries.next[0], false);
+            } else {
+                applied[op / 64] &= !(1 << (op % 64));
+                cursor = entries.next[cursor];
+            }
+            continue;
+        }
+        if !unheard {
+            (cursor, unheard) = (entries.next[0], true);
             continue;
         }
         if stuck == END || stack.len() > longest.len() {
             stuck = op;
-            longest = stack.iter().map(|&(op, _)| op).collect();
+            longest = stack.iter().map(|&(op, ..)| op).collect();
         }
-        let Some((op, before)) = stack.pop() else {
+        let Some((op, next_way, before)) = stack.pop() else {
             return Verdict::Violation { longest, stuck };
         };
         state = before;
         applied[op / 64] &= !(1 << (op % 64));
         unplaced += usize::from(history[op].returned.is_some());
         entries.unlift(op);
-        cursor = entries.next[entries.call_of[op]];
+        (cursor, tried, unheard) = (entries.call_of[op], next_way, history[op].returned.is_none());
     }
-    Verdict::Linearizable(stack.into_iter().map(|(op, _)| op).collect())
+    Verdict::Linearizable(stack.into_iter().map(|(op, ..)| op).collect())
 }

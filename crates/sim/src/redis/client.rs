@@ -1,10 +1,10 @@
 //! Clients of a Redis server that write down what they asked, when, and what they heard.
 
-use super::model::Op;
+use super::model::{Call, Op, Walls};
 use super::resp::{Connection, Reply, encode};
 use crate::linear::Operation;
 use pumice_base::rng::Rng;
-use pumice_reactor::{Addr, sleep, timeout};
+use pumice_reactor::{Addr, sleep, timeout, wall_ms};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -43,7 +43,7 @@ pub enum BankReply {
 }
 
 /// The operations on one key.
-pub type KeyHistory = Vec<Operation<Op, Reply>>;
+pub type KeyHistory = Vec<Operation<Call, Reply>>;
 
 /// Everything that was asked and heard. Times are counts of calls and returns: exact, as all clients run on one
 /// thread.
@@ -62,6 +62,8 @@ pub struct History {
     pub over: Cell<bool>,
     /// Commands and transactions that were sent, whose replies clients wait for.
     pub unanswered: Cell<u64>,
+    /// The server's clock, beside the clients', which never jump.
+    pub walls: RefCell<Walls>,
     /// Calls that may still be made before the next fault: virtual time is cheap, work is not.
     pub calls_left: Cell<u64>,
 }
@@ -93,6 +95,7 @@ impl History {
         let called = next(&self.clock);
         let mut keys = self.keys.borrow_mut();
         let history = keys.entry(key.to_vec()).or_default();
+        let op = Call { op, called_ms: wall_ms(), answered_ms: None };
         history.push(Operation { client, called, op, returned: None });
         history.len() - 1
     }
@@ -102,6 +105,7 @@ impl History {
         if let Some(operation) =
             self.keys.borrow_mut().get_mut(key).and_then(|history| history.get_mut(index))
         {
+            operation.op.answered_ms = Some(wall_ms());
             operation.returned = Some((at, reply));
         }
     }
@@ -156,6 +160,8 @@ pub struct Client {
     pub pause_us: u64,
     /// The largest value, in bytes.
     pub value_max: u64,
+    /// Keys are given deadlines.
+    pub deadlines: bool,
 }
 
 impl Client {
@@ -206,7 +212,7 @@ impl Client {
                 if let Some(operation) =
                     self.history.keys.borrow_mut().get_mut(&key).and_then(|all| all.get_mut(index))
                 {
-                    operation.op = Op::Get;
+                    operation.op.op = Op::Get;
                 }
                 continue;
             }
@@ -282,7 +288,27 @@ impl Client {
                 ("list", op)
             }
         };
+        let op = if self.deadlines && self.rng.chance(0.2) { self.draw_of_deadlines(kind) } else { op };
         (format!("{kind}:{number}").into_bytes(), op)
+    }
+
+    fn draw_of_deadlines(&mut self, kind: &str) -> Op {
+        let ahead = self.history.walls.borrow().ahead();
+        let now = wall_ms().saturating_add_signed(ahead);
+        let at = match self.rng.below(20) {
+            0 => now - 1 - self.rng.below(10_000),
+            1..=6 => now + self.rng.below(100),
+            7..=13 => now + self.rng.below(3_000),
+            // These are met by a clock that jumps.
+            _ => now + self.rng.below(7_200_000),
+        };
+        match self.rng.below(10) {
+            0..=1 if kind == "string" => Op::SetPxAt(self.value(), at),
+            0..=4 => Op::PExpireAt(at),
+            5 => Op::Persist,
+            6 | 7 => Op::PExpireTime,
+            _ => Op::read_of(kind.as_bytes()),
+        }
     }
 }
 

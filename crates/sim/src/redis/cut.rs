@@ -222,6 +222,14 @@ const CASES: &[Case] = &[
         reads: &["HGETALL to", "HLEN to"],
         everywhere: false,
     },
+    // It deletes; what a crash leaves of it must not be found by who writes the key again.
+    Case {
+        name: "PEXPIREAT of a time that is over",
+        setup: hashes,
+        command: || words("PEXPIREAT a 1"),
+        reads: &["HLEN a", "DEBUG DIGEST-VALUE a", "PEXPIRETIME a", "HSET a new 1", "HLEN a", "HGET a f7"],
+        everywhere: true,
+    },
     Case {
         name: "RENAME",
         setup: hashes,

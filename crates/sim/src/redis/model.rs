@@ -1,4 +1,9 @@
-//! What one key of a Redis server does, for the linearizability checker: strings, counters, hashes, lists, sorted sets.
+//! What one key of a Redis server does, for the linearizability checker: strings, counters, hashes, lists, sorted sets, and when
+//! they expire.
+//!
+//! When a command took effect is known by the millisecond at best, and the server's clock may have jumped: [`Walls`] has what it
+//! may have shown. A key is gone for certain once no instant of a command is before its deadline; it may be gone as soon as the clock
+//! has shown its deadline at any time since it was set, for whoever looks may remove it, and so may the server by itself.
 
 use super::resp::Reply;
 use crate::linear::Model;
@@ -55,6 +60,14 @@ pub enum Op {
     ZCard,
     /// ZRANGE 0 -1 WITHSCORES
     ZRange,
+    /// SET PXAT
+    SetPxAt(Vec<u8>, u64),
+    /// PEXPIREAT
+    PExpireAt(u64),
+    /// PERSIST
+    Persist,
+    /// PEXPIRETIME
+    PExpireTime,
 }
 
 impl Op {
@@ -94,6 +107,15 @@ impl Op {
             Self::ZRange => {
                 vec![word("ZRANGE"), Borrowed(key), word("0"), word("-1"), word("WITHSCORES")]
             }
+            Self::SetPxAt(value, at) => {
+                let at = Owned(at.to_string().into_bytes());
+                vec![word("SET"), Borrowed(key), Borrowed(value), word("PXAT"), at]
+            }
+            Self::PExpireAt(at) => {
+                vec![word("PEXPIREAT"), Borrowed(key), Owned(at.to_string().into_bytes())]
+            }
+            Self::Persist => vec![word("PERSIST"), Borrowed(key)],
+            Self::PExpireTime => vec![word("PEXPIRETIME"), Borrowed(key)],
         }
     }
 
@@ -110,9 +132,19 @@ impl Op {
     /// The bytes of its own that it writes into a string, which no other command writes.
     pub fn written(&self) -> Option<&[u8]> {
         match self {
-            Self::Set(value) | Self::SetNx(value) | Self::SetXxGet(value) | Self::Append(value) => {
-                Some(value)
-            }
+            Self::Set(value)
+            | Self::SetNx(value)
+            | Self::SetXxGet(value)
+            | Self::Append(value)
+            | Self::SetPxAt(value, _) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The deadline that it gives a key.
+    pub fn deadline(&self) -> Option<u64> {
+        match self {
+            Self::SetPxAt(_, at) | Self::PExpireAt(at) => Some(*at),
             _ => None,
         }
     }
@@ -132,7 +164,13 @@ impl Op {
                 | Self::ZScore(_)
                 | Self::ZCard
                 | Self::ZRange
+                | Self::PExpireTime
         )
+    }
+
+    /// Whether nothing is left of the key, whatever it was.
+    fn removes(&self) -> bool {
+        matches!(self, Self::Del | Self::GetDel)
     }
 }
 
@@ -152,8 +190,21 @@ pub enum State {
     ZSet(BTreeMap<Vec<u8>, i64>),
 }
 
-/// One key.
-pub struct KeyModel;
+/// A key: what it holds, and until when.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// What it holds.
+    pub state: State,
+    /// Its deadline in Unix milliseconds of the server's clock, 0 for none.
+    pub expire_ms: u64,
+}
+
+impl Key {
+    fn of(state: State, expire_ms: u64) -> Self {
+        let is_there = state != State::None;
+        Self { state, expire_ms: if is_there { expire_ms } else { 0 } }
+    }
+}
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
@@ -166,8 +217,34 @@ fn bulk(value: &[u8]) -> Reply {
     Reply::Bulk(Some(value.to_vec()))
 }
 
-/// The reply to `op` in `state`, and the state after it.
-pub fn step(state: &State, op: &Op) -> (Reply, State) {
+/// The reply to `op` on a key that has not expired, and the key after it.
+pub fn step(key: &Key, op: &Op) -> (Reply, Key) {
+    let is_there = key.state != State::None;
+    match op {
+        Op::SetPxAt(value, at) => (ok(), Key::of(State::String(value.clone()), *at)),
+        Op::PExpireAt(at) => (Reply::Integer(i64::from(is_there)), Key::of(key.state.clone(), *at)),
+        Op::Persist => (Reply::Integer(i64::from(key.expire_ms != 0)), Key::of(key.state.clone(), 0)),
+        Op::PExpireTime => {
+            let at = match key.expire_ms {
+                _ if !is_there => -2,
+                0 => -1,
+                at => at as i64,
+            };
+            (Reply::Integer(at), key.clone())
+        }
+        _ => {
+            let (reply, state) = step_state(&key.state, op);
+            let is_new = match op {
+                Op::Set(_) => true,
+                Op::SetXxGet(_) => matches!(reply, Reply::Bulk(Some(_))),
+                _ => false,
+            };
+            (reply, Key::of(state, if is_new { 0 } else { key.expire_ms }))
+        }
+    }
+}
+
+fn step_state(state: &State, op: &Op) -> (Reply, State) {
     let same = |reply| (reply, state.clone());
     let wrong = || (Reply::Error(WRONG_TYPE.into()), state.clone());
     match op {
@@ -222,7 +299,7 @@ pub fn step(state: &State, op: &Op) -> (Reply, State) {
         },
         Op::HSet(..) | Op::HDel(_) | Op::HGet(_) | Op::HLen | Op::HGetAll => step_hash(state, op),
         Op::RPush(_) | Op::LPop | Op::LRange | Op::LLen => step_list(state, op),
-        Op::ZAdd(..) | Op::ZRem(_) | Op::ZScore(_) | Op::ZCard | Op::ZRange => step_zset(state, op),
+        _ => step_zset(state, op),
     }
 }
 
@@ -300,13 +377,96 @@ fn same(op: &Op, expected: &Reply, found: &Reply) -> bool {
     }
 }
 
-impl Model for KeyModel {
-    type Op = Op;
-    type Reply = Reply;
-    type State = State;
+/// An operation, and when it was called and answered, in milliseconds of a clock that never jumps.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// What was asked.
+    pub op: Op,
+    /// Before it was sent.
+    pub called_ms: u64,
+    /// When its reply was there; `None` where there was none.
+    pub answered_ms: Option<u64>,
+}
 
-    fn apply(&self, state: &State, op: &Op, reply: Option<&Reply>) -> Option<State> {
-        let (expected, after) = step(state, op);
-        reply.is_none_or(|found| same(op, &expected, found)).then_some(after)
+/// What the server's wall clock showed.
+#[derive(Clone, Debug, Default)]
+pub struct Walls {
+    /// How far ahead it is of the clock that never jumps, and from when on; before the first of them not at all.
+    jumps: Vec<(u64, i64)>,
+}
+
+impl Walls {
+    /// From `at_ms` on it is ahead by `by_ms` more.
+    pub fn jump(&mut self, at_ms: u64, by_ms: i64) {
+        self.jumps.push((at_ms, self.ahead() + by_ms));
+    }
+
+    /// How far it is ahead now, in milliseconds.
+    pub fn ahead(&self) -> i64 {
+        self.jumps.last().map_or(0, |(_, ahead)| *ahead)
+    }
+
+    /// What it showed between two instants, pieces of first and last, each without a jump.
+    fn shown(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = (u64, u64)> {
+        let starts = std::iter::once((0, 0)).chain(self.jumps.iter().copied());
+        let ends = self.jumps.iter().map(|(at, _)| *at).chain([u64::MAX]);
+        starts.zip(ends).filter(move |((start, _), end)| *start <= to_ms && *end >= from_ms).map(
+            move |((start, ahead), end)| {
+                let shown = |at: u64| at.saturating_add_signed(ahead);
+                (shown(start.max(from_ms)), shown(end.min(to_ms)))
+            },
+        )
+    }
+
+    fn earliest(&self, from_ms: u64, to_ms: u64) -> u64 {
+        self.shown(from_ms, to_ms).map(|(first, _)| first).min().unwrap_or(0)
+    }
+
+    fn latest(&self, from_ms: u64, to_ms: u64) -> u64 {
+        self.shown(from_ms, to_ms).map(|(_, last)| last).max().unwrap_or(u64::MAX)
+    }
+}
+
+/// One key.
+pub struct KeyModel {
+    /// The server's clock.
+    pub walls: Walls,
+    /// When the history ended: what nobody heard of has happened by then, or never.
+    pub end_ms: u64,
+}
+
+/// A key, and since when it may have had its deadline.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Held {
+    key: Key,
+    since_ms: u64,
+}
+
+impl Model for KeyModel {
+    type Op = Call;
+    type Reply = Reply;
+    type State = Held;
+
+    fn apply(&self, held: &Held, call: &Call, reply: Option<&Reply>) -> impl Iterator<Item = Held> {
+        let (key, op) = (&held.key, &call.op);
+        let end = call.answered_ms.unwrap_or(self.end_ms);
+        let expires = key.expire_ms != 0;
+        let may_be_there = !expires || self.walls.earliest(call.called_ms, end) <= key.expire_ms;
+        let may_be_gone = expires && self.walls.latest(held.since_ms, end) >= key.expire_ms;
+        let there = may_be_there.then(|| step(key, op));
+        let gone = may_be_gone.then(|| {
+            let (reply, after) = step(&Key::default(), op);
+            // Who only looked need not have removed it: it is seen again if the clock goes back.
+            let is_left = after == Key::default() && !op.removes();
+            (reply, if is_left { key.clone() } else { after })
+        });
+        let fits = move |expected: &Reply| reply.is_none_or(|found| same(op, expected, found));
+        [there, gone].into_iter().flatten().filter(move |(expected, _)| fits(expected)).map(
+            move |(_, after)| {
+                let is_new = after.expire_ms != key.expire_ms;
+                let since_ms = if is_new { call.called_ms } else { held.since_ms };
+                Held { since_ms: if after.expire_ms == 0 { 0 } else { since_ms }, key: after }
+            },
+        )
     }
 }

@@ -2,7 +2,7 @@
 //! once more, and every key must be told of again. Then the histories are judged.
 
 use super::client::{ACCOUNTS, BankOp, BankReply, Client, History, OPENING, Teller, read_everything};
-use super::model::{KeyModel, Op, State};
+use super::model::{Call, Held, KeyModel};
 use super::resp::Reply;
 use crate::linear::{Model, Operation, Verdict, check};
 use pumice_base::rng::Rng;
@@ -47,6 +47,8 @@ pub struct Plan {
     pub link_faults: bool,
     /// The server's wall clock may jump.
     pub clock_jumps: bool,
+    /// Keys are given deadlines.
+    pub deadlines: bool,
     /// The server's disk. On a slow one many replies are waited for when a fault strikes.
     pub disk: DiskModel,
     /// Files of the server whose media may fail programs, syncs and reads, and flip bits that are read.
@@ -69,6 +71,7 @@ impl Plan {
             crashes: trouble,
             link_faults: trouble,
             clock_jumps: trouble,
+            deadlines: rng.split("deadlines").chance(0.5),
             disk: if rng.chance(0.5) { slow } else { DiskModel::default() },
             media: Vec::new(),
         }
@@ -113,6 +116,7 @@ pub fn play(
             pipeline: [1, 1, 4, 16][rng.below(4) as usize],
             pause_us: [100, 2_000, 20_000][rng.below(3) as usize],
             value_max: [100, 2_000, 30_000][rng.below(3) as usize],
+            deadlines: plan.deadlines,
         };
         drop(world.run(hosts[(index % 2) as usize], 0, client.run()));
     }
@@ -147,7 +151,7 @@ pub fn play(
     }
     let reads = read_everything(addr.clone(), rng.split("at last"), Rc::clone(&history));
     world.block_on(hosts[0], reads).map_err(|halt| format!("reading everything at last: {halt}"))??;
-    judge(&history)
+    judge(&history, world.wall_ms(hosts[0]))
 }
 
 /// Where nothing went wrong no client may have noticed anything.
@@ -208,6 +212,7 @@ fn fault(
         4 if plan.clock_jumps => {
             let ms = rng.below(7_200_000) as i64 - 3_600_000;
             world.jump_wall(server, ms);
+            history.walls.borrow_mut().jump(world.wall_ms(host), ms);
             history.count("clock jumps", 1);
         }
         _ => {}
@@ -266,8 +271,13 @@ impl Model for Bank {
     type Reply = BankReply;
     type State = [i64; ACCOUNTS];
 
-    fn apply(&self, state: &Self::State, op: &BankOp, reply: Option<&BankReply>) -> Option<Self::State> {
-        match (op, reply) {
+    fn apply(
+        &self,
+        state: &Self::State,
+        op: &BankOp,
+        reply: Option<&BankReply>,
+    ) -> impl Iterator<Item = Self::State> {
+        let after = match (op, reply) {
             (_, Some(BankReply::Aborted)) => Some(*state),
             (BankOp::Move { read, write }, None | Some(BankReply::Done)) => {
                 let unchanged = read.iter().all(|&(account, value)| state[account] == value);
@@ -287,26 +297,28 @@ impl Model for Bank {
                 (values[..] == state[..]).then_some(*state)
             }
             _ => None,
-        }
+        };
+        after.into_iter()
     }
 }
 
-fn judge(history: &History) -> Result<BTreeMap<&'static str, u64>, String> {
+fn judge(history: &History, end_ms: u64) -> Result<BTreeMap<&'static str, u64>, String> {
+    let model = KeyModel { walls: history.walls.borrow().clone(), end_ms };
     for (key, operations) in history.keys.borrow().iter() {
+        let deadlines = operations.iter().filter(|one| one.op.op.deadline().is_some()).count();
+        history.count("deadlines", deadlines as u64);
         // Reads that nobody heard explain nothing.
         let operations: Vec<_> = operations
             .iter()
-            .filter(|operation| operation.returned.is_some() || !operation.op.only_reads())
+            .filter(|operation| operation.returned.is_some() || !operation.op.op.only_reads())
             .cloned()
             .collect();
-        let mut verdict = check(&KeyModel, State::None, &operations, STEPS_MAX);
-        if matches!(verdict, Verdict::Unknown(_)) {
-            // A crash under load leaves dozens that nobody heard of. An order without those that nobody saw anything of explains
-            // the replies as well; that there is none would say nothing.
-            let seen: Vec<_> = operations.iter().filter(|one| is_seen(one, &operations)).cloned().collect();
-            if let explained @ Verdict::Linearizable(_) = check(&KeyModel, State::None, &seen, STEPS_MAX) {
-                verdict = explained;
-            }
+        // A crash under load leaves dozens that nobody heard of. An order without those that nobody saw anything of explains
+        // the replies as well, and is found sooner; that there is none would say nothing.
+        let seen: Vec<_> = operations.iter().filter(|one| is_seen(one, &operations)).cloned().collect();
+        let mut verdict = check(&model, Held::default(), &seen, STEPS_MAX);
+        if !matches!(verdict, Verdict::Linearizable(_)) && seen.len() < operations.len() {
+            verdict = check(&model, Held::default(), &operations, STEPS_MAX);
         }
         conclude(&String::from_utf8_lossy(key), &operations, verdict, history)?;
     }
@@ -316,11 +328,19 @@ fn judge(history: &History) -> Result<BTreeMap<&'static str, u64>, String> {
     Ok(history.counts.borrow().clone())
 }
 
-/// Whether it was answered, or some reply has the bytes that it wrote in it. What does not write bytes may always have been seen.
-fn is_seen(operation: &Operation<Op, Reply>, all: &[Operation<Op, Reply>]) -> bool {
-    let (None, Some(written)) = (&operation.returned, operation.op.written()) else { return true };
+/// Whether it was answered, or some reply has the bytes or the deadline in it that it wrote. What writes neither may always have been
+/// seen.
+fn is_seen(operation: &Operation<Call, Reply>, all: &[Operation<Call, Reply>]) -> bool {
+    let op = &operation.op.op;
+    let (written, deadline) = (op.written(), op.deadline());
+    if operation.returned.is_some() || (written.is_none() && deadline.is_none()) {
+        return true;
+    }
     all.iter().any(|other| match &other.returned {
-        Some((_, Reply::Bulk(Some(value)))) => value.windows(written.len()).any(|part| part == written),
+        Some((_, Reply::Bulk(Some(value)))) => {
+            written.is_some_and(|written| value.windows(written.len()).any(|part| part == written))
+        }
+        Some((_, Reply::Integer(number))) => deadline.is_some_and(|at| i64::try_from(at) == Ok(*number)),
         _ => false,
     })
 }

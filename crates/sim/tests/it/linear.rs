@@ -1,6 +1,8 @@
 //! The linearizability checker: accepts and rejects known histories, and agrees with a search that simply
 //! tries every order.
 
+use std::collections::BTreeSet;
+
 use pumice_base::rng::Rng;
 use pumice_sim::linear::{Model, Operation, Verdict, check};
 
@@ -10,6 +12,8 @@ enum Op {
     Write(u8),
     /// Replaces `.0` by `.1`; the reply says whether it did.
     Swap(u8, u8),
+    /// Writes, or does not; the reply does not say.
+    Maybe(u8),
 }
 
 struct Register;
@@ -18,14 +22,16 @@ impl Model for Register {
     type Op = Op;
     type Reply = u8;
     type State = u8;
-    fn apply(&self, state: &u8, op: &Op, reply: Option<&u8>) -> Option<u8> {
-        let (answer, after) = match op {
-            Op::Read => (*state, *state),
-            Op::Write(value) => (0, *value),
-            Op::Swap(from, to) if state == from => (1, *to),
-            Op::Swap(..) => (0, *state),
+    fn apply(&self, state: &u8, op: &Op, reply: Option<&u8>) -> impl Iterator<Item = u8> {
+        let (answer, after, or) = match op {
+            Op::Read => (*state, *state, None),
+            Op::Write(value) => (0, *value, None),
+            Op::Swap(from, to) if state == from => (1, *to, None),
+            Op::Swap(..) => (0, *state, None),
+            Op::Maybe(value) => (0, *state, Some(*value)),
         };
-        reply.is_none_or(|reply| *reply == answer).then_some(after)
+        let fits = reply.is_none_or(|reply| *reply == answer);
+        [Some(after), or].into_iter().flatten().filter(move |_| fits)
     }
 }
 
@@ -50,12 +56,14 @@ fn fits(history: &[Operation<Op, u8>]) -> bool {
 
 /// Whether `order` places every returned operation, keeps real time, and gives every reply.
 fn order_is_right(history: &[Operation<Op, u8>], order: &[usize]) -> bool {
-    let mut state = 0;
+    let mut states = BTreeSet::from([0]);
     for (position, &index) in order.iter().enumerate() {
         let operation = &history[index];
         let reply = operation.returned.as_ref().map(|(_, reply)| reply);
-        let Some(after) = Register.apply(&state, &operation.op, reply) else { return false };
-        state = after;
+        states = states.iter().flat_map(|state| Register.apply(state, &operation.op, reply)).collect();
+        if states.is_empty() {
+            return false;
+        }
         let overtaken = order[position + 1..]
             .iter()
             .any(|&later| history[later].returned.is_some_and(|(at, _)| at < operation.called));
@@ -108,6 +116,19 @@ fn two_reads_inside_one_write_must_not_go_back() {
         done(2, 1, Op::Read, 2, 1),
         done(2, 3, Op::Read, 4, 0),
     ]));
+}
+
+#[test]
+fn each_way_that_an_operation_may_have_gone_is_tried() {
+    let maybe = done(1, 0, Op::Maybe(1), 1, 0);
+    for seen in [0, 1] {
+        assert!(fits(&[maybe.clone(), done(2, 2, Op::Read, 3, seen), done(2, 4, Op::Read, 5, seen)]));
+        assert!(!fits(&[maybe.clone(), done(2, 2, Op::Read, 3, seen), done(2, 4, Op::Read, 5, 1 - seen)]));
+    }
+    // The first way is found wrong only after others have gone theirs.
+    let swaps =
+        [done(2, 2, Op::Swap(7, 8), 3, 0), done(2, 4, Op::Maybe(2), 5, 0), done(3, 6, Op::Swap(1, 3), 7, 1)];
+    assert!(fits(&[&[maybe][..], &swaps, &[done(3, 8, Op::Read, 9, 3)]].concat()));
 }
 
 #[test]
@@ -181,14 +202,15 @@ fn it_agrees_with_trying_every_order_on_random_histories() {
         let mut history = Vec::new();
         for client in 0..2 + rng.below(4) {
             let called = rng.below(12);
-            let op = match rng.below(3) {
-                0 => Op::Read,
-                1 => Op::Write(rng.below(3) as u8),
+            let op = match rng.below(8) {
+                0..=2 => Op::Read,
+                3 | 4 => Op::Write(rng.below(3) as u8),
+                5 => Op::Maybe(rng.below(3) as u8),
                 _ => Op::Swap(rng.below(3) as u8, rng.below(3) as u8),
             };
             let reply = match op {
                 Op::Read => rng.below(3) as u8,
-                Op::Write(_) => 0,
+                Op::Write(_) | Op::Maybe(_) => 0,
                 Op::Swap(..) => rng.below(2) as u8,
             };
             let at = called + 1 + rng.below(6);

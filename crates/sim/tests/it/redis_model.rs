@@ -1,7 +1,7 @@
 //! The model of a Redis key and the RESP client beside it.
 
 use pumice_sim::linear::{Operation, Verdict, check};
-use pumice_sim::redis::model::{KeyModel, Op, State, step};
+use pumice_sim::redis::model::{Call, Held, Key, KeyModel, Op, State, Walls, step};
 use pumice_sim::redis::resp::{Reply, decode, encode};
 
 #[test]
@@ -26,17 +26,18 @@ fn replies_decode_at_any_cut() {
 #[test]
 fn a_key_behaves_as_redis_documents() {
     let run = |ops: &[Op]| {
-        let mut state = State::None;
+        let mut key = Key::default();
         let mut last = Reply::Bulk(None);
         for op in ops {
-            (last, state) = step(&state, op);
+            (last, key) = step(&key, op);
         }
         last
     };
     let text = |text: &str| text.as_bytes().to_vec();
     assert_eq!(run(&[Op::IncrBy(5), Op::IncrBy(-7)]), Reply::Integer(-2));
     assert_eq!(run(&[Op::Append(text("ab")), Op::Append(text("c")), Op::StrLen]), Reply::Integer(3));
-    assert_eq!(run(&[Op::Set(text("x")), Op::IncrBy(1)]), step(&State::String(text("x")), &Op::IncrBy(1)).0);
+    let x = Key { state: State::String(text("x")), expire_ms: 0 };
+    assert_eq!(run(&[Op::Set(text("x")), Op::IncrBy(1)]), step(&x, &Op::IncrBy(1)).0);
     assert_eq!(run(&[Op::HSet(text("f"), text("1")), Op::HSet(text("f"), text("2"))]), Reply::Integer(0));
     assert_eq!(run(&[Op::HSet(text("f"), text("1")), Op::HDel(text("f")), Op::Exists]), Reply::Integer(0));
     assert_eq!(run(&[Op::RPush(text("a")), Op::RPush(text("b")), Op::LPop]), Reply::Bulk(Some(text("a"))));
@@ -47,14 +48,92 @@ fn a_key_behaves_as_redis_documents() {
     assert_eq!(run(&[Op::ZAdd(3, text("a")), Op::ZAdd(4, text("a"))]), Reply::Integer(0));
     assert_eq!(run(&[Op::ZAdd(3, text("a")), Op::ZRem(text("a")), Op::Exists]), Reply::Integer(0));
     assert_eq!(run(&[Op::RPush(text("a")), Op::Set(text("b")), Op::Get]), Reply::Bulk(Some(text("b"))));
+    let until = |ops: &[Op]| run(&[ops, &[Op::PExpireTime]].concat());
+    assert_eq!(until(&[Op::PExpireAt(7)]), Reply::Integer(-2));
+    assert_eq!(until(&[Op::Set(text("x"))]), Reply::Integer(-1));
+    assert_eq!(until(&[Op::SetPxAt(text("1"), 7), Op::IncrBy(1), Op::Append(text("2"))]), Reply::Integer(7));
+    assert_eq!(until(&[Op::SetPxAt(text("x"), 7), Op::Persist]), Reply::Integer(-1));
+    assert_eq!(until(&[Op::SetPxAt(text("x"), 7), Op::SetXxGet(text("y"))]), Reply::Integer(-1));
+    assert_eq!(
+        until(&[Op::RPush(text("a")), Op::PExpireAt(7), Op::LPop, Op::RPush(text("b"))]),
+        Reply::Integer(-1)
+    );
+}
+
+/// Whether one order explains what was asked, by whom and in which milliseconds, and answered.
+fn fits(walls: &Walls, calls: &[(u64, Op, u64, u64, Reply)]) -> bool {
+    let model = KeyModel { walls: walls.clone(), end_ms: 1_000_000 };
+    let operation = |(client, op, called, at, reply): &(u64, Op, u64, u64, Reply)| Operation {
+        client: *client,
+        called: *called,
+        op: Call { op: op.clone(), called_ms: *called, answered_ms: Some(*at) },
+        returned: Some((*at, reply.clone())),
+    };
+    let history: Vec<_> = calls.iter().map(operation).collect();
+    matches!(check(&model, Held::default(), &history, 1000), Verdict::Linearizable(_))
 }
 
 #[test]
 fn a_history_in_which_a_counter_loses_an_update_is_refused() {
-    let call = |client, called, op, at, reply| Operation { client, called, op, returned: Some((at, reply)) };
-    let one = call(1, 0, Op::IncrBy(1), 10, Reply::Integer(1));
-    let same = call(2, 0, Op::IncrBy(1), 10, Reply::Integer(1));
-    let next = call(2, 0, Op::IncrBy(1), 10, Reply::Integer(2));
-    assert!(matches!(check(&KeyModel, State::None, &[one.clone(), next], 1000), Verdict::Linearizable(_)));
-    assert!(matches!(check(&KeyModel, State::None, &[one, same], 1000), Verdict::Violation { .. }));
+    let of = |second| {
+        [(1, Op::IncrBy(1), 0, 10, Reply::Integer(1)), (2, Op::IncrBy(1), 0, 10, Reply::Integer(second))]
+    };
+    assert!(fits(&Walls::default(), &of(2)));
+    assert!(!fits(&Walls::default(), &of(1)));
+}
+
+#[test]
+fn a_key_is_gone_when_the_clock_has_shown_its_deadline_and_not_before() {
+    let ok = || Reply::Simple("OK".into());
+    let there = || Reply::Bulk(Some(b"x".to_vec()));
+    let gone = || Reply::Bulk(None);
+    let set = |at, deadline| (1, Op::SetPxAt(b"x".to_vec(), deadline), at, at + 1, ok());
+    let get = |from, to, reply| (1, Op::Get, from, to, reply);
+    let still = Walls::default();
+    assert!(fits(&still, &[set(0, 100), get(50, 60, there()), get(110, 120, gone())]));
+    assert!(!fits(&still, &[set(0, 100), get(50, 60, gone())]), "before its time");
+    assert!(!fits(&still, &[set(0, 100), get(110, 120, there())]), "after its time");
+    // Nobody knows at which of its instants a command looked.
+    assert!(fits(&still, &[set(0, 100), get(90, 110, there())]));
+    assert!(fits(&still, &[set(0, 100), get(90, 110, gone())]));
+    // What is gone by the clock does not come back by it.
+    assert!(!fits(&still, &[set(0, 100), get(110, 120, gone()), get(130, 140, there())]));
+    // A deadline that was set anew, or taken away.
+    let later = (1, Op::PExpireAt(300), 20, 30, Reply::Integer(1));
+    let never = (1, Op::Persist, 20, 30, Reply::Integer(1));
+    for change in [later, never] {
+        assert!(fits(&still, &[set(0, 100), change.clone(), get(110, 120, there())]));
+        assert!(!fits(&still, &[set(0, 100), change, get(110, 120, gone())]));
+    }
+    // The clock jumps ahead for a while: keys of before may go, or be there again. Those of after go when they should.
+    let mut walls = Walls::default();
+    walls.jump(50, 1000);
+    walls.jump(150, -1000);
+    assert!(!fits(&walls, &[set(0, 500), get(100, 110, there())]));
+    assert!(fits(&walls, &[set(0, 500), get(100, 110, gone()), get(200, 210, gone())]));
+    assert!(fits(&walls, &[set(0, 500), get(100, 110, gone()), get(200, 210, there())]));
+    assert!(!fits(&walls, &[set(0, 500), get(600, 610, there())]));
+    assert!(!fits(&walls, &[set(200, 500), get(210, 220, gone())]));
+    // What was removed for good is not seen again, wherever the clock goes.
+    let del = (1, Op::Del, 100, 110, Reply::Integer(0));
+    assert!(!fits(&walls, &[set(0, 500), del, get(200, 210, there())]));
+}
+
+#[test]
+fn what_nobody_heard_of_may_happen_before_or_after_a_deadline() {
+    let model = KeyModel { walls: Walls::default(), end_ms: 1000 };
+    let call = |op, at, returned: Option<Reply>| Operation {
+        client: 1,
+        called: at,
+        op: Call { op, called_ms: at, answered_ms: returned.as_ref().map(|_| at + 1) },
+        returned: returned.map(|reply| (at + 1, reply)),
+    };
+    let set = call(Op::SetPxAt(b"7".to_vec(), 100), 0, Some(Reply::Simple("OK".into())));
+    let lost = call(Op::IncrBy(1), 50, None);
+    for (value, fits) in [(Some("8"), true), (Some("1"), true), (None, true), (Some("2"), false)] {
+        let at = if value == Some("8") { 90 } else { 500 };
+        let get = call(Op::Get, at, Some(Reply::Bulk(value.map(|value| value.as_bytes().to_vec()))));
+        let verdict = check(&model, Held::default(), &[set.clone(), lost.clone(), get], 1000);
+        assert_eq!(matches!(verdict, Verdict::Linearizable(_)), fits, "{value:?}");
+    }
 }

@@ -5,8 +5,10 @@ use pumice_base::checksum::crc32c;
 use pumice_base::rng::Rng;
 use pumice_reactor::sim::{HostId, HostOptions, World};
 use pumice_reactor::sync::{Gate, Notify};
-use pumice_reactor::{File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn};
-use pumice_sim::redis::model::{Op, State, step};
+use pumice_reactor::{
+    File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn, wall_ms,
+};
+use pumice_sim::redis::model::{Key, Op, State, step};
 use pumice_sim::redis::play::{Plan, play};
 use pumice_sim::redis::resp::{Reply, decode, encode};
 use std::cell::{Cell, RefCell};
@@ -27,6 +29,14 @@ enum Spoilt {
     LostUpdates,
     /// EXEC does not look at what was watched.
     BlindExec,
+    /// Keys are there for a while after their deadline.
+    LateExpiry,
+    /// Keys are gone a little before their deadline.
+    EarlyExpiry,
+    /// A restarted server knows of no deadlines.
+    ForgottenDeadlines,
+    /// A key that is changed loses its deadline.
+    DroppedDeadlines,
     /// A restarted server never answers who reads a certain key.
     Hangs,
     /// A restarted server finds a certain key damaged, each time.
@@ -35,7 +45,7 @@ enum Spoilt {
 
 /// Keys, the number of the newest change, and how far the media have got.
 struct Toy {
-    keys: RefCell<BTreeMap<Vec<u8>, State>>,
+    keys: RefCell<BTreeMap<Vec<u8>, Key>>,
     changed: RefCell<BTreeMap<Vec<u8>, u64>>,
     version: Cell<u64>,
     durable: Gate,
@@ -53,9 +63,21 @@ const SLOT_BYTES: u64 = 1 << 20;
 impl Toy {
     fn apply(&self, key: &[u8], op: &Op) -> Reply {
         let mut keys = self.keys.borrow_mut();
-        let old = keys.get(key).cloned().unwrap_or_default();
-        let (reply, new) = step(&old, op);
-        if new != old {
+        let kept = keys.get(key).cloned().unwrap_or_default();
+        let now = match self.spoilt {
+            Spoilt::LateExpiry => wall_ms() - 100,
+            Spoilt::EarlyExpiry => wall_ms() + 20,
+            _ => wall_ms(),
+        };
+        let is_gone = kept.expire_ms != 0 && kept.expire_ms < now;
+        let (reply, mut new) = step(&if is_gone { Key::default() } else { kept.clone() }, op);
+        if self.spoilt == Spoilt::DroppedDeadlines
+            && new.state != kept.state
+            && new.expire_ms == kept.expire_ms
+        {
+            new.expire_ms = 0;
+        }
+        if new != kept {
             self.version.set(self.version.get() + 1);
             self.changed.borrow_mut().insert(key.to_vec(), self.version.get());
             self.dirty.notify_one();
@@ -67,14 +89,17 @@ impl Toy {
     /// All keys as the commands that make them, with a head of version, length and checksum.
     fn image(&self) -> Vec<u8> {
         let mut body = Vec::new();
-        for (key, state) in self.keys.borrow().iter() {
-            let ops: Vec<Op> = match state {
+        for (key, Key { state, expire_ms }) in self.keys.borrow().iter() {
+            let mut ops: Vec<Op> = match state {
                 State::None => vec![],
                 State::String(value) => vec![Op::Set(value.clone())],
                 State::Hash(hash) => hash.iter().map(|(f, v)| Op::HSet(f.clone(), v.clone())).collect(),
                 State::List(list) => list.iter().map(|value| Op::RPush(value.clone())).collect(),
                 State::ZSet(zset) => zset.iter().map(|(m, score)| Op::ZAdd(*score, m.clone())).collect(),
             };
+            if *expire_ms != 0 && self.spoilt != Spoilt::ForgottenDeadlines {
+                ops.push(Op::PExpireAt(*expire_ms));
+            }
             for op in ops {
                 let command = op.command(key);
                 encode(&command.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &mut body);
@@ -163,6 +188,12 @@ fn parse(command: &Reply) -> Option<(Vec<u8>, Op)> {
         ("GET", _) => Op::Get,
         ("SET", 3) => Op::Set(word(2)),
         ("SET", 4) => Op::SetNx(word(2)),
+        ("SET", _) if word(3) == b"PXAT" => {
+            Op::SetPxAt(word(2), String::from_utf8(word(4)).ok()?.parse().ok()?)
+        }
+        ("PEXPIREAT", _) => Op::PExpireAt(String::from_utf8(word(2)).ok()?.parse().ok()?),
+        ("PERSIST", _) => Op::Persist,
+        ("PEXPIRETIME", _) => Op::PExpireTime,
         ("SET", _) => Op::SetXxGet(word(2)),
         ("GETDEL", _) => Op::GetDel,
         ("DEL", _) => Op::Del,
@@ -243,7 +274,7 @@ async fn serve(toy: Rc<Toy>, mut stream: Stream) {
                         let old = toy.keys.borrow().get(&key).cloned().unwrap_or_default();
                         sleep(Duration::from_micros(300)).await;
                         let (reply, new) = step(&old, &op);
-                        if let State::String(value) = new {
+                        if let State::String(value) = new.state {
                             toy.apply(&key, &Op::Set(value));
                         }
                         reply
@@ -344,6 +375,10 @@ fn each_spoilt_server_is_caught() {
         (Spoilt::EarlyReads, "no order"),
         (Spoilt::LostUpdates, "no order"),
         (Spoilt::BlindExec, "no order"),
+        (Spoilt::LateExpiry, "no order"),
+        (Spoilt::EarlyExpiry, "no order"),
+        (Spoilt::ForgottenDeadlines, "no order"),
+        (Spoilt::DroppedDeadlines, "no order"),
         (Spoilt::Hangs, "at last, no reply"),
         (Spoilt::DamagedForEver, "at last, Error"),
     ] {
