@@ -269,20 +269,31 @@ impl Client {
             }
             9 => {
                 let score = self.rng.below(9) as i64 - 4;
-                let op = match self.rng.below(8) {
+                let op = match self.rng.below(10) {
                     0..=2 => Op::ZAdd(score, field(&mut self.rng)),
                     3 => Op::ZRem(field(&mut self.rng)),
                     4 => Op::ZScore(field(&mut self.rng)),
                     5 => Op::ZCard,
+                    6 => Op::ZIncrBy(score, field(&mut self.rng)),
+                    7 => Op::ZPopMin,
                     _ => Op::ZRange,
                 };
                 ("zset", op)
             }
             _ => {
-                let op = match self.rng.below(6) {
-                    0 | 1 => Op::RPush(format!("e{}", next(&self.history.stamps)).into_bytes()),
-                    2 | 3 => Op::LPop,
-                    4 => Op::LRange,
+                let element = format!("e{}", next(&self.history.stamps)).into_bytes();
+                let op = match self.rng.below(12) {
+                    0..=2 => Op::RPush(element),
+                    3 => Op::LPush(element),
+                    4 | 5 => Op::LPop,
+                    6 | 7 => Op::RPop,
+                    8 => {
+                        let few = self.rng.below(4) as i64;
+                        let (first, last) = [(0, -2), (1, -1), (0, few), (-1 - few, -1), (few, few), (5, 2)]
+                            [self.rng.below(6) as usize];
+                        Op::LTrim(first, last)
+                    }
+                    9 | 10 => Op::LRange,
                     _ => Op::LLen,
                 };
                 ("list", op)

@@ -44,16 +44,26 @@ pub enum Op {
     HGetAll,
     /// RPUSH of one element
     RPush(Vec<u8>),
+    /// LPUSH of one element
+    LPush(Vec<u8>),
     /// LPOP
     LPop,
+    /// RPOP
+    RPop,
+    /// LTRIM
+    LTrim(i64, i64),
     /// LRANGE 0 -1
     LRange,
     /// LLEN
     LLen,
     /// ZADD of one member
     ZAdd(i64, Vec<u8>),
+    /// ZINCRBY
+    ZIncrBy(i64, Vec<u8>),
     /// ZREM of one member
     ZRem(Vec<u8>),
+    /// ZPOPMIN
+    ZPopMin,
     /// ZSCORE
     ZScore(Vec<u8>),
     /// ZCARD
@@ -94,14 +104,24 @@ impl Op {
             Self::HLen => vec![word("HLEN"), Borrowed(key)],
             Self::HGetAll => vec![word("HGETALL"), Borrowed(key)],
             Self::RPush(value) => vec![word("RPUSH"), Borrowed(key), Borrowed(value)],
+            Self::LPush(value) => vec![word("LPUSH"), Borrowed(key), Borrowed(value)],
             Self::LPop => vec![word("LPOP"), Borrowed(key)],
+            Self::RPop => vec![word("RPOP"), Borrowed(key)],
+            Self::LTrim(first, last) => {
+                let number = |number: &i64| Owned(number.to_string().into_bytes());
+                vec![word("LTRIM"), Borrowed(key), number(first), number(last)]
+            }
             Self::LRange => vec![word("LRANGE"), Borrowed(key), word("0"), word("-1")],
             Self::LLen => vec![word("LLEN"), Borrowed(key)],
             Self::ZAdd(score, member) => {
                 let score = Owned(score.to_string().into_bytes());
                 vec![word("ZADD"), Borrowed(key), score, Borrowed(member)]
             }
+            Self::ZIncrBy(by, member) => {
+                vec![word("ZINCRBY"), Borrowed(key), Owned(by.to_string().into_bytes()), Borrowed(member)]
+            }
             Self::ZRem(member) => vec![word("ZREM"), Borrowed(key), Borrowed(member)],
+            Self::ZPopMin => vec![word("ZPOPMIN"), Borrowed(key)],
             Self::ZScore(member) => vec![word("ZSCORE"), Borrowed(key), Borrowed(member)],
             Self::ZCard => vec![word("ZCARD"), Borrowed(key)],
             Self::ZRange => {
@@ -298,7 +318,9 @@ fn step_state(state: &State, op: &Op) -> (Reply, State) {
             _ => wrong(),
         },
         Op::HSet(..) | Op::HDel(_) | Op::HGet(_) | Op::HLen | Op::HGetAll => step_hash(state, op),
-        Op::RPush(_) | Op::LPop | Op::LRange | Op::LLen => step_list(state, op),
+        Op::RPush(_) | Op::LPush(_) | Op::LPop | Op::RPop | Op::LTrim(..) | Op::LRange | Op::LLen => {
+            step_list(state, op)
+        }
         _ => step_zset(state, op),
     }
 }
@@ -332,8 +354,20 @@ fn step_list(state: &State, op: &Op) -> (Reply, State) {
             list.push(value.clone());
             Reply::Integer(list.len() as i64)
         }
-        Op::LPop if list.is_empty() => Reply::Bulk(None),
+        Op::LPush(value) => {
+            list.insert(0, value.clone());
+            Reply::Integer(list.len() as i64)
+        }
+        Op::LPop | Op::RPop if list.is_empty() => Reply::Bulk(None),
         Op::LPop => bulk(&list.remove(0)),
+        Op::RPop => Reply::Bulk(list.pop()),
+        Op::LTrim(first, last) => {
+            let len = list.len() as i64;
+            let place = |at: &i64| if *at < 0 { at + len } else { *at };
+            let kept = place(first).clamp(0, len)..(place(last) + 1).clamp(0, len);
+            list = list.get(kept.start as usize..kept.end as usize).map(<[_]>::to_vec).unwrap_or_default();
+            ok()
+        }
         Op::LLen => Reply::Integer(list.len() as i64),
         _ => Reply::Array(Some(list.iter().map(|value| bulk(value)).collect())),
     };
@@ -349,7 +383,20 @@ fn step_zset(state: &State, op: &Op) -> (Reply, State) {
     let score = |score: &i64| score.to_string().into_bytes();
     let reply = match op {
         Op::ZAdd(score, member) => Reply::Integer(i64::from(zset.insert(member.clone(), *score).is_none())),
+        Op::ZIncrBy(by, member) => {
+            let sum = zset.entry(member.clone()).or_default();
+            *sum += by;
+            bulk(&score(sum))
+        }
         Op::ZRem(member) => Reply::Integer(i64::from(zset.remove(member).is_some())),
+        Op::ZPopMin => {
+            let first = zset.iter().map(|(member, by)| (*by, member.clone())).min();
+            let popped = first.map(|(by, member)| {
+                zset.remove(&member);
+                vec![bulk(&member), bulk(&score(&by))]
+            });
+            Reply::Array(Some(popped.unwrap_or_default()))
+        }
         Op::ZScore(member) => Reply::Bulk(zset.get(member).map(score)),
         Op::ZCard => Reply::Integer(zset.len() as i64),
         _ => {

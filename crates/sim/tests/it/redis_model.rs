@@ -41,7 +41,28 @@ fn a_key_behaves_as_redis_documents() {
     assert_eq!(run(&[Op::HSet(text("f"), text("1")), Op::HSet(text("f"), text("2"))]), Reply::Integer(0));
     assert_eq!(run(&[Op::HSet(text("f"), text("1")), Op::HDel(text("f")), Op::Exists]), Reply::Integer(0));
     assert_eq!(run(&[Op::RPush(text("a")), Op::RPush(text("b")), Op::LPop]), Reply::Bulk(Some(text("a"))));
+    let list = |trim: (i64, i64)| {
+        let Reply::Array(Some(left)) = run(&[
+            Op::RPush(text("b")),
+            Op::RPush(text("c")),
+            Op::LPush(text("a")),
+            Op::LTrim(trim.0, trim.1),
+            Op::LRange,
+        ]) else {
+            panic!("an array")
+        };
+        left.len()
+    };
+    let trims = [(0, -1), (1, -1), (0, -2), (-2, 7), (-9, 0), (2, 2), (2, 1), (3, 5), (-1, -2)];
+    assert_eq!(trims.map(list), [3, 2, 2, 2, 1, 1, 0, 0, 0]);
+    assert_eq!(run(&[Op::RPush(text("a")), Op::RPush(text("b")), Op::RPop]), Reply::Bulk(Some(text("b"))));
+    assert_eq!(run(&[Op::RPush(text("a")), Op::RPop, Op::RPop]), Reply::Bulk(None));
+    assert_eq!(run(&[Op::RPush(text("a")), Op::LTrim(1, 0), Op::Exists]), Reply::Integer(0));
     assert!(matches!(run(&[Op::RPush(text("a")), Op::Get]), Reply::Error(_)));
+    assert_eq!(run(&[Op::ZAdd(3, text("a")), Op::ZIncrBy(-5, text("a"))]), Reply::Bulk(Some(text("-2"))));
+    let popped = Reply::Array(Some(vec![Reply::Bulk(Some(text("b"))), Reply::Bulk(Some(text("-1")))]));
+    assert_eq!(run(&[Op::ZAdd(3, text("a")), Op::ZIncrBy(-1, text("b")), Op::ZPopMin]), popped);
+    assert_eq!(run(&[Op::ZPopMin]), Reply::Array(Some(Vec::new())));
     let zset = [Op::ZAdd(3, text("a")), Op::ZAdd(-1, text("c")), Op::ZAdd(3, text("b")), Op::ZRange];
     let sorted = ["c", "-1", "a", "3", "b", "3"].map(|part| Reply::Bulk(Some(text(part)))).to_vec();
     assert_eq!(run(&zset), Reply::Array(Some(sorted)));

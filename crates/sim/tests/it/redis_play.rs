@@ -207,11 +207,19 @@ fn parse(command: &Reply) -> Option<(Vec<u8>, Op)> {
         ("HLEN", _) => Op::HLen,
         ("HGETALL", _) => Op::HGetAll,
         ("RPUSH", _) => Op::RPush(word(2)),
+        ("LPUSH", _) => Op::LPush(word(2)),
         ("LPOP", _) => Op::LPop,
+        ("RPOP", _) => Op::RPop,
+        ("LTRIM", _) => {
+            let number = |at| String::from_utf8(word(at)).ok()?.parse().ok();
+            Op::LTrim(number(2)?, number(3)?)
+        }
         ("LRANGE", _) => Op::LRange,
         ("LLEN", _) => Op::LLen,
         ("ZADD", _) => Op::ZAdd(String::from_utf8(word(2)).ok()?.parse().ok()?, word(3)),
+        ("ZINCRBY", _) => Op::ZIncrBy(String::from_utf8(word(2)).ok()?.parse().ok()?, word(3)),
         ("ZREM", _) => Op::ZRem(word(2)),
+        ("ZPOPMIN", _) => Op::ZPopMin,
         ("ZSCORE", _) => Op::ZScore(word(2)),
         ("ZCARD", _) => Op::ZCard,
         ("ZRANGE", _) => Op::ZRange,
