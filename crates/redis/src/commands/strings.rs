@@ -491,10 +491,17 @@ async fn getset(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn getdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
-    let found = ctx.string_to_read(&key).await?;
+    let entry = ctx.entry(key.place, key.raw()).await?;
+    let has_expired = entry.as_ref().is_some_and(|entry| is_expired(entry.expire_ms, ctx.now_ms));
+    let found = ctx.string_of_read(entry)?;
     if let Some(string) = &found {
         let mut change = ctx.change();
         change.delete_head(&key, string.expire_ms);
+        ctx.commit(change).await?;
+    } else if has_expired {
+        // As with DEL: it was to go, and is not seen again if the clock is set back.
+        let mut change = ctx.change();
+        ctx.erase(&mut change, &key).await?;
         ctx.commit(change).await?;
     }
     drop(held);

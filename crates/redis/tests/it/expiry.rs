@@ -5,7 +5,9 @@ use std::path::Path;
 use crate::common::client::encode;
 use crate::common::oracle::Oracle;
 use crate::common::{Client, PATIENCE, Reply, Setup, TestServer, eventually, info_number, split};
+use crate::simulated::Stage;
 use pumice_redis::keyspace::latch_hash;
+use pumice_redis::options::Options;
 
 const VALUE_BYTES: usize = 32 << 10;
 
@@ -398,4 +400,35 @@ fn a_key_lives_through_the_millisecond_of_its_expiry_as_redis_has_it() {
     ask_at_the_edge(&mut server.client(), "ours");
     let Some(oracle) = Oracle::start() else { return };
     ask_at_the_edge(&mut oracle.client(), "redis");
+}
+
+#[test]
+fn what_was_asked_to_go_does_not_come_back_when_the_clock_is_set_back() {
+    const HOUR_MS: i64 = 3_600_000;
+    let stage = Stage::start(Options::default());
+    stage.play(async |clients| {
+        let mut client = clients.connect().await;
+        for name in ["got", "deleted", "unlinked", "looked-at"] {
+            assert_eq!(client.line(&format!("SET {name} v PX {HOUR_MS}")).await, "+OK");
+        }
+        assert_eq!(client.line("HSET hash field v").await, ":1");
+        assert_eq!(client.line(&format!("PEXPIRE hash {HOUR_MS}")).await, ":1");
+    });
+    stage.world.jump_wall(stage.server, 2 * HOUR_MS);
+    stage.play(async |clients| {
+        let mut client = clients.connect().await;
+        assert_eq!(client.line("GETDEL got").await, "$-1");
+        assert_eq!(client.line("GETDEL hash").await, "$-1");
+        assert_eq!(client.line("DEL deleted").await, ":0");
+        assert_eq!(client.line("UNLINK unlinked").await, ":0");
+        assert_eq!(client.line("EXISTS looked-at").await, ":0");
+    });
+    stage.world.jump_wall(stage.server, -2 * HOUR_MS);
+    stage.play(async |clients| {
+        let mut client = clients.connect().await;
+        assert_eq!(client.line("EXISTS got hash deleted unlinked").await, ":0");
+        // Nobody asked for this one to go, and nothing has cleared it away meanwhile: it was there to be seen again.
+        assert_eq!(client.line("EXISTS looked-at").await, ":1");
+        assert_eq!(client.line("DBSIZE").await, ":1");
+    });
 }
