@@ -42,6 +42,13 @@ async fn store_of_rows(device: &Device, rows: u64, options: StoreOptions) -> Sto
     open_with(device, options).await.store
 }
 
+async fn read_all(store: &Store) {
+    for n in 0..KEYS {
+        let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
+        assert_eq!(entry.value[..], [n as u8; VALUE_BYTES]);
+    }
+}
+
 #[test]
 fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
     let world = World::new(5);
@@ -49,18 +56,12 @@ fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
     let counters = world.clone();
     let test = async move {
         let store = store_of_rows(&made().await, KEYS, options(MEMORY, MEMTABLE)).await;
-        let read_all = async || {
-            for n in 0..KEYS {
-                let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
-                assert_eq!(entry.value[..], [n as u8; VALUE_BYTES]);
-            }
-        };
         // 20 MB of rows: more than half of what is shared.
-        read_all().await;
+        read_all(&store).await;
         let rows = store.stats().row_bytes;
         assert!(rows > SHARED / 2 && rows >= KEYS * VALUE_BYTES as u64, "{rows} B of rows");
         let reads = counters.counters(host).reads;
-        read_all().await;
+        read_all(&store).await;
         assert_eq!(counters.counters(host).reads, reads, "all of it is in memory");
         // Small values lie in key tables: these come to more than their share.
         let mut batch = Batch::new();
@@ -70,7 +71,7 @@ fn rows_have_what_few_key_tables_leave_and_give_it_back_when_these_grow() {
             write(&store, &batch).await;
         }
         store.wait_durable(store.last_seq()).await.expect("durable");
-        read_all().await;
+        read_all(&store).await;
         let stats = store.stats();
         assert!(stats.table_bytes > SHARED / 2, "{} B of tables", stats.table_bytes);
         assert!(stats.row_bytes <= SHARED / 2 + SHARED / 32, "{} B of rows", stats.row_bytes);
@@ -180,14 +181,8 @@ fn rows_do_without_what_is_withheld_until_it_is_given_back() {
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let test = async move {
         let store = store_of_rows(&made().await, KEYS, options(MEMORY, MEMTABLE)).await;
-        let read_all = async || {
-            for n in 0..KEYS {
-                let entry = store.get(SliceId((n % 3) as u16), &key(n)).await.expect("get").expect("there");
-                assert_eq!(entry.value[..], [n as u8; VALUE_BYTES]);
-            }
-        };
         let rows = async || {
-            read_all().await;
+            read_all(&store).await;
             let stats = store.stats();
             (stats.row_bytes, stats.withheld_bytes)
         };
