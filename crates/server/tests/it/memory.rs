@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::Server;
+use crate::common::{Server, pause_ms};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const CLIENTS: u64 = 16;
@@ -68,5 +68,29 @@ fn the_least_memory_is_enough_for_the_whole_process() {
         (peak_bytes(&server), if huge_pages_always() { 2 * MEMORY_BYTES } else { MEMORY_BYTES });
     println!("{peak} bytes at most");
     assert!(peak <= most, "{peak} bytes of {most}");
+    server.stop();
+}
+
+#[test]
+fn rows_pay_for_nothing_that_emulated_media_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(
+        dir.path(),
+        &["--device", "emu:small", "--memory", "64MiB", "--durability", "everysec", "--http", "127.0.0.1:0"],
+    );
+    let value = [b'v'; 1 << 20];
+    let mut client = server.client();
+    for n in 0..70 {
+        let () = redis::cmd("SET").arg(n).arg(&value).query(&mut client).unwrap();
+    }
+    assert!(peak_bytes(&server) > MEMORY_BYTES, "the media are not resident");
+    // Longer than it is between two looks at what is.
+    for _ in 0..4 {
+        pause_ms(500);
+        let (_, metrics) = server.http("/metrics");
+        let withheld =
+            metrics.lines().find(|line| line.starts_with("pumice_drive_row_cache_withheld_bytes{"));
+        assert!(withheld.is_some_and(|line| line.ends_with(" 0.0")), "{withheld:?}");
+    }
     server.stop();
 }
