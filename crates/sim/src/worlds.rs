@@ -92,7 +92,7 @@ const WORLDS: &[World] = &[
     World {
         info: WorldInfo {
             name: "redis",
-            about: "links, media and the server fail under its clients; every key must stay linearizable",
+            about: "links, media and the server fail under its clients; every key, and commands on several, must stay linearizable",
         },
         run: redis::run,
     },

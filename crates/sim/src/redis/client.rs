@@ -1,6 +1,8 @@
 //! Clients of a Redis server that write down what they asked, when, and what they heard.
 
+use super::group::GroupCall;
 use super::model::{Call, Op, Walls};
+use super::mover::Mover;
 use super::resp::{Connection, Reply, encode};
 use crate::linear::Operation;
 use pumice_base::rng::Rng;
@@ -11,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// How long a client waits for a reply before it gives its connection up.
-const PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
 /// Accounts of the bank, all in one slot.
 pub const ACCOUNTS: usize = 4;
 /// What each account starts with.
@@ -49,13 +51,15 @@ pub type KeyHistory = Vec<Operation<Call, Reply>>;
 /// thread.
 #[derive(Default)]
 pub struct History {
-    clock: Cell<u64>,
-    clients: Cell<u64>,
-    stamps: Cell<u64>,
+    pub(super) clock: Cell<u64>,
+    pub(super) clients: Cell<u64>,
+    pub(super) stamps: Cell<u64>,
     /// By key.
     pub keys: RefCell<BTreeMap<Vec<u8>, KeyHistory>>,
     /// Transactions.
     pub bank: RefCell<Vec<Operation<BankOp, BankReply>>>,
+    /// What was done to the keys of [`super::group`].
+    pub group: RefCell<Vec<Operation<GroupCall, Reply>>>,
     /// What else went on.
     pub counts: RefCell<BTreeMap<&'static str, u64>>,
     /// Clients stop when they see this.
@@ -68,7 +72,7 @@ pub struct History {
     pub calls_left: Cell<u64>,
 }
 
-fn next(cell: &Cell<u64>) -> u64 {
+pub(super) fn next(cell: &Cell<u64>) -> u64 {
     cell.set(cell.get() + 1);
     cell.get()
 }
@@ -80,14 +84,26 @@ impl History {
     }
 
     /// Waits until calls may be made, or the history is over.
-    async fn may_call(&self) {
+    pub(super) async fn may_call(&self) {
         while self.calls_left.get() == 0 && !self.over.get() {
             sleep(Duration::from_millis(1)).await;
         }
     }
 
-    fn use_calls(&self, n: u64) {
+    pub(super) fn use_calls(&self, n: u64) {
         self.calls_left.set(self.calls_left.get().saturating_sub(n));
+    }
+
+    /// A deadline by the server's clock, from the past to some hours ahead.
+    pub(super) fn draw_deadline(&self, rng: &mut Rng) -> u64 {
+        let now = wall_ms().saturating_add_signed(self.walls.borrow().ahead());
+        match rng.below(20) {
+            0 => now - 1 - rng.below(10_000),
+            1..=6 => now + rng.below(100),
+            7..=13 => now + rng.below(3_000),
+            // These are met by a clock that jumps.
+            _ => now + rng.below(7_200_000),
+        }
     }
 
     fn call(&self, key: &[u8], client: u64, op: Op) -> usize {
@@ -112,10 +128,10 @@ impl History {
 }
 
 /// Commands of one client that it waits for; none when it gives up.
-struct Unanswered(Rc<History>, u64);
+pub(super) struct Unanswered(Rc<History>, u64);
 
 impl Unanswered {
-    fn new(history: &Rc<History>, count: u64) -> Self {
+    pub(super) fn new(history: &Rc<History>, count: u64) -> Self {
         history.unanswered.set(history.unanswered.get() + count);
         Self(Rc::clone(history), count)
     }
@@ -133,13 +149,13 @@ impl Drop for Unanswered {
 }
 
 /// Says that a command was not carried out at all: the server is loading, full, or shutting down.
-fn refused(reply: &Reply) -> bool {
+pub(super) fn refused(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if ["LOADING", "OOM", "MISCONF", "READONLY", "MASTERDOWN"]
         .iter().any(|prefix| text.starts_with(prefix)))
 }
 
 /// Says that the media failed the command: it may have been carried out or not.
-fn failed(reply: &Reply) -> bool {
+pub(super) fn failed(reply: &Reply) -> bool {
     let typed = ["ERR reading ", "ERR damaged: ", "ERR writing "];
     matches!(reply, Reply::Error(text) if typed.iter().any(|prefix| text.starts_with(prefix)))
 }
@@ -304,15 +320,7 @@ impl Client {
     }
 
     fn draw_of_deadlines(&mut self, kind: &str) -> Op {
-        let ahead = self.history.walls.borrow().ahead();
-        let now = wall_ms().saturating_add_signed(ahead);
-        let at = match self.rng.below(20) {
-            0 => now - 1 - self.rng.below(10_000),
-            1..=6 => now + self.rng.below(100),
-            7..=13 => now + self.rng.below(3_000),
-            // These are met by a clock that jumps.
-            _ => now + self.rng.below(7_200_000),
-        };
+        let at = self.history.draw_deadline(&mut self.rng);
         match self.rng.below(10) {
             0..=1 if kind == "string" => Op::SetPxAt(self.value(), at),
             0..=4 => Op::PExpireAt(at),
@@ -363,11 +371,15 @@ pub async fn read_everything(addr: Addr, rng: Rng, history: Rc<History>) -> Resu
         history.hear(&key, index, reply);
         history.count("keys read at last", 1);
     }
-    let mut teller = Teller { addr, rng, history };
+    let mut teller = Teller { addr: addr.clone(), rng: rng.split("teller"), history: Rc::clone(&history) };
     match timeout(PATIENCE, teller.read_all(id, &mut connection)).await {
-        Ok(Some(())) => Ok(()),
-        _ => Err("the bank: at last, no reply that tells".into()),
+        Ok(Some(())) => {}
+        _ => return Err("the bank: at last, no reply that tells".into()),
     }
+    if history.group.borrow().is_empty() {
+        return Ok(());
+    }
+    Mover { addr, rng, history, pause_us: 0, deadlines: false }.read_everything(&mut connection).await
 }
 
 fn account(index: usize) -> Vec<u8> {

@@ -3,7 +3,9 @@
 pub mod client;
 mod cut;
 mod drives;
+pub mod group;
 pub mod model;
+mod mover;
 pub mod play;
 pub mod resp;
 mod served;

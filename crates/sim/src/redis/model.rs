@@ -189,7 +189,7 @@ impl Op {
     }
 
     /// Whether nothing is left of the key, whatever it was.
-    fn removes(&self) -> bool {
+    pub(super) fn removes(&self) -> bool {
         matches!(self, Self::Del | Self::GetDel)
     }
 }
@@ -226,7 +226,7 @@ impl Key {
     }
 }
 
-const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub(super) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 
 fn ok() -> Reply {
@@ -410,7 +410,7 @@ fn step_zset(state: &State, op: &Op) -> (Reply, State) {
 }
 
 /// Replies that mean the same: HGETALL may list fields in any order.
-fn same(op: &Op, expected: &Reply, found: &Reply) -> bool {
+pub(super) fn same(op: &Op, expected: &Reply, found: &Reply) -> bool {
     match (op, expected, found) {
         (Op::HGetAll, Reply::Array(Some(expected)), Reply::Array(Some(found))) => {
             let pairs = |flat: &[Reply]| {
@@ -485,8 +485,27 @@ pub struct KeyModel {
 /// A key, and since when it may have had its deadline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Held {
-    key: Key,
+    pub(super) key: Key,
     since_ms: u64,
+}
+
+impl Held {
+    /// Whether a command of that time may find the key, and whether it may find that it has expired.
+    pub(super) fn may_be(&self, walls: &Walls, called_ms: u64, end_ms: u64) -> (bool, bool) {
+        let expire_ms = self.key.expire_ms;
+        if expire_ms == 0 {
+            return (true, false);
+        }
+        let is_there = walls.earliest(called_ms, end_ms) <= expire_ms;
+        (is_there, walls.latest(self.since_ms, end_ms) >= expire_ms)
+    }
+
+    /// What a command that was called then makes of it.
+    pub(super) fn with(&self, after: Key, called_ms: u64) -> Self {
+        let is_new = after.expire_ms != self.key.expire_ms;
+        let since_ms = if is_new { called_ms } else { self.since_ms };
+        Self { since_ms: if after.expire_ms == 0 { 0 } else { since_ms }, key: after }
+    }
 }
 
 impl Model for KeyModel {
@@ -497,9 +516,7 @@ impl Model for KeyModel {
     fn apply(&self, held: &Held, call: &Call, reply: Option<&Reply>) -> impl Iterator<Item = Held> {
         let (key, op) = (&held.key, &call.op);
         let end = call.answered_ms.unwrap_or(self.end_ms);
-        let expires = key.expire_ms != 0;
-        let may_be_there = !expires || self.walls.earliest(call.called_ms, end) <= key.expire_ms;
-        let may_be_gone = expires && self.walls.latest(held.since_ms, end) >= key.expire_ms;
+        let (may_be_there, may_be_gone) = held.may_be(&self.walls, call.called_ms, end);
         let there = may_be_there.then(|| step(key, op));
         let gone = may_be_gone.then(|| {
             let (reply, after) = step(&Key::default(), op);
@@ -508,12 +525,7 @@ impl Model for KeyModel {
             (reply, if is_left { key.clone() } else { after })
         });
         let fits = move |expected: &Reply| reply.is_none_or(|found| same(op, expected, found));
-        [there, gone].into_iter().flatten().filter(move |(expected, _)| fits(expected)).map(
-            move |(_, after)| {
-                let is_new = after.expire_ms != key.expire_ms;
-                let since_ms = if is_new { call.called_ms } else { held.since_ms };
-                Held { since_ms: if after.expire_ms == 0 { 0 } else { since_ms }, key: after }
-            },
-        )
+        let ways = [there, gone].into_iter().flatten().filter(move |(expected, _)| fits(expected));
+        ways.map(|(_, after)| held.with(after, call.called_ms))
     }
 }

@@ -2,7 +2,9 @@
 //! once more, and every key must be told of again. Then the histories are judged.
 
 use super::client::{ACCOUNTS, BankOp, BankReply, Client, History, OPENING, Teller, read_everything};
-use super::model::{Call, Held, KeyModel};
+use super::group::{GroupCall, GroupModel, KEYS};
+use super::model::{Call, Held, KeyModel, Walls};
+use super::mover::Mover;
 use super::resp::Reply;
 use crate::linear::{Model, Operation, Verdict, check};
 use pumice_base::rng::Rng;
@@ -33,6 +35,8 @@ pub struct Plan {
     pub clients: u64,
     /// Clients of transactions.
     pub tellers: u64,
+    /// Clients of commands on several keys.
+    pub movers: u64,
     /// Keys of each kind.
     pub keys: u64,
     /// Faults, one after another.
@@ -64,6 +68,7 @@ impl Plan {
         Self {
             clients: 2 + rng.below(8),
             tellers: 1 + rng.below(3),
+            movers: rng.split("movers").below(4),
             keys: if rng.chance(0.33) { few * 40 } else { few },
             faults: 4 + rng.below(6),
             calls: 200 + rng.below(400),
@@ -127,6 +132,13 @@ pub fn play(
             history: Rc::clone(&history),
         };
         drop(world.run(hosts[(index % 2) as usize], 0, teller.run()));
+    }
+    for index in 0..plan.movers {
+        let mut rng = rng.split(&format!("mover {index}"));
+        let pause_us = [100, 2_000, 20_000][rng.below(3) as usize];
+        let (addr, history, deadlines) = (addr.clone(), Rc::clone(&history), plan.deadlines);
+        let mover = Mover { addr, rng, history, pause_us, deadlines };
+        drop(world.run(hosts[(index % 2) as usize], 0, mover.run()));
     }
     for _ in 0..plan.faults {
         history.calls_left.set(plan.calls);
@@ -325,7 +337,25 @@ fn judge(history: &History, end_ms: u64) -> Result<BTreeMap<&'static str, u64>, 
     let bank = history.bank.borrow();
     let verdict = check(&Bank, [OPENING; ACCOUNTS], &bank, STEPS_MAX);
     conclude("the bank", &bank, verdict, history)?;
+    judge_group(history, history.walls.borrow().clone(), end_ms)?;
     Ok(history.counts.borrow().clone())
+}
+
+fn judge_group(history: &History, walls: Walls, end_ms: u64) -> Result<(), String> {
+    let model = GroupModel { walls, end_ms };
+    let initial = [(); KEYS].map(|()| Held::default());
+    let operations = history.group.borrow();
+    let heard = |one: &Operation<GroupCall, Reply>| one.returned.is_some();
+    let operations: Vec<_> =
+        operations.iter().filter(|one| heard(one) || !one.op.act.only_reads()).cloned().collect();
+    let replies = || operations.iter().filter_map(|one| one.returned.as_ref().map(|(_, reply)| reply));
+    let may_be_seen = |one: &Operation<GroupCall, Reply>| one.op.act.may_be_seen(replies());
+    let seen: Vec<_> = operations.iter().filter(|one| heard(one) || may_be_seen(one)).cloned().collect();
+    let mut verdict = check(&model, initial.clone(), &seen, STEPS_MAX);
+    if !matches!(verdict, Verdict::Linearizable(_)) && seen.len() < operations.len() {
+        verdict = check(&model, initial, &operations, STEPS_MAX);
+    }
+    conclude("the group", &operations, verdict, history)
 }
 
 /// Whether it was answered, or some reply has the bytes or the deadline in it that it wrote. What writes neither may always have been

@@ -8,6 +8,7 @@ use pumice_reactor::sync::{Gate, Notify};
 use pumice_reactor::{
     File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn, wall_ms,
 };
+use pumice_sim::redis::group::{self, Act, Keys};
 use pumice_sim::redis::model::{Key, Op, State, step};
 use pumice_sim::redis::play::{Plan, play};
 use pumice_sim::redis::resp::{Reply, decode, encode};
@@ -37,6 +38,12 @@ enum Spoilt {
     ForgottenDeadlines,
     /// A key that is changed loses its deadline.
     DroppedDeadlines,
+    /// RENAME takes a key away, and puts it where it goes a little later.
+    TornRenames,
+    /// RENAME loses a deadline.
+    RenamedForEver,
+    /// FLUSHDB leaves a key.
+    KeptByFlush,
     /// A restarted server never answers who reads a certain key.
     Hangs,
     /// A restarted server finds a certain key damaged, each time.
@@ -84,6 +91,55 @@ impl Toy {
             keys.insert(key.to_vec(), new);
         }
         reply
+    }
+
+    /// The group's keys, without what has expired.
+    fn group(&self) -> Keys {
+        let keys = self.keys.borrow();
+        let key = |number| keys.get(&group::name(number)).cloned().unwrap_or_default();
+        std::array::from_fn(key).map(|key: Key| {
+            let is_gone = key.expire_ms != 0 && key.expire_ms < wall_ms();
+            if is_gone { Key::default() } else { key }
+        })
+    }
+
+    /// What they are from now on.
+    fn put(&self, group: &Keys) {
+        for (number, new) in group.iter().enumerate() {
+            if self.keys.borrow().get(&group::name(number)) != Some(new) {
+                self.version.set(self.version.get() + 1);
+                self.changed.borrow_mut().insert(group::name(number), self.version.get());
+                self.dirty.notify_one();
+                self.keys.borrow_mut().insert(group::name(number), new.clone());
+            }
+        }
+    }
+
+    async fn act(&self, act: &Act) -> Reply {
+        let mut keys = self.group();
+        let kept = keys[0].clone();
+        let reply = group::step(&mut keys, act);
+        match (act, self.spoilt) {
+            (Act::Rename { from, to, .. }, Spoilt::TornRenames) if from != to => {
+                let put = std::mem::take(&mut keys[*to]);
+                self.put(&keys);
+                sleep(Duration::from_micros(300)).await;
+                keys = self.group();
+                keys[*to] = put;
+            }
+            (Act::Rename { to, .. }, Spoilt::RenamedForEver) => keys[*to].expire_ms = 0,
+            (Act::Flush, Spoilt::KeptByFlush) => keys[0] = kept,
+            _ => {}
+        }
+        self.put(&keys);
+        reply
+    }
+
+    async fn execute(&self, command: &Command) -> Reply {
+        match command {
+            Command::One(key, op) => self.apply(key, op),
+            Command::Group(act) => self.act(act).await,
+        }
     }
 
     /// All keys as the commands that make them, with a head of version, length and checksum.
@@ -228,6 +284,53 @@ fn parse(command: &Reply) -> Option<(Vec<u8>, Op)> {
     Some((key, op))
 }
 
+/// What a client may send, or queue.
+enum Command {
+    One(Vec<u8>, Op),
+    Group(Act),
+}
+
+impl Command {
+    fn parse(command: &Reply) -> Option<Self> {
+        let words = words(command);
+        let number = |at: usize| {
+            let name = std::str::from_utf8(words.get(at)?).ok()?.strip_prefix("{group}:")?;
+            name.parse::<usize>().ok()
+        };
+        let numbers = || (1..words.len()).filter_map(number).collect();
+        let is = |at: usize, word: &str| words.get(at).is_some_and(|found| found == word.as_bytes());
+        let act = match &words[0][..] {
+            name @ (b"RENAME" | b"RENAMENX") => {
+                Act::Rename { from: number(1)?, to: number(2)?, nx: name.ends_with(b"NX") }
+            }
+            b"COPY" => Act::Copy { from: number(1)?, to: number(2)?, replace: words.len() > 3 },
+            b"LMOVE" => {
+                let (from, to) = (number(1)?, number(2)?);
+                Act::Move { from, to, from_left: is(3, "LEFT"), to_left: is(4, "LEFT") }
+            }
+            name @ (b"MSET" | b"MSETNX") => {
+                let pairs =
+                    (1..words.len()).step_by(2).filter_map(|at| Some((number(at)?, words[at + 1].clone())));
+                Act::MSet { pairs: pairs.collect(), nx: name.ends_with(b"NX") }
+            }
+            b"MGET" => Act::MGet(numbers()),
+            b"DEL" if number(1).is_some() => Act::Del(numbers()),
+            b"FLUSHDB" => Act::Flush,
+            b"PUMICE.RANGE" => Act::Range,
+            b"DBSIZE" => Act::Size,
+            _ => return parse(command).map(|(key, op)| Self::One(key, op)),
+        };
+        Some(Self::Group(act))
+    }
+
+    fn only_reads(&self) -> bool {
+        match self {
+            Self::One(_, op) => op.only_reads(),
+            Self::Group(act) => act.only_reads(),
+        }
+    }
+}
+
 fn reply_bytes(reply: &Reply, out: &mut Vec<u8>) {
     match reply {
         Reply::Simple(text) => out.extend_from_slice(format!("+{text}\r\n").as_bytes()),
@@ -251,7 +354,7 @@ fn reply_bytes(reply: &Reply, out: &mut Vec<u8>) {
 async fn serve(toy: Rc<Toy>, mut stream: Stream) {
     let mut input = Vec::new();
     let mut watched: Vec<(Vec<u8>, u64)> = Vec::new();
-    let mut queued: Option<Vec<(Vec<u8>, Op)>> = None;
+    let mut queued: Option<Vec<Command>> = None;
     let changed = |key: &[u8]| toy.changed.borrow().get(key).copied().unwrap_or(0);
     loop {
         match stream.recv().await {
@@ -265,12 +368,16 @@ async fn serve(toy: Rc<Toy>, mut stream: Stream) {
         {
             input.drain(..len);
             let ok = Reply::Simple("OK".into());
-            let reply = match parse(&command) {
+            let reply = match Command::parse(&command) {
                 Some(one) if queued.is_some() => {
                     queued.as_mut().expect("is queueing").push(one);
                     Reply::Simple("QUEUED".into())
                 }
-                Some((key, op)) => {
+                Some(Command::Group(act)) => {
+                    wrote |= !act.only_reads();
+                    toy.act(&act).await
+                }
+                Some(Command::One(key, op)) => {
                     wrote |= !op.only_reads();
                     let is_bad = toy.is_restarted && key == BAD_KEY && op.only_reads();
                     if is_bad && toy.spoilt == Spoilt::Hangs {
@@ -291,6 +398,7 @@ async fn serve(toy: Rc<Toy>, mut stream: Stream) {
                     }
                 }
                 None => match (&words(&command)[0][..], &mut queued) {
+                    (b"SELECT", _) => ok,
                     (b"WATCH", _) => {
                         watched.extend(words(&command)[1..].iter().map(|key| (key.clone(), changed(key))));
                         ok
@@ -305,8 +413,12 @@ async fn serve(toy: Rc<Toy>, mut stream: Stream) {
                         if stale && toy.spoilt != Spoilt::BlindExec {
                             Reply::Array(None)
                         } else {
-                            wrote |= commands.iter().any(|(_, op)| !op.only_reads());
-                            Reply::Array(Some(commands.iter().map(|(key, op)| toy.apply(key, op)).collect()))
+                            wrote |= commands.iter().any(|command| !command.only_reads());
+                            let mut replies = Vec::new();
+                            for command in &commands {
+                                replies.push(toy.execute(command).await);
+                            }
+                            Reply::Array(Some(replies))
                         }
                     }
                     (name, _) => panic!("{}", String::from_utf8_lossy(name)),
@@ -387,6 +499,9 @@ fn each_spoilt_server_is_caught() {
         (Spoilt::EarlyExpiry, "no order"),
         (Spoilt::ForgottenDeadlines, "no order"),
         (Spoilt::DroppedDeadlines, "no order"),
+        (Spoilt::TornRenames, "no order"),
+        (Spoilt::RenamedForEver, "no order"),
+        (Spoilt::KeptByFlush, "no order"),
         (Spoilt::Hangs, "at last, no reply"),
         (Spoilt::DamagedForEver, "at last, Error"),
     ] {
