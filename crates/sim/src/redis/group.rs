@@ -226,10 +226,13 @@ pub fn step(keys: &mut Keys, act: &Act) -> Reply {
                 return Reply::Error(WRONG_TYPE.into());
             }
             let pop = if *from_left { Op::LPop } else { Op::RPop };
+            let expire_ms = keys[*to].expire_ms;
             let popped = step(keys, &Act::One(*from, pop));
             if let Reply::Bulk(Some(element)) = &popped {
                 let push = if *to_left { Op::LPush(element.clone()) } else { Op::RPush(element.clone()) };
                 step(keys, &Act::One(*to, push));
+                // Also of a list whose only element was taken and put back.
+                keys[*to].expire_ms = expire_ms;
             }
             popped
         }
