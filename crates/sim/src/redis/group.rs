@@ -1,17 +1,18 @@
-//! A few keys in a database of their own, and commands that act on several of them: RENAME, COPY, LMOVE, MSET, FLUSHDB, transactions of
-//! all of these. Whatever keys it names, each of them takes effect at one instant; the keys share a slot, so that a crash leaves
+//! A few keys in a database of their own, and commands that act on several of them: RENAME, COPY, LMOVE, SMOVE, SUNIONSTORE, MSET,
+//! FLUSHDB, transactions of all of these. Whatever keys it names, each of them takes effect at one instant; the keys share a slot, so that a crash leaves
 //! all of it or nothing.
 
 use super::model::{Held, Key, Op, State, WRONG_TYPE, Walls, same};
 use super::resp::Reply;
 use crate::linear::Model;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The database, which nobody else uses.
 pub const DATABASE: &str = "1";
 /// Keys of each kind.
 pub(super) const OF_EACH: usize = 2;
 /// What most commands expect of a key, by its number; RENAME and COPY bring what others do not expect.
-pub(super) const KINDS: [&str; 4] = ["string", "list", "hash", "zset"];
+pub(super) const KINDS: [&str; 5] = ["string", "list", "hash", "zset", "set"];
 /// How many keys there are.
 pub const KEYS: usize = KINDS.len() * OF_EACH;
 
@@ -57,6 +58,24 @@ pub enum Act {
         /// Whether it becomes the first, or the last.
         to_left: bool,
     },
+    /// SMOVE.
+    MoveMember {
+        /// Where it is taken from.
+        from: usize,
+        /// Where it goes.
+        to: usize,
+        /// What goes.
+        member: Vec<u8>,
+    },
+    /// SUNIONSTORE, or one of its kind.
+    Store {
+        /// What is made of them.
+        of: Combination,
+        /// The two that are read.
+        from: [usize; 2],
+        /// Where the result goes.
+        to: usize,
+    },
     /// MSET, or MSETNX.
     MSet {
         /// Keys and their values.
@@ -76,6 +95,19 @@ pub enum Act {
     Size,
     /// MULTI, the commands, EXEC.
     Exec(Vec<Act>),
+}
+
+/// What a command makes of two keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combination {
+    /// SUNIONSTORE
+    Union,
+    /// SINTERSTORE
+    Inter,
+    /// SDIFFSTORE
+    Diff,
+    /// ZUNIONSTORE
+    ZUnion,
 }
 
 impl Act {
@@ -114,6 +146,18 @@ impl Act {
             Self::Move { from, to, from_left, to_left } => {
                 vec![word("LMOVE"), name(*from), name(*to), end(*from_left), end(*to_left)]
             }
+            Self::MoveMember { from, to, member } => {
+                vec![word("SMOVE"), name(*from), name(*to), member.clone()]
+            }
+            Self::Store { of, from, to } => {
+                let (command, count) = match of {
+                    Combination::Union => ("SUNIONSTORE", None),
+                    Combination::Inter => ("SINTERSTORE", None),
+                    Combination::Diff => ("SDIFFSTORE", None),
+                    Combination::ZUnion => ("ZUNIONSTORE", Some(word("2"))),
+                };
+                [word(command), name(*to)].into_iter().chain(count).chain(from.map(name)).collect()
+            }
             Self::MSet { pairs, nx } => {
                 let pairs = pairs.iter().flat_map(|(number, value)| [name(*number), value.clone()]);
                 [word(if *nx { "MSETNX" } else { "MSET" })].into_iter().chain(pairs).collect()
@@ -131,13 +175,11 @@ impl Act {
     fn keys(&self) -> Vec<usize> {
         match self {
             Self::One(number, _) => vec![*number],
-            Self::Rename { from, to, .. } | Self::Copy { from, to, .. } | Self::Move { from, to, .. } => {
-                if from == to {
-                    vec![*from]
-                } else {
-                    vec![*from, *to]
-                }
-            }
+            Self::Rename { from, to, .. }
+            | Self::Copy { from, to, .. }
+            | Self::Move { from, to, .. }
+            | Self::MoveMember { from, to, .. } => each([*from, *to]),
+            Self::Store { from, to, .. } => each([from[0], from[1], *to]),
             Self::MSet { pairs, .. } => pairs.iter().map(|(number, _)| *number).collect(),
             Self::MGet(keys) | Self::Del(keys) => keys.clone(),
             Self::Flush | Self::Range | Self::Size | Self::Exec(_) => (0..KEYS).collect(),
@@ -189,6 +231,11 @@ fn holds(reply: &Reply, bytes: &[u8]) -> bool {
     }
 }
 
+/// Each of them once.
+fn each<const N: usize>(numbers: [usize; N]) -> Vec<usize> {
+    BTreeSet::from(numbers).into_iter().collect()
+}
+
 fn ok() -> Reply {
     Reply::Simple("OK".into())
 }
@@ -236,6 +283,27 @@ pub fn step(keys: &mut Keys, act: &Act) -> Reply {
             }
             popped
         }
+        Act::MoveMember { from, to, member } => {
+            let may_be_set = |key: &Key| matches!(key.state, State::Set(_) | State::None);
+            if is_there(&keys[*from]) && !(may_be_set(&keys[*from]) && may_be_set(&keys[*to])) {
+                return Reply::Error(WRONG_TYPE.into());
+            }
+            if from == to {
+                return step(keys, &Act::One(*from, Op::SIsMember(member.clone())));
+            }
+            let removed = step(keys, &Act::One(*from, Op::SRem(member.clone())));
+            if removed == Reply::Integer(1) {
+                step(keys, &Act::One(*to, Op::SAdd(member.clone())));
+            }
+            removed
+        }
+        Act::Store { of, from, to } => match combine(*of, from.map(|number| &keys[number].state)) {
+            Some((state, count)) => {
+                keys[*to] = Key { state, expire_ms: 0 };
+                Reply::Integer(count as i64)
+            }
+            None => Reply::Error(WRONG_TYPE.into()),
+        },
         Act::MSet { pairs, nx } => {
             let is_done = !*nx || pairs.iter().all(|(number, _)| !is_there(&keys[*number]));
             for (number, value) in pairs.iter().filter(|_| is_done) {
@@ -262,6 +330,37 @@ pub fn step(keys: &mut Keys, act: &Act) -> Reply {
         Act::Size => Reply::Integer(keys.iter().filter(|key| is_there(key)).count() as i64),
         Act::Exec(acts) => Reply::Array(Some(acts.iter().map(|act| step(keys, act)).collect())),
     }
+}
+
+/// What they come to, and how many members it has; `None` where one has the wrong type.
+fn combine(of: Combination, states: [&State; 2]) -> Option<(State, usize)> {
+    if of == Combination::ZUnion {
+        let mut sums = BTreeMap::new();
+        for state in states {
+            let scored: Vec<_> = match state {
+                State::None => Vec::new(),
+                State::Set(set) => set.iter().map(|member| (member.clone(), 1)).collect(),
+                State::ZSet(zset) => zset.iter().map(|(member, score)| (member.clone(), *score)).collect(),
+                _ => return None,
+            };
+            scored.into_iter().for_each(|(member, score)| *sums.entry(member).or_default() += score);
+        }
+        let count = sums.len();
+        return Some((if count == 0 { State::None } else { State::ZSet(sums) }, count));
+    }
+    let members = |state: &State| match state {
+        State::None => Some(BTreeSet::new()),
+        State::Set(set) => Some(set.clone()),
+        _ => None,
+    };
+    let (a, b) = (members(states[0])?, members(states[1])?);
+    let set = match of {
+        Combination::Inter => &a & &b,
+        Combination::Diff => &a - &b,
+        _ => &a | &b,
+    };
+    let count = set.len();
+    Some((if count == 0 { State::None } else { State::Set(set) }, count))
 }
 
 fn string(key: &Key) -> Reply {

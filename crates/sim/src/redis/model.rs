@@ -7,7 +7,7 @@
 
 use super::resp::Reply;
 use crate::linear::Model;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A command on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +70,16 @@ pub enum Op {
     ZCard,
     /// ZRANGE 0 -1 WITHSCORES
     ZRange,
+    /// SADD of one member
+    SAdd(Vec<u8>),
+    /// SREM of one member
+    SRem(Vec<u8>),
+    /// SISMEMBER
+    SIsMember(Vec<u8>),
+    /// SCARD
+    SCard,
+    /// SMEMBERS
+    SMembers,
     /// SET PXAT
     SetPxAt(Vec<u8>, u64),
     /// PEXPIREAT
@@ -127,6 +137,11 @@ impl Op {
             Self::ZRange => {
                 vec![word("ZRANGE"), Borrowed(key), word("0"), word("-1"), word("WITHSCORES")]
             }
+            Self::SAdd(member) => vec![word("SADD"), Borrowed(key), Borrowed(member)],
+            Self::SRem(member) => vec![word("SREM"), Borrowed(key), Borrowed(member)],
+            Self::SIsMember(member) => vec![word("SISMEMBER"), Borrowed(key), Borrowed(member)],
+            Self::SCard => vec![word("SCARD"), Borrowed(key)],
+            Self::SMembers => vec![word("SMEMBERS"), Borrowed(key)],
             Self::SetPxAt(value, at) => {
                 let at = Owned(at.to_string().into_bytes());
                 vec![word("SET"), Borrowed(key), Borrowed(value), word("PXAT"), at]
@@ -145,6 +160,7 @@ impl Op {
             Some(b"hash") => Self::HGetAll,
             Some(b"list") => Self::LRange,
             Some(b"zset") => Self::ZRange,
+            Some(b"set") => Self::SMembers,
             _ => Self::Get,
         }
     }
@@ -184,6 +200,9 @@ impl Op {
                 | Self::ZScore(_)
                 | Self::ZCard
                 | Self::ZRange
+                | Self::SIsMember(_)
+                | Self::SCard
+                | Self::SMembers
                 | Self::PExpireTime
         )
     }
@@ -208,6 +227,8 @@ pub enum State {
     List(Vec<Vec<u8>>),
     /// A sorted set: the score of each member.
     ZSet(BTreeMap<Vec<u8>, i64>),
+    /// A set.
+    Set(BTreeSet<Vec<u8>>),
 }
 
 /// A key: what it holds, and until when.
@@ -321,6 +342,7 @@ fn step_state(state: &State, op: &Op) -> (Reply, State) {
         Op::RPush(_) | Op::LPush(_) | Op::LPop | Op::RPop | Op::LTrim(..) | Op::LRange | Op::LLen => {
             step_list(state, op)
         }
+        Op::SAdd(_) | Op::SRem(_) | Op::SIsMember(_) | Op::SCard | Op::SMembers => step_set(state, op),
         _ => step_zset(state, op),
     }
 }
@@ -409,19 +431,38 @@ fn step_zset(state: &State, op: &Op) -> (Reply, State) {
     (reply, if zset.is_empty() { State::None } else { State::ZSet(zset) })
 }
 
-/// Replies that mean the same: HGETALL may list fields in any order.
+fn step_set(state: &State, op: &Op) -> (Reply, State) {
+    let mut set = match state {
+        State::None => BTreeSet::new(),
+        State::Set(set) => set.clone(),
+        _ => return (Reply::Error(WRONG_TYPE.into()), state.clone()),
+    };
+    let reply = match op {
+        Op::SAdd(member) => Reply::Integer(i64::from(set.insert(member.clone()))),
+        Op::SRem(member) => Reply::Integer(i64::from(set.remove(member))),
+        Op::SIsMember(member) => Reply::Integer(i64::from(set.contains(member))),
+        Op::SCard => Reply::Integer(set.len() as i64),
+        _ => Reply::Array(Some(set.iter().map(|member| bulk(member)).collect())),
+    };
+    (reply, if set.is_empty() { State::None } else { State::Set(set) })
+}
+
+/// Replies that mean the same: HGETALL and SMEMBERS may list what they find in any order.
 pub(super) fn same(op: &Op, expected: &Reply, found: &Reply) -> bool {
-    match (op, expected, found) {
-        (Op::HGetAll, Reply::Array(Some(expected)), Reply::Array(Some(found))) => {
-            let pairs = |flat: &[Reply]| {
-                let mut pairs: Vec<String> = flat.chunks(2).map(|pair| format!("{pair:?}")).collect();
-                pairs.sort();
-                pairs
-            };
-            expected.len() == found.len() && pairs(expected) == pairs(found)
-        }
-        _ => expected == found,
-    }
+    let together = match op {
+        Op::HGetAll => 2,
+        Op::SMembers => 1,
+        _ => return expected == found,
+    };
+    let (Reply::Array(Some(expected)), Reply::Array(Some(found))) = (expected, found) else {
+        return expected == found;
+    };
+    let sorted = |flat: &[Reply]| {
+        let mut parts: Vec<String> = flat.chunks(together).map(|part| format!("{part:?}")).collect();
+        parts.sort();
+        parts
+    };
+    expected.len() == found.len() && sorted(expected) == sorted(found)
 }
 
 /// An operation, and when it was called and answered, in milliseconds of a clock that never jumps.

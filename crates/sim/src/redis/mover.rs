@@ -1,7 +1,7 @@
 //! A client of commands that act on several keys at once, one command at a time.
 
 use super::client::{History, PATIENCE, Unanswered, failed, next, refused};
-use super::group::{Act, DATABASE, GroupCall, KEYS, KINDS, OF_EACH};
+use super::group::{Act, Combination, DATABASE, GroupCall, KEYS, KINDS, OF_EACH};
 use super::model::Op;
 use super::resp::{Connection, Reply, encode};
 use crate::linear::Operation;
@@ -57,6 +57,10 @@ impl Mover {
         }
     }
 
+    fn member(&mut self) -> Vec<u8> {
+        format!("f{}", self.rng.below(5)).into_bytes()
+    }
+
     fn draw_key(&mut self) -> usize {
         self.rng.below(KEYS as u64) as usize
     }
@@ -65,11 +69,25 @@ impl Mover {
         let from = self.draw_key();
         // Mostly of the same kind.
         let to = if self.rng.chance(0.8) { from ^ 1 } else { self.draw_key() };
-        match self.rng.below(32) {
+        match self.rng.below(38) {
+            32 | 33 => {
+                Act::MoveMember { from: of_kind("set", from), to: of_kind("set", to), member: self.member() }
+            }
+            34 | 35 => {
+                let of = [Combination::Union, Combination::Inter, Combination::Diff];
+                let from = [of_kind("set", from), of_kind("set", self.draw_key())];
+                let to = if self.rng.chance(0.8) { of_kind("set", to) } else { to };
+                Act::Store { of: of[self.rng.below(3) as usize], from, to }
+            }
+            36 => {
+                let second = if self.rng.chance(0.7) { "zset" } else { "set" };
+                let from = [of_kind("zset", from), of_kind(second, from + 1)];
+                Act::Store { of: Combination::ZUnion, from, to }
+            }
             0..=3 => Act::Rename { from, to, nx: self.rng.chance(0.3) },
             4..=6 if from != to => Act::Copy { from, to, replace: self.rng.chance(0.6) },
             7..=9 => {
-                let (from, to) = (OF_EACH + from % OF_EACH, OF_EACH + to % OF_EACH);
+                let (from, to) = (of_kind("list", from), of_kind("list", to));
                 Act::Move { from, to, from_left: self.rng.chance(0.5), to_left: self.rng.chance(0.5) }
             }
             10 | 11 => {
@@ -87,7 +105,7 @@ impl Mover {
     }
 
     fn draw_of_kind(&mut self, kind: &str) -> Op {
-        let field = format!("f{}", self.rng.below(5)).into_bytes();
+        let field = self.member();
         let score = self.rng.below(9) as i64 - 4;
         match (kind, self.rng.below(8)) {
             (_, 0) => Op::read_of(kind.as_bytes()),
@@ -101,6 +119,10 @@ impl Mover {
             ("hash", 2) => Op::HDel(field),
             ("hash", 3) => Op::HLen,
             ("hash", _) => Op::HSet(field, self.value()),
+            ("set", 2) => Op::SRem(field),
+            ("set", 3) => Op::SCard,
+            ("set", 4) => Op::SIsMember(field),
+            ("set", _) => Op::SAdd(field),
             (_, 2) => Op::ZRem(field),
             (_, 3) => Op::ZPopMin,
             (_, 4) => Op::ZIncrBy(score, field),
@@ -182,6 +204,12 @@ impl Mover {
         }
         Some(())
     }
+}
+
+/// A key of the kind.
+fn of_kind(kind: &str, which: usize) -> usize {
+    let kind = KINDS.iter().position(|one| *one == kind).unwrap_or(0);
+    kind * OF_EACH + which % OF_EACH
 }
 
 async fn select(connection: &mut Connection) -> Option<()> {

@@ -8,7 +8,7 @@ use pumice_reactor::sync::{Gate, Notify};
 use pumice_reactor::{
     File, IoBuf, ListenOptions, Listener, OpenOptions, Stream, WriteSync, sleep, spawn, wall_ms,
 };
-use pumice_sim::redis::group::{self, Act, Keys};
+use pumice_sim::redis::group::{self, Act, Combination, Keys};
 use pumice_sim::redis::model::{Key, Op, State, step};
 use pumice_sim::redis::play::{Plan, play};
 use pumice_sim::redis::resp::{Reply, decode, encode};
@@ -151,6 +151,7 @@ impl Toy {
                 State::String(value) => vec![Op::Set(value.clone())],
                 State::Hash(hash) => hash.iter().map(|(f, v)| Op::HSet(f.clone(), v.clone())).collect(),
                 State::List(list) => list.iter().map(|value| Op::RPush(value.clone())).collect(),
+                State::Set(set) => set.iter().map(|member| Op::SAdd(member.clone())).collect(),
                 State::ZSet(zset) => zset.iter().map(|(m, score)| Op::ZAdd(*score, m.clone())).collect(),
             };
             if *expire_ms != 0 && self.spoilt != Spoilt::ForgottenDeadlines {
@@ -279,6 +280,11 @@ fn parse(command: &Reply) -> Option<(Vec<u8>, Op)> {
         ("ZSCORE", _) => Op::ZScore(word(2)),
         ("ZCARD", _) => Op::ZCard,
         ("ZRANGE", _) => Op::ZRange,
+        ("SADD", _) => Op::SAdd(word(2)),
+        ("SREM", _) => Op::SRem(word(2)),
+        ("SISMEMBER", _) => Op::SIsMember(word(2)),
+        ("SCARD", _) => Op::SCard,
+        ("SMEMBERS", _) => Op::SMembers,
         _ => return None,
     };
     Some((key, op))
@@ -307,6 +313,18 @@ impl Command {
             b"LMOVE" => {
                 let (from, to) = (number(1)?, number(2)?);
                 Act::Move { from, to, from_left: is(3, "LEFT"), to_left: is(4, "LEFT") }
+            }
+            b"SMOVE" => Act::MoveMember { from: number(1)?, to: number(2)?, member: words.get(3)?.clone() },
+            name @ (b"SUNIONSTORE" | b"SINTERSTORE" | b"SDIFFSTORE") => {
+                let of = match name[1] {
+                    b'U' => Combination::Union,
+                    b'I' => Combination::Inter,
+                    _ => Combination::Diff,
+                };
+                Act::Store { of, from: [number(2)?, number(3)?], to: number(1)? }
+            }
+            b"ZUNIONSTORE" => {
+                Act::Store { of: Combination::ZUnion, from: [number(3)?, number(4)?], to: number(1)? }
             }
             name @ (b"MSET" | b"MSETNX") => {
                 let pairs =
