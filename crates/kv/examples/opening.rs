@@ -48,7 +48,7 @@ fn main() {
 async fn open(file: &Path, options: &StoreOptions, how: &str) -> Store {
     let device = Device::open(&DeviceSpec::Path(file.to_owned()), Access::ReadWrite).await.expect("device");
     let started = now();
-    let Opened { store, clean, replayed, damage } =
+    let Opened { store, clean, replayed, damage, .. } =
         Store::open(device, options.clone(), &|_, _| {}).await.expect("open");
     let took = started.elapsed();
     assert!(damage.is_empty(), "{damage:?}");

@@ -84,8 +84,14 @@ pub struct NewTables {
 impl Inner {
     /// Makes a checkpoint: everything written before it was called is in key tables when it returns.
     pub async fn flush(self: &Arc<Self>) -> Result<(), StoreError> {
+        self.flush_up_to(None).await
+    }
+
+    /// The same of a store that a part of its log was replayed into: up to `part`, and nothing else.
+    pub async fn flush_up_to(self: &Arc<Self>, part: Option<Seq>) -> Result<(), StoreError> {
         let _turn = self.flush_turn.acquire(1).await;
-        let sealed = self.seal().await;
+        let mut sealed = self.seal().await;
+        sealed.seq = part.unwrap_or(sealed.seq);
         // Tables name places: what is not written may yet go elsewhere, and after a restart nothing would tell where.
         self.heap.write_out().await.map_err(|CommitFailed(reason)| StoreError::Write {
             what: "the log before a key table".into(),

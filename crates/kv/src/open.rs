@@ -2,6 +2,9 @@
 //!
 //! Opening: the manifest's changes give the tables; what the log holds above the checkpoint goes into the
 //! memtables again. After a clean close there is nothing to replay.
+//!
+//! A log may hold more than this server's memory does: the drive was another's, or the server was given less. Then as much of its
+//! beginning as there is memory for is replayed and put into key tables, a checkpoint is made there, and the store is opened anew.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -32,6 +35,7 @@ use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::store::{Inner, Store};
 use crate::table::TABLE_BYTES;
+use crate::types::Seq;
 
 const CONFIG_VERSION: u32 = 2;
 const CONFIG_HEAD_BYTES: usize = 8;
@@ -47,6 +51,8 @@ pub struct Opened {
     pub clean: bool,
     /// Records replayed from the log.
     pub replayed: u64,
+    /// In how many parts: more than one where memory had no room for all.
+    pub parts: u32,
     /// What was once durable and does not verify any more.
     pub damage: Vec<Damage>,
 }
@@ -76,7 +82,8 @@ impl Store {
         Ok(Heap::format(device, &options).await?)
     }
 
-    /// Opens a store and replays what the log holds above its checkpoint.
+    /// Opens a store and replays what the log holds above its checkpoint, in memory that its options allow. `progress` begins anew
+    /// where that takes more than one go.
     ///
     /// # Errors
     /// When the device holds no store, or one of a newer version, or its metadata are damaged.
@@ -85,6 +92,58 @@ impl Store {
         options: StoreOptions,
         progress: Progress<'_>,
     ) -> Result<Opened, OpenError> {
+        let (mut replayed, mut parts, mut damage) = (0, 0, Vec::new());
+        // What must not be written takes what memory it takes, and so does what has no room for key tables.
+        let mut in_parts = !device.is_read_only();
+        loop {
+            let (mut opened, part) =
+                Self::open_part(device.clone(), options.clone(), progress, in_parts).await?;
+            for found in std::mem::take(&mut opened.damage) {
+                // It may be found again as long as the log is replayed from before it.
+                if !damage.contains(&found) {
+                    damage.push(found);
+                }
+            }
+            parts += 1;
+            let Some(part) = part else {
+                let replayed = replayed + opened.replayed;
+                return Ok(Opened { replayed, parts, damage, ..opened });
+            };
+            match opened.store.put_away(part).await {
+                Ok(()) => {
+                    tracing::info!(
+                        "{} records of the log are put away, more than memory holds",
+                        opened.replayed
+                    );
+                    replayed += opened.replayed;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the log is replayed at once, and takes more than memory was given");
+                    in_parts = false;
+                }
+            }
+        }
+    }
+
+    /// Puts what was replayed, all up to `part`, into key tables, and closes the drive, so that the next opening goes on from there.
+    async fn put_away(&self, part: Seq) -> Result<(), StoreError> {
+        // Nobody makes room meanwhile: what finds none is not to wait for it.
+        self.inner.stop_background().await;
+        let flushed = self.inner.flush_up_to(Some(part)).await;
+        // In any case: nothing may be on its way when the drive is opened anew. What fails here fails there again.
+        let closed = self.inner.heap.close_with_log().await;
+        flushed?;
+        closed
+            .map_err(|error| StoreError::Write { what: "the closing mark".into(), reason: error.to_string() })
+    }
+
+    /// Opens a store. Where the rest of the log has no room in memory, `in_parts`, also answers up to which number it was replayed.
+    async fn open_part(
+        device: Device,
+        options: StoreOptions,
+        progress: Progress<'_>,
+        in_parts: bool,
+    ) -> Result<(Opened, Option<Seq>), OpenError> {
         let budget = Budget::of(&options, device.geometry().channels);
         let heap_options = HeapOptions {
             durability: options.durability,
@@ -177,11 +236,25 @@ impl Store {
         inner.follow_relocations();
         inner.sweep_heads();
         let (mut replayed, mut damage) = (0, Vec::new());
+        let mut part: Option<Seq> = None;
         while let Some(batch) = replay.next().await? {
             damage.extend(batch.damage);
             for record in batch.records.iter().filter(|record| record.seq > checkpoint) {
-                inner.replay(record)?;
-                replayed += 1;
+                // Moved ones come last, with the numbers that they have had before.
+                if record.seq <= part.unwrap_or(Seq::MAX) {
+                    inner.replay(record)?;
+                    replayed += 1;
+                } else if record.kind == record::RETIRE {
+                    // A key table never holds keys under a prefix that was retired with a lower number than its own, and those of
+                    // this part have higher ones than all of the log.
+                    inner.replay_retired(record)?;
+                }
+            }
+            let is_much = inner.active_bytes.load(Ordering::Relaxed) > budget.replayed;
+            if let (true, true, None, Stream::Commit, Some(last)) =
+                (in_parts, is_much, part, batch.stream, batch.records.last())
+            {
+                part = Some(last.seq);
             }
         }
         if !opened.clean {
@@ -189,7 +262,9 @@ impl Store {
         }
         // What the memtables hold now is not lent any more.
         inner.take_back_lent();
-        Ok(Opened { store: Self { inner }, clean: opened.clean, replayed, damage })
+        // Nothing may have followed.
+        let part = part.filter(|part| *part < inner.heap.last_seq());
+        Ok((Opened { store: Self { inner }, clean: opened.clean, replayed, parts: 1, damage }, part))
     }
 
     /// Stops background work and leaves everything as it is: the next open finds what a crash would have left.
@@ -263,6 +338,14 @@ impl Inner {
         }
     }
 
+    /// From here on the keys under the record's prefix are gone.
+    fn replay_retired(&self, record: &Replayed) -> Result<(), OpenError> {
+        let bad = |reason: &str| OpenError::Replay { seq: record.seq, slice: None, reason: reason.into() };
+        let owner = record::decode_key(&record.payload).ok_or_else(|| bad("a record does not parse"))?;
+        lock(&self.manifest).retired_mut().add(owner.slice, &record.payload[owner.key], record.seq);
+        Ok(())
+    }
+
     /// Applies one record of the log.
     fn replay(&self, record: &Replayed) -> Result<(), OpenError> {
         let payload = &record.payload;
@@ -302,9 +385,8 @@ impl Inner {
             record::PUT | record::PUT_LARGE => NewBody::Record(record.ptr),
             record::DELETE => NewBody::Tombstone,
             record::RETIRE => {
-                lock(&self.manifest).retired_mut().add(owner.slice, key, record.seq);
                 self.heap.mark_dead(record.ptr);
-                return Ok(());
+                return self.replay_retired(record);
             }
             kind => return Err(bad(Some(owner.slice), &format!("kind {kind} is unknown"))),
         };

@@ -61,6 +61,8 @@ pub struct StoreOptions {
     pub log_max_bytes: u64,
     /// Memtable bytes before a flush; `None` takes a share of `memory_bytes`.
     pub memtable_bytes: Option<u64>,
+    /// Memtable bytes that a recovery may fill before they are put into key tables; `None` takes a share of `memory_bytes`.
+    pub replay_bytes: Option<u64>,
     /// Segments kept back by the heap; `None` takes its default.
     pub reserve_segments: Option<u32>,
     /// The time in which the patrol reads a full drive once; `None`: there is none.
@@ -107,6 +109,7 @@ impl Default for StoreOptions {
             durability: Durability::Always,
             log_max_bytes: 512 << 20,
             memtable_bytes: None,
+            replay_bytes: None,
             reserve_segments: None,
             patrol_pass: None,
             slack_bytes: 256 << 20,
@@ -119,6 +122,8 @@ impl Default for StoreOptions {
 pub(crate) struct Budget {
     /// Active memtables; as much again may wait for their flush.
     pub memtable: u64,
+    /// Memtables of a recovery, before they are put into key tables.
+    pub replayed: u64,
     /// Heads and blocks of key tables, at most: what they do not need is the row caches'.
     pub tables: u64,
     /// Row caches, at least.
@@ -156,6 +161,8 @@ impl Budget {
         let scans = (all / 16).clamp(2 << 20, 64 << 20);
         // Where memory is short, heads come first: a GET that must read one reads tens of KiB.
         let tables = (rest / 2).max((rest / 8 * 7).min(TABLES_FIRST_BYTES));
-        Self { memtable, tables, rows: rest - tables, tail, undurable, pieces, scans, victims }
+        // What memtables have anyway, and half of the caches, which are empty then.
+        let replayed = options.replay_bytes.unwrap_or(2 * memtable + rest / 2);
+        Self { memtable, replayed, tables, rows: rest - tables, tail, undurable, pieces, scans, victims }
     }
 }

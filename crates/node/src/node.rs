@@ -111,7 +111,7 @@ impl Node {
             };
             let opened = Store::open(device, store_options, &heard).await;
             before.set((before.get().0 + last.get().1, before.get().1 + last.get().1));
-            let Opened { store, clean, replayed, damage } =
+            let Opened { store, clean, replayed, damage, .. } =
                 opened.map_err(|source| OpenError::Drive { drive: name.clone(), source })?;
             let entry = store.get(SliceId(0), MEMBER_KEY).await;
             let entry =

@@ -733,6 +733,14 @@ impl Heap {
     /// # Errors
     /// [`HeapError`].
     pub async fn close(&self) -> Result<(), HeapError> {
-        crate::pump::close(&self.inner).await
+        crate::pump::close(&self.inner, false).await
+    }
+
+    /// The same for a client whose state does not cover all that was replayed: the next open replays the rest.
+    ///
+    /// # Errors
+    /// [`HeapError`].
+    pub async fn close_with_log(&self) -> Result<(), HeapError> {
+        crate::pump::close(&self.inner, true).await
     }
 }

@@ -367,7 +367,7 @@ async fn flush_before_close(inner: &Arc<Inner>) -> Result<(), HeapError> {
 }
 
 /// See [`crate::Heap::close`].
-pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
+pub(crate) async fn close(inner: &Arc<Inner>, leaves_log: bool) -> Result<(), HeapError> {
     if let Some(reason) = inner.blocked() {
         return Err(HeapError::ReadOnly(reason));
     }
@@ -389,7 +389,7 @@ pub(crate) async fn close(inner: &Arc<Inner>) -> Result<(), HeapError> {
             && matches!(entry.state, SegmentState::Open | SegmentState::Sealed)
             && entry.last_seq > replay_from
     };
-    let needs_log = inner.table().entries().any(|(_, entry)| is_beyond(entry));
+    let needs_log = leaves_log || inner.table().entries().any(|(_, entry)| is_beyond(entry));
     let closing = if needs_log { Closing::WithLog } else { Closing::Clean };
     metalog::write_meta(inner, metalog::Write { closes: Some(closing), ..metalog::Write::internal() }).await
 }

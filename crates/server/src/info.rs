@@ -109,7 +109,7 @@ fn drive(target: &str) -> Result<Value, Stop> {
         }
         let failed = |e: &dyn std::fmt::Display| Stop::because(format!("drive {target}: {e}"));
         let opened = Store::open(device, StoreOptions::default(), &|done, total| bar.set(done, total)).await;
-        let Opened { store, clean, replayed, damage } = opened.map_err(|e| {
+        let Opened { store, clean, replayed, damage, .. } = opened.map_err(|e| {
             drives::explain_unreadable(std::iter::once(&spec), &format!("drive {target}: {e}"))
         })?;
         let member = store.get(SliceId(0), MEMBER_KEY).await.map_err(|e| failed(&e))?;

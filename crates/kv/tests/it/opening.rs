@@ -4,8 +4,9 @@
 use crate::common::*;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, REPLAY_BYTES_MIN, SliceId, Store, StoreOptions};
+use pumice_kv::{Batch, REPLAY_BYTES_MIN, SliceId, Store, StoreFormat, StoreOptions};
 use pumice_reactor::sim::{HostId, HostOptions, World};
+use std::collections::BTreeMap;
 
 const PAGE: u64 = 4096;
 const SEGMENT: u64 = 256 << 10;
@@ -146,4 +147,80 @@ fn a_crash_costs_so_many_records_at_most_however_short_they_are() {
     });
     // What was written while the flush ran counts for the next.
     assert!(replayed <= most + most / 4, "{replayed} of {written} records were replayed, {most} may be");
+}
+
+/// A drive that a server with more memory crashed with.
+#[test]
+fn a_log_that_memory_has_no_room_for_is_replayed_in_parts() {
+    const PART: u64 = 16 << 10;
+    const ROUNDS: u64 = 60;
+    const A_BATCH: u64 = 100;
+    for channels in [1, 2] {
+        let world = World::new(u64::from(channels));
+        let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+        let written = run(&world, host, async move {
+            let device = Device::create(&spec(), 256 * SEGMENT).await.expect("file");
+            let format = StoreFormat { channels, ..format() };
+            Store::format(&device, &format).await.expect("format");
+            // Without background work there is no checkpoint.
+            let opened = Store::open(device, StoreOptions::default(), &no_progress).await.expect("open");
+            let (store, mut keys) = (opened.store, BTreeMap::new());
+            let mut rng = Rng::from_seed(9);
+            let mut batch = Batch::new();
+            for round in 0..ROUNDS {
+                batch.clear();
+                for n in 0..A_BATCH {
+                    let n = (round * 997 + n * 7) % (ROUNDS * A_BATCH / 2);
+                    let slice = SliceId((n % 3) as u16);
+                    let key = format!("key:{n:08}").into_bytes();
+                    if rng.chance(0.2) {
+                        batch.delete(slice, &key);
+                        keys.remove(&(slice, key));
+                    } else {
+                        let value = vec![round as u8; [10, 40, 300][(n % 3) as usize]];
+                        batch.put(slice, &key, 0, 0, &value);
+                        keys.insert((slice, key), value);
+                    }
+                }
+                batch.tally(1, round as i64);
+                let seq = write(&store, &batch).await;
+                // A part ends between two commits.
+                store.wait_durable(seq).await.expect("durable");
+            }
+            // All of these are gone, whatever part of the log says so.
+            batch.clear();
+            for slice in (0..3).map(SliceId) {
+                batch.retire(slice, b"key:0000000");
+            }
+            keys.retain(|(_, key), _| !key.starts_with(b"key:0000000"));
+            let seq = write(&store, &batch).await;
+            store.wait_durable(seq).await.expect("durable");
+            keys
+        });
+        world.crash(host);
+        world.restart(host);
+        run(&world, host, async move {
+            let device = Device::open(&spec(), Access::ReadWrite).await.expect("device");
+            let options = StoreOptions { replay_bytes: Some(PART), ..StoreOptions::default() };
+            let opened = open_with(&device, options).await;
+            assert!(opened.parts > 4, "{} parts", opened.parts);
+            assert!(!opened.clean);
+            let records = ROUNDS * (A_BATCH + 1) + 3;
+            assert_eq!(opened.replayed, records, "each once, in {} parts", opened.parts);
+            let store = opened.store;
+            // And what a batch adds to what is just not too much.
+            let bytes = store.stats().memtable_bytes;
+            assert!(bytes < PART + A_BATCH * 500, "{bytes} B of memtables");
+            for ((slice, key), value) in &written {
+                let found = store.get(*slice, key).await.expect("reads").map(|entry| entry.value.to_vec());
+                assert_eq!(found.as_ref(), Some(value), "{}", String::from_utf8_lossy(key));
+            }
+            assert_eq!(store.tally(1), (ROUNDS * (ROUNDS - 1) / 2) as i64);
+            let report = store.check(&no_progress).await.expect("check");
+            assert!(report.is_clean(), "{:?}", report.problems);
+            store.close().await.expect("close");
+            let again = open_with(&device, self::options()).await;
+            assert_eq!((again.clean, again.replayed, again.parts), (true, 0, 1));
+        });
+    }
 }

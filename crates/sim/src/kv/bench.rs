@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub channels: u16,
     pub slices: u16,
     pub memtable_bytes: u64,
+    /// So much of a log is replayed at once, where it is not as much as memory has room for.
+    pub replay_bytes: Option<u64>,
     pub log_max_bytes: u64,
     pub inline_max: u16,
     /// Keys per space and slice-independent: small numbers make overwrites frequent.
@@ -50,6 +52,7 @@ impl Setup {
             channels: 1 << rng.below(3),
             slices: 1 + rng.below(4) as u16,
             memtable_bytes: 16 << 10 << rng.below(5),
+            replay_bytes: rng.split("replay").chance(0.5).then(|| 512 << rng.split("part").below(9)),
             log_max_bytes: 256 << 10 << rng.below(4),
             inline_max: [0, 64, 128, 512][rng.below(4) as usize],
             keys: [20, 200, 2000][rng.below(3) as usize],
@@ -80,6 +83,7 @@ impl Setup {
             channels: 1 + rng.below(2) as u16,
             slices: 1 + rng.below(3) as u16,
             memtable_bytes: 2 << 10,
+            replay_bytes: None,
             log_max_bytes: 64 << 10,
             inline_max: 64,
             keys: 12,
@@ -95,6 +99,7 @@ impl Setup {
             memory_bytes: self.memory_bytes,
             log_max_bytes: self.log_max_bytes,
             memtable_bytes: Some(self.memtable_bytes),
+            replay_bytes: self.replay_bytes,
             durability: self.durability,
             slack_bytes: 2 * u64::from(self.segment_bytes),
             ..StoreOptions::default()
@@ -371,6 +376,7 @@ impl Bench {
                 self.model.count("opens", 1);
                 self.model.count("clean opens", u64::from(opened.clean));
                 self.model.count("records replayed", opened.replayed);
+                self.model.count("opens in parts", u64::from(opened.parts > 1));
                 if let Some(damage) = opened.damage.first() {
                     return Err(format!("opening reports damage where there is none: {damage}"));
                 }

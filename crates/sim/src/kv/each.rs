@@ -31,6 +31,9 @@ const KIND: u64 = 1_000_000;
 /// Steps after which what a kind waits for should long have happened.
 const STEPS_MAX: u32 = 4000;
 
+/// Of memtables that a recovery in parts may fill: a few keys.
+const PART_BYTES: u64 = 400;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     SetInline,
@@ -52,9 +55,10 @@ enum Kind {
     BatchOfFrames,
     OverwriteLarge,
     DeleteLarge,
+    RecoveryInParts,
 }
 
-const KINDS: [(Kind, &str); 19] = [
+const KINDS: [(Kind, &str); 20] = [
     (Kind::SetInline, "SET, value in its key's row"),
     (Kind::SetRecord, "SET, value in a record"),
     (Kind::SetLarge, "SET, value in pieces"),
@@ -74,6 +78,7 @@ const KINDS: [(Kind, &str); 19] = [
     (Kind::BatchOfFrames, "batch of several frames"),
     (Kind::OverwriteLarge, "SET over a value in pieces"),
     (Kind::DeleteLarge, "DEL of a value in pieces"),
+    (Kind::RecoveryInParts, "recovery, a part at a time"),
 ];
 
 /// The power of a drive in a file is cut before, in and after an operation; that of NAND in one.
@@ -129,6 +134,9 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
         // Tables of a few KiB: smaller ones are merged.
         setup.memtable_bytes = 64 << 10;
     }
+    if kind == Kind::RecoveryInParts {
+        setup.replay_bytes = Some(PART_BYTES);
+    }
     if matches!(kind, Kind::GiveBack | Kind::OverwriteLarge) {
         // More than the pool holds; three large values beside each other.
         setup.segments = 112;
@@ -152,7 +160,9 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
             | Kind::MetaSwitch
             | Kind::Close
             | Kind::Recovery
+            | Kind::RecoveryInParts
     );
+    let is_recovery = matches!(kind, Kind::Recovery | Kind::RecoveryInParts);
     let mut store = bench.open(background)?.ok_or("the host went down while opening")?;
     let client = |store: &Store| Client {
         store: store.clone(),
@@ -162,7 +172,7 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
     };
     let prepared = bench.world.block_on(bench.host, prepare(client(&store), kind));
     prepared.map_err(|halt| format!("preparing: {halt}"))?;
-    if kind == Kind::Recovery {
+    if is_recovery {
         bench.crash();
         bench.model.after_clients();
         bench.world.restart(bench.host);
@@ -178,7 +188,7 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
             None => bench.world.cut_power(bench.host, PowerCut { at: start + at, mode, fate: None }),
         }
     }
-    let done = if kind == Kind::Recovery {
+    let done = if is_recovery {
         match bench.open(true) {
             Ok(Some(opened)) => {
                 store = opened;
@@ -203,6 +213,12 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
         Err(halt) => return Err(format!("{kind:?}: {halt}")),
     }
     let operations = mutations(&bench) - start;
+    if cut.is_none()
+        && kind == Kind::RecoveryInParts
+        && !bench.model.counts.borrow().contains_key("opens in parts")
+    {
+        return Err("it was replayed at once".into());
+    }
     if cut.is_none() && operations == 0 {
         return Err(format!("{kind:?} changes nothing on the media"));
     }
@@ -445,7 +461,7 @@ async fn act(mut client: Client, kind: Kind) {
             sleep(Duration::from_millis(50)).await;
         }
         Kind::Close => must(&client, "close", store.close().await).await,
-        Kind::Recovery => unreachable!("it is not an act of a client"),
+        Kind::Recovery | Kind::RecoveryInParts => unreachable!("it is not an act of a client"),
     }
 }
 

@@ -5,7 +5,7 @@
 use super::PASSED_BY_CHANCE;
 use crate::kv::bench::{Bench, PATH};
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::Store;
+use pumice_kv::{Store, StoreOptions};
 use pumice_segment::{Addr, RecordPtr, SegmentId, Stream};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,7 +110,8 @@ fn place(at: Addr, segment_bytes: u64) -> u64 {
 /// Opens the drive as it is and notes what lies where.
 pub(super) fn look(bench: &Bench) -> Result<Sound, String> {
     bench.world.restart(bench.host);
-    let options = bench.setup.options();
+    // A recovery in parts would add key tables to it.
+    let options = StoreOptions { replay_bytes: None, ..bench.setup.options() };
     let known_keys = bench.model.oracle.borrow().known_keys().count() as u64;
     let looked = bench.world.block_on(bench.host, async move {
         let device = Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await;
