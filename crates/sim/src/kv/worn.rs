@@ -32,6 +32,7 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         segment_bytes: SEGMENT_BYTES,
         segments: 64,
         memtable_bytes: 16 << 10,
+        replay_bytes: None,
         log_max_bytes: 256 << 10,
         keys: [20, 100][rng.below(2) as usize],
         spaces: 1,

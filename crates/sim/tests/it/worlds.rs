@@ -138,7 +138,9 @@ fn what_clients_saw_is_explained_whatever_happened_to_links_media_and_the_server
     {
         assert!(report.counters.get(what).is_some_and(|count| *count >= least), "{what}: {report}");
     }
-    assert_eq!(report.counters.get("histories given up"), None, "{report}");
+    // Of many commands that nobody heard of the checker may have too many orders to try; hardly ever.
+    let count = |what: &str| report.counters.get(what).copied().unwrap_or(0);
+    assert!(count("histories given up") * 1000 <= count("histories judged"), "{report}");
 }
 
 #[test]
