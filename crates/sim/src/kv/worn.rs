@@ -32,7 +32,6 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         segment_bytes: SEGMENT_BYTES,
         segments: 64,
         memtable_bytes: 16 << 10,
-        replay_bytes: None,
         log_max_bytes: 256 << 10,
         keys: [20, 100][rng.below(2) as usize],
         spaces: 1,
@@ -77,8 +76,8 @@ fn lives(bench: &Bench, rng: &mut Rng, calls: u64) -> Result<(), String> {
             rest -= step;
         }
         if rng.chance(0.4) {
+            // Some may wait for room even then: they are in their spaces until the host goes down.
             bench.world.run_for(Duration::from_secs(60));
-            bench.model.after_clients();
             let closing = store.clone();
             let closed = bench.world.block_on(bench.host, async move { closing.close().await });
             match closed.map_err(|halt| said(format!("close: {halt}")))? {
