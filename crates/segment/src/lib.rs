@@ -18,6 +18,7 @@ mod addr;
 mod ahead;
 mod commit;
 mod company;
+mod covered;
 mod error;
 mod fetch;
 mod forming;

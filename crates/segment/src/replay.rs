@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::covered::Covered;
 use crate::fetch::{Ahead, Fetched, Found};
 use crate::inner::Inner;
 use crate::layout::meta::{FLAG_CUT, FLAG_TORN_SUMMARY, MetaRecord};
@@ -74,6 +75,8 @@ pub struct Replay {
     /// Of commit frames below this number some that were durable may be where they were written and not have been found, though
     /// nothing needs them for the replay: see [`merge::Order::found_from`].
     sought_below: u64,
+    /// Commit frames below that number that were found.
+    older: BTreeSet<u64>,
     /// Where frames lie of which it was not known that they are durable.
     newest: BTreeSet<(SegmentId, u32)>,
     /// Frames that count though their summaries do not verify: numbers and segments.
@@ -205,6 +208,7 @@ impl Replay {
             damage: Vec::new(),
             has_lost: false,
             sought_below: 0,
+            older: BTreeSet::new(),
             newest: BTreeSet::new(),
             without_summary: Vec::new(),
             proven: last.durable_frames[0],
@@ -279,6 +283,7 @@ impl Replay {
         let is_joined = order.found_from <= self.in_order.end;
         self.sought_below =
             if is_joined { order.found_from.min(self.in_order.start) } else { order.found_from };
+        self.older = order.older.iter().map(|place| place.header.number).collect();
         if wide.has_older {
             for place in order.older {
                 self.extend(place.segment, &place);
@@ -506,6 +511,35 @@ impl Replay {
         }
     }
 
+    /// Whether a segment that ends early may lack frames that the client's durable state covers, given that none of the others do.
+    fn may_lack(&self, id: SegmentId, extent: &Extent) -> bool {
+        let end = extent.end.max(self.inner.superblock.page_bytes);
+        extent.next_frame < self.sought_below && !self.newest.contains(&(id, end))
+    }
+
+    /// Looks for the frames that segments may lack in those that a checkpoint covers: they are hardly ever anywhere else.
+    async fn seek_covered(&mut self) -> Result<(), HeapError> {
+        let doubtful = self.extents.iter().filter(|(id, extent)| {
+            !self.has_lost && extent.end < extent.known_end && self.may_lack(**id, extent)
+        });
+        let Some(wanted) = doubtful.map(|(_, extent)| extent.next_frame).min() else { return Ok(()) };
+        let is_read = |id| self.extents.contains_key(&id);
+        let mut covered = Covered::new(&self.inner, is_read);
+        let mut older = std::mem::take(&mut self.older);
+        while self.sought_below > wanted {
+            while self.sought_below > wanted && older.remove(&(self.sought_below - 1)) {
+                self.sought_below -= 1;
+            }
+            if self.sought_below > wanted {
+                match covered.next(&self.inner).await? {
+                    Some(numbers) => older.extend(numbers),
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
     async fn finish(&mut self) -> Result<(), HeapError> {
         self.finished = true;
         if self.clean {
@@ -527,6 +561,7 @@ impl Replay {
             // What was read may still be in a cache: what follows will call it durable.
             self.inner.device.sync().await?;
         }
+        self.seek_covered().await?;
         {
             let mut commit = self.inner.commit();
             *commit = crate::commit::Commit::new(self.last_seq + 1, self.next_frame, self.inner.lanes);
@@ -549,10 +584,7 @@ impl Replay {
                 // again, but cleaning must not take them for dropped. Frames are counted before they are durable, so that most
                 // segments that end early lack none of those. A segment's frames follow each other in the order of their numbers: what
                 // reads where it ends tells that no earlier one is missing there.
-                let end = extent.end.max(self.inner.superblock.page_bytes);
-                let lacks_none = extent.next_frame >= self.sought_below || self.newest.contains(&(*id, end));
-                let may_lack = self.has_lost || !lacks_none;
-                let is_cut = may_lack && extent.end < extent.known_end;
+                let is_cut = extent.end < extent.known_end && (self.has_lost || self.may_lack(*id, extent));
                 let flags =
                     if is_cut { FLAG_CUT } else { 0 } | if torn.contains(id) { FLAG_TORN_SUMMARY } else { 0 };
                 table.recovered(*id, extent.end, live, extent.last_seq, flags);

@@ -601,10 +601,10 @@ fn a_segment_of_which_nothing_reads_is_reported_unless_nothing_was_written_there
     }
 }
 
-/// A log in two segments at once of which a checkpoint covers what is durable, and a frame behind that in each, which the metadata
-/// log has counted and no sync followed. Answers the frames, as they lie there while the power is on: the first is one of few in
-/// its segment, the last lies behind those, and the one before that ends the other segment.
-fn few_and_many() -> (World, HostId, Vec<OnFlash>) {
+/// A log in two segments at once of which a checkpoint covers what is durable, so many frames of it one after the other in the second
+/// one, and two frames behind that, which the metadata log has counted and no sync followed. Answers the frames, as they lie
+/// there while the power is on: the second is one of few in its segment.
+fn few_and_many(many: u8) -> (World, HostId, Vec<OnFlash>) {
     let world = World::new(10);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let all = up(&world, host, async move {
@@ -615,7 +615,7 @@ fn few_and_many() -> (World, HostId, Vec<OnFlash>) {
         }
         heap.flush().await.expect("durable");
         let mut last = 0;
-        for round in 0..4u8 {
+        for round in 0..many {
             last = append(&heap, 1, &[round; 3000]).expect("append").first_seq;
             heap.flush().await.expect("durable");
         }
@@ -629,17 +629,21 @@ fn few_and_many() -> (World, HostId, Vec<OnFlash>) {
         frames(heap.device()).await
     });
     world.kill(host);
-    let few = all[1].at.segment();
-    let in_few: Vec<usize> = (0..all.len()).filter(|&at| all[at].at.segment() == few).collect();
-    assert_eq!((all.len(), in_few), (8, vec![1, 7]), "{all:?}");
+    assert_eq!(all.len(), 4 + usize::from(many), "{all:?}");
     (world, host, all)
+}
+
+/// Which of them lie in the segment of few.
+fn in_few(all: &[OnFlash]) -> Vec<usize> {
+    (0..all.len()).filter(|&at| all[at].at.segment() == all[1].at.segment()).collect()
 }
 
 /// The segment of few frames ends in one that never was durable. Some that were durable and have numbers in between are missing;
 /// where it reads what lies next, none of them can lie there.
 #[test]
 fn a_segment_whose_next_frame_is_known_lacks_none_before_it() {
-    let (_, _, all) = few_and_many();
+    let (_, _, all) = few_and_many(4);
+    assert_eq!(in_few(&all), [1, 7]);
     let torn = 6;
     for (rotten, met) in [
         (vec![torn], None),
@@ -648,12 +652,34 @@ fn a_segment_whose_next_frame_is_known_lacks_none_before_it() {
         (vec![torn, 3, 1], Some(0)),
         (vec![torn, 3, 1, 7], Some(0)),
     ] {
-        let (world, host, all) = few_and_many();
+        let (world, host, all) = few_and_many(4);
         for &frame in &rotten {
             assert!(world.flip(host, Path::new(PATH), all[frame].offset() + 20, 0x20));
         }
         for is_opened_again in [false, true] {
             let found = found_and_met(&world, host, all[1].at.segment());
+            world.kill(host);
+            let wanted = (vec![], 0, Vec::from_iter(met));
+            assert_eq!(found, wanted, "without {rotten:?}, opened again: {is_opened_again}");
+        }
+    }
+}
+
+/// The other segment became full, and a checkpoint covers it: a recovery reads it only to learn that it holds the numbers in between.
+#[test]
+fn a_segment_lacks_no_frames_that_lie_in_one_that_is_covered() {
+    let torn = [13, 14];
+    for rotten in [None, Some(5)] {
+        let (world, host, all) = few_and_many(11);
+        let few = all[1].at.segment();
+        assert_eq!(in_few(&all), [1, torn[0], torn[1]]);
+        for frame in torn.into_iter().chain(rotten) {
+            assert!(world.flip(host, Path::new(PATH), all[frame].offset() + 20, 0x20));
+        }
+        // The number of one is nowhere, so that it may have been where the segment of few frames ends.
+        let met = rotten.map(|_| all[torn[0]].at.offset());
+        for is_opened_again in [false, true] {
+            let found = found_and_met(&world, host, few);
             world.kill(host);
             let wanted = (vec![], 0, Vec::from_iter(met));
             assert_eq!(found, wanted, "without {rotten:?}, opened again: {is_opened_again}");
