@@ -5,8 +5,10 @@ use crate::common::*;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{Batch, REPLAY_BYTES_MIN, SliceId, Store, StoreFormat, StoreOptions};
-use pumice_reactor::sim::{HostId, HostOptions, World};
+use pumice_reactor::sim::{FaultOp, FileFault, HostId, HostOptions, World, ZonedModel};
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
 
 const PAGE: u64 = 4096;
 const SEGMENT: u64 = 256 << 10;
@@ -149,78 +151,151 @@ fn a_crash_costs_so_many_records_at_most_however_short_they_are() {
     assert!(replayed <= most + most / 4, "{replayed} of {written} records were replayed, {most} may be");
 }
 
-/// A drive that a server with more memory crashed with.
+const PART: u64 = 16 << 10;
+const ROUNDS: u64 = 60;
+const A_BATCH: u64 = 100;
+/// Records of [`crashed_with_much`].
+const RECORDS: u64 = ROUNDS * (A_BATCH + 1) + 3;
+
+/// What the drive is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Media {
+    /// A file, the log of which lies in so many segments at once.
+    File(u16),
+    Zoned,
+}
+
+/// A drive that a server with more memory crashed with, and its keys.
+fn crashed_with_much(media: Media) -> (World, HostId, BTreeMap<(SliceId, Vec<u8>), Vec<u8>>) {
+    let world = World::new(1);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let channels = match media {
+        Media::File(channels) => channels,
+        Media::Zoned => {
+            let zones = ZonedModel {
+                zones: 256,
+                conventional: 0,
+                zone_bytes: 2 * SEGMENT,
+                capacity_bytes: SEGMENT,
+                open_max: 3,
+                active_max: 7,
+            };
+            world.add_zoned_device(host, Path::new("/drive"), zones);
+            1
+        }
+    };
+    let written = run(&world, host, async move {
+        let device = Device::create(&spec(), 256 * SEGMENT).await.expect("file");
+        let format = StoreFormat { channels, ..format() };
+        Store::format(&device, &format).await.expect("format");
+        // Without background work there is no checkpoint.
+        let opened = Store::open(device, StoreOptions::default(), &no_progress).await.expect("open");
+        let (store, mut keys) = (opened.store, BTreeMap::new());
+        let mut rng = Rng::from_seed(9);
+        let mut batch = Batch::new();
+        for round in 0..ROUNDS {
+            batch.clear();
+            for n in 0..A_BATCH {
+                let n = (round * 997 + n * 7) % (ROUNDS * A_BATCH / 2);
+                let slice = SliceId((n % 3) as u16);
+                let key = format!("key:{n:08}").into_bytes();
+                if rng.chance(0.2) {
+                    batch.delete(slice, &key);
+                    keys.remove(&(slice, key));
+                } else {
+                    let value = vec![round as u8; [10, 40, 300][(n % 3) as usize]];
+                    batch.put(slice, &key, 0, 0, &value);
+                    keys.insert((slice, key), value);
+                }
+            }
+            batch.tally(1, round as i64);
+            let seq = write(&store, &batch).await;
+            // A part ends between two commits.
+            store.wait_durable(seq).await.expect("durable");
+        }
+        // All of these are gone, whatever part of the log says so.
+        batch.clear();
+        for slice in (0..3).map(SliceId) {
+            batch.retire(slice, b"key:0000000");
+        }
+        keys.retain(|(_, key), _| !key.starts_with(b"key:0000000"));
+        let seq = write(&store, &batch).await;
+        store.wait_durable(seq).await.expect("durable");
+        keys
+    });
+    world.crash(host);
+    world.restart(host);
+    (world, host, written)
+}
+
+/// The store holds what [`crashed_with_much`] wrote, and nothing is wrong with it.
+async fn holds(store: &Store, written: &BTreeMap<(SliceId, Vec<u8>), Vec<u8>>) {
+    for ((slice, key), value) in written {
+        let found = store.get(*slice, key).await.expect("reads").map(|entry| entry.value.to_vec());
+        assert_eq!(found.as_ref(), Some(value), "{}", String::from_utf8_lossy(key));
+    }
+    assert_eq!(store.tally(1), (ROUNDS * (ROUNDS - 1) / 2) as i64);
+    let report = store.check(&no_progress).await.expect("check");
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
+
 #[test]
 fn a_log_that_memory_has_no_room_for_is_replayed_in_parts() {
-    const PART: u64 = 16 << 10;
-    const ROUNDS: u64 = 60;
-    const A_BATCH: u64 = 100;
-    for channels in [1, 2] {
-        let world = World::new(u64::from(channels));
-        let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
-        let written = run(&world, host, async move {
-            let device = Device::create(&spec(), 256 * SEGMENT).await.expect("file");
-            let format = StoreFormat { channels, ..format() };
-            Store::format(&device, &format).await.expect("format");
-            // Without background work there is no checkpoint.
-            let opened = Store::open(device, StoreOptions::default(), &no_progress).await.expect("open");
-            let (store, mut keys) = (opened.store, BTreeMap::new());
-            let mut rng = Rng::from_seed(9);
-            let mut batch = Batch::new();
-            for round in 0..ROUNDS {
-                batch.clear();
-                for n in 0..A_BATCH {
-                    let n = (round * 997 + n * 7) % (ROUNDS * A_BATCH / 2);
-                    let slice = SliceId((n % 3) as u16);
-                    let key = format!("key:{n:08}").into_bytes();
-                    if rng.chance(0.2) {
-                        batch.delete(slice, &key);
-                        keys.remove(&(slice, key));
-                    } else {
-                        let value = vec![round as u8; [10, 40, 300][(n % 3) as usize]];
-                        batch.put(slice, &key, 0, 0, &value);
-                        keys.insert((slice, key), value);
-                    }
-                }
-                batch.tally(1, round as i64);
-                let seq = write(&store, &batch).await;
-                // A part ends between two commits.
-                store.wait_durable(seq).await.expect("durable");
-            }
-            // All of these are gone, whatever part of the log says so.
-            batch.clear();
-            for slice in (0..3).map(SliceId) {
-                batch.retire(slice, b"key:0000000");
-            }
-            keys.retain(|(_, key), _| !key.starts_with(b"key:0000000"));
-            let seq = write(&store, &batch).await;
-            store.wait_durable(seq).await.expect("durable");
-            keys
-        });
-        world.crash(host);
-        world.restart(host);
+    for media in [Media::File(1), Media::File(2), Media::Zoned] {
+        let (world, host, written) = crashed_with_much(media);
         run(&world, host, async move {
             let device = Device::open(&spec(), Access::ReadWrite).await.expect("device");
+            assert_eq!(matches!(device, Device::Zoned(_)), media == Media::Zoned);
             let options = StoreOptions { replay_bytes: Some(PART), ..StoreOptions::default() };
             let opened = open_with(&device, options).await;
-            assert!(opened.parts > 4, "{} parts", opened.parts);
+            assert!(opened.parts > 4, "{media:?}: {} parts", opened.parts);
             assert!(!opened.clean);
-            let records = ROUNDS * (A_BATCH + 1) + 3;
-            assert_eq!(opened.replayed, records, "each once, in {} parts", opened.parts);
+            assert_eq!(opened.replayed, RECORDS, "{media:?}: each once, in {} parts", opened.parts);
             let store = opened.store;
             // And what a batch adds to what is just not too much.
             let bytes = store.stats().memtable_bytes;
             assert!(bytes < PART + A_BATCH * 500, "{bytes} B of memtables");
-            for ((slice, key), value) in &written {
-                let found = store.get(*slice, key).await.expect("reads").map(|entry| entry.value.to_vec());
-                assert_eq!(found.as_ref(), Some(value), "{}", String::from_utf8_lossy(key));
-            }
-            assert_eq!(store.tally(1), (ROUNDS * (ROUNDS - 1) / 2) as i64);
-            let report = store.check(&no_progress).await.expect("check");
-            assert!(report.is_clean(), "{:?}", report.problems);
+            holds(&store, &written).await;
             store.close().await.expect("close");
             let again = open_with(&device, self::options()).await;
             assert_eq!((again.clean, again.replayed, again.parts), (true, 0, 1));
         });
+    }
+}
+
+/// The disk is full, or fails, wherever key tables would go: the recovery takes what memory it takes.
+#[test]
+fn a_log_is_replayed_at_once_where_key_tables_find_no_room() {
+    const ENOSPC: i32 = 28;
+    const EIO: i32 = 5;
+    for errno in [ENOSPC, EIO] {
+        for (writes, parts) in [(0, 2), (1, 2), (3, 3)] {
+            let (world, host, written) = crashed_with_much(Media::File(2));
+            // Behind the superblocks and the metadata log.
+            let (path, op, range) = (None, FaultOp::Write, Some(6 * SEGMENT..256 * SEGMENT));
+            world.add_fault(host, FileFault { path, op, range, skip: writes, times: u64::MAX, errno });
+            let written = Rc::new(written);
+            let expected = written.clone();
+            run(&world, host, async move {
+                let device = Device::open(&spec(), Access::ReadWrite).await.expect("device");
+                let options = StoreOptions { replay_bytes: Some(PART), ..StoreOptions::default() };
+                let opened = open_with(&device, options).await;
+                assert_eq!(
+                    (opened.replayed, opened.parts),
+                    (RECORDS, parts),
+                    "{errno} after {writes} writes"
+                );
+                holds(&opened.store, &expected).await;
+                opened.store.abandon().await;
+            });
+            world.clear_faults(host);
+            world.crash(host);
+            world.restart(host);
+            run(&world, host, async move {
+                let device = Device::open(&spec(), Access::ReadWrite).await.expect("device");
+                let opened = open_with(&device, options()).await;
+                holds(&opened.store, &written).await;
+            });
+        }
     }
 }
