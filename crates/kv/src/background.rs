@@ -3,11 +3,12 @@
 //! Flush comes first: writers wait for it. Merging works half of the time, more when runs pile up. Each failure
 //! is logged and the task tries again after a while; reads go on whatever happens here.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pumice_base::sync::lock;
+use pumice_reactor::sync::Notify;
 use pumice_reactor::{now, sleep, spawn, timeout};
 
 use crate::errors::StoreError;
@@ -18,10 +19,33 @@ use crate::types::SliceId;
 
 /// How often a task looks around when nobody calls it.
 const TICK: Duration = Duration::from_millis(100);
+/// How long closing waits for background work while the drive takes no writes.
+const STUCK_MAX: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// Runs of a slice from which on merging no longer pauses.
 const RUNS_PRESSING: usize = 14;
+
+/// What the tasks of a store share.
+#[derive(Default)]
+pub(crate) struct Background {
+    /// There is work for the flush.
+    pub flush_wanted: Notify,
+    /// There is work for merging.
+    pub merge_wanted: Notify,
+    /// There is work for cleaning.
+    pub clean_wanted: Notify,
+    /// There are shadowed versions to be found.
+    pub shadow_wanted: Notify,
+    pub patrol_wanted: Notify,
+    pub recount_wanted: Notify,
+    /// A flush made room.
+    pub flushed: Notify,
+    pub closing: AtomicBool,
+    /// Tasks that run.
+    pub running: Mutex<u32>,
+    pub stopped: Notify,
+}
 
 impl Store {
     /// Starts flush, merging, cleaning and the patrol on the current core. They run until [`Store::close`].
@@ -46,7 +70,7 @@ impl Store {
 
 async fn flush_task(store: Arc<Inner>) {
     while !store.is_closing() {
-        let _ = timeout(TICK, store.flush_wanted.notified()).await;
+        let _ = timeout(TICK, store.background.flush_wanted.notified()).await;
         if store.flush_is_due()
             && !store.is_closing()
             && let Err(error) = store.flush().await
@@ -92,7 +116,7 @@ async fn merge_task(store: Arc<Inner>) {
         }
         if idle {
             store.forget_prefixes().await;
-            let _ = timeout(TICK * 5, store.merge_wanted.notified()).await;
+            let _ = timeout(TICK * 5, store.background.merge_wanted.notified()).await;
         }
     }
 }
@@ -118,7 +142,7 @@ impl Inner {
     async fn step_whole(self: &Arc<Self>, slice: SliceId, jobs: &mut Jobs) -> bool {
         let first = self.merge_first();
         let one_at_a_time = self.are_tables_much();
-        let under_way = lock(&self.merging).filter(|_| one_at_a_time);
+        let under_way = lock(&self.merges.under_way).filter(|_| one_at_a_time);
         if first.or(under_way).is_some_and(|turn| turn != slice) {
             return false;
         }
@@ -135,24 +159,24 @@ impl Inner {
             }
             return false;
         };
-        *lock(&self.merging) = Some(slice);
+        *lock(&self.merges.under_way) = Some(slice);
         let mut step = self.try_step(job).await;
         // What a job merges is free when it ends: where space is short, it is not shared among several. Upper runs would pile up
         // beside a long one.
         let is_long = self.are_merges_long();
-        let is_urgent = || self.merge_eagerly.load(Ordering::Relaxed) && !is_long;
+        let is_urgent = || self.merges.eagerly.load(Ordering::Relaxed) && !is_long;
         while step == Ok(false) && is_urgent() && !self.is_closing() {
             step = self.try_step(job).await;
         }
         if step != Ok(false) {
             jobs.whole = None;
-            *lock(&self.merging) = None;
+            *lock(&self.merges.under_way) = None;
             // It may have been put first meanwhile.
             if self.merge_first() == Some(slice) {
                 self.merged_first(step.is_ok());
             }
         }
-        self.clean_wanted.notify_one();
+        self.background.clean_wanted.notify_one();
         true
     }
 
@@ -178,28 +202,30 @@ impl Inner {
 
 impl Inner {
     pub fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+        self.background.closing.load(Ordering::Acquire)
     }
 
     /// Whether memtables or the log since the last checkpoint have reached their limits.
     pub fn flush_is_due(&self) -> bool {
         // Full because of what a flush that failed has left, too: nobody else would try again.
-        if self.active_bytes.load(Ordering::Relaxed) >= self.budget.memtable
+        if self.memtables.active_bytes.load(Ordering::Relaxed) >= self.budget.memtable
             || self.memtables_full()
-            || self.log_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes
+            || self.memtables.log_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes
+            || self.memtables.moved_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes
         {
             return true;
         }
         // Small commits are padded to pages, which a replay reads too.
-        let committed = self.heap.stats().commit_bytes - self.commit_bytes_at_seal.load(Ordering::Relaxed);
-        committed >= self.options.log_max_bytes
+        let sealed_at = self.memtables.commit_bytes_at_seal.load(Ordering::Relaxed);
+        // Another core may have sealed in between.
+        self.heap.stats().commit_bytes.saturating_sub(sealed_at) >= self.options.log_max_bytes
     }
 
     fn plan_whole(&self, slice: SliceId) -> Option<Job> {
         let barred = self.barred_tables();
         let manifest = lock(&self.manifest);
         let version = manifest.versions[usize::from(slice.0)].clone();
-        let eager = self.merge_eagerly.load(Ordering::Relaxed);
+        let eager = self.merges.eagerly.load(Ordering::Relaxed);
         plan::plan_whole(slice, &version, &manifest.retired, eager, self.cache.holds_all(), &barred)
     }
 
@@ -209,7 +235,7 @@ impl Inner {
             return;
         }
         let _turn = self.commit_turn.acquire(1).await;
-        let changes = self.forgotten_prefixes();
+        let changes = self.forgotten_prefixes().await;
         if !changes.is_empty()
             && let Err(error) = self.commit(&changes, &Default::default()).await
         {
@@ -219,29 +245,39 @@ impl Inner {
 
     /// Tells background tasks to stop and waits until they have.
     pub async fn stop_background(self: &Arc<Self>) {
-        self.closing.store(true, Ordering::Release);
+        self.background.closing.store(true, Ordering::Release);
+        let mut stuck_since = None;
         loop {
-            self.flush_wanted.notify_all();
-            self.merge_wanted.notify_all();
-            self.clean_wanted.notify_all();
-            self.shadow_wanted.notify_all();
-            self.patrol_wanted.notify_all();
-            self.recount_wanted.notify_all();
-            if *lock(&self.running) == 0 {
+            self.background.flush_wanted.notify_all();
+            self.background.merge_wanted.notify_all();
+            self.background.clean_wanted.notify_all();
+            self.background.shadow_wanted.notify_all();
+            self.background.patrol_wanted.notify_all();
+            self.background.recount_wanted.notify_all();
+            if *lock(&self.background.running) == 0 {
                 return;
             }
-            let _ = timeout(Duration::from_millis(10), self.stopped.notified()).await;
+            let _ = timeout(Duration::from_millis(10), self.background.stopped.notified()).await;
+            // What waits for space on the host's disk may wait for ever: whoever closes the heap then says why.
+            match self.heap.read_only() {
+                None => stuck_since = None,
+                Some(reason) if stuck_since.get_or_insert_with(now).elapsed() >= STUCK_MAX => {
+                    tracing::warn!(%reason, "background work does not end, and is left");
+                    return;
+                }
+                Some(_) => {}
+            }
         }
     }
 
     /// Runs `task` as one of those that [`Inner::stop_background`] waits for.
     pub fn run<F: Future<Output = ()> + 'static>(self: &Arc<Self>, task: F) {
-        *lock(&self.running) += 1;
+        *lock(&self.background.running) += 1;
         let inner = self.clone();
         spawn(async move {
             task.await;
-            *lock(&inner.running) -= 1;
-            inner.stopped.notify_all();
+            *lock(&inner.background.running) -= 1;
+            inner.background.stopped.notify_all();
         });
     }
 }

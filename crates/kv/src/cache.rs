@@ -215,9 +215,10 @@ impl Inner {
 
     /// Gives the row caches what is planned for them, but for what is withheld and what kept pieces have.
     pub fn fit_row_caches(&self) {
-        let bytes = self.planned_for_rows().saturating_sub(self.withheld_bytes.load(Ordering::Relaxed));
-        self.kept_pieces.set_most(bytes / 2);
-        self.size_row_caches(bytes.saturating_sub(self.kept_pieces.bytes()));
+        let bytes =
+            self.planned_for_rows().saturating_sub(self.lending.withheld_bytes.load(Ordering::Relaxed));
+        self.large.kept.set_most(bytes / 2);
+        self.size_row_caches(bytes.saturating_sub(self.large.kept.bytes()));
     }
 
     /// Gives the row caches `bytes` together. A slice is not held up for longer than [`SHRINK_BYTES`] of rows take to go.

@@ -60,6 +60,7 @@ use crate::errors::StoreError;
 use crate::flush::ROOM_TRIES;
 use crate::manifest::Change;
 use crate::memtable::{NewBody, NewVersion, Replaced};
+use crate::options::to_replay;
 use crate::record;
 use crate::slice::key_hash;
 use crate::store::Inner;
@@ -84,6 +85,8 @@ const RELEASED_MAX: u32 = 2;
 /// The first of the times after which cleaning looks whether readers have let go; each is twice as long, up to a tick. Most reads
 /// are over in no time, and users wait.
 const LET_GO: Duration = Duration::from_millis(1);
+/// Rounds of telling what died of large values before a segment is released: others die meanwhile.
+const BURIALS_MAX: u32 = 4;
 /// Times that a victim is read before what does not read is given up: some errors pass.
 const SWEEPS_MAX: u32 = 2;
 
@@ -149,7 +152,7 @@ pub async fn clean_task(store: Arc<Inner>) {
             readers_wait = readers_hold.then(|| readers_wait.map_or(LET_GO, |wait| TICK.min(2 * wait)));
             let is_rescuing = readers_hold && store.rescue(&mut released, &mut victims).await;
             if !is_let_go && !is_rescuing {
-                let _ = timeout(readers_wait.unwrap_or(TICK), store.clean_wanted.notified()).await;
+                let _ = timeout(readers_wait.unwrap_or(TICK), store.background.clean_wanted.notified()).await;
             }
             continue;
         }
@@ -179,7 +182,7 @@ pub async fn clean_task(store: Arc<Inner>) {
                 if released > 0 {
                     store.free_released(&mut released).await;
                 }
-                let _ = timeout(TICK, store.clean_wanted.notified()).await;
+                let _ = timeout(TICK, store.background.clean_wanted.notified()).await;
                 continue;
             }
             Ok(Cleaned::Nothing) => {
@@ -187,7 +190,7 @@ pub async fn clean_task(store: Arc<Inner>) {
                 if released > 0 {
                     store.free_released(&mut released).await;
                 } else {
-                    let _ = timeout(TICK, store.clean_wanted.notified()).await;
+                    let _ = timeout(TICK, store.background.clean_wanted.notified()).await;
                 }
                 continue;
             }
@@ -246,8 +249,8 @@ impl Inner {
             return;
         }
         victims.offer_aside_again(&self.heap);
-        self.merge_eagerly.store(false, Ordering::Relaxed);
-        if timeout(TICK, self.clean_wanted.notified()).await.is_err() {
+        self.merges.eagerly.store(false, Ordering::Relaxed);
+        if timeout(TICK, self.background.clean_wanted.notified()).await.is_err() {
             // What was read ahead is not wanted soon: whoever looks after what decays may have it.
             victims.offer_again(&self.heap);
         }
@@ -256,14 +259,15 @@ impl Inner {
     /// Free segments below which cleaning takes what there is: enough for what is written while one is cleaned, or while a merge
     /// wins as much, no more, because every segment kept free is dead data cleaned too early.
     fn needed_target(&self) -> u32 {
-        (self.segments / 192).clamp(4, 24) + self.merge_room.load(Ordering::Relaxed)
+        (self.segments / 192).clamp(4, 24) + self.merges.room.load(Ordering::Relaxed)
     }
 
     /// Free segments below which cleaning starts: on a drive of several channels with victims that are worth it, up to what the
     /// log opens at once, and what is won at once; on small drives that would be much.
     pub fn free_target(&self) -> u32 {
         let beside = (self.heap.lanes() - 1 + self.victims_at_once() - 1) as u32;
-        self.needed_target() + beside.min(self.segments / 16)
+        // A batch gets all that it needs at once, or waits, and all who came after it wait with it.
+        (self.needed_target() + beside.min(self.segments / 16)).max(self.heap.segments_wanted())
     }
 
     /// Free segments from which on users are held to what cleaning wins. Above, cleaning itself goes at half its speed.
@@ -387,12 +391,12 @@ impl Inner {
 
     /// Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables and these are merged.
     async fn uncover_dead(self: &Arc<Self>) -> Result<(), StoreError> {
-        self.merge_eagerly.store(true, Ordering::Relaxed);
-        let is_empty = self.active_bytes.load(Ordering::Relaxed) == 0;
+        self.merges.eagerly.store(true, Ordering::Relaxed);
+        let is_empty = self.memtables.active_bytes.load(Ordering::Relaxed) == 0;
         let flushed = if is_empty { Ok(()) } else { self.flush().await };
         // What is open of tables may be most of what there is to be won. The flush fills it first.
         self.heap.seal_tables();
-        self.merge_wanted.notify_one();
+        self.background.merge_wanted.notify_one();
         flushed
     }
 
@@ -446,9 +450,22 @@ impl Inner {
         if unread > 0 && self.keeps_unreadable(victim).await {
             return Ok(Outcome::Unreadable);
         }
+        // A table that nobody names any more may be one that a change drops which is not durable yet: any metadata record could free the
+        // segment before that one, and a crash in between would leave the table named and gone. (Others do not wait: a change may
+        // wait for a commit whose program failed, and that for a segment.)
+        if self.heap.stream_of(victim) == Some(Stream::Table) {
+            drop(self.commit_turn.acquire(1).await);
+        }
+        // A list that died here while the segment was swept tells of its value's pieces only as long as it can be read.
+        for _ in 0..BURIALS_MAX {
+            if !self.knows_of_dead_large_values() {
+                break;
+            }
+            self.bury_large_values().await;
+        }
         lock(&self.released_at).insert(victim.0, self.heap.last_seq());
         self.heap.release(victim);
-        lock(&self.dead_large).extend(left_behind);
+        lock(&self.large.dead).extend(left_behind);
         Ok(Outcome::Released)
     }
 
@@ -582,8 +599,8 @@ impl Inner {
         // A flush needs segments, too: when there are hardly any left it may be waiting for what cleaning wins.
         while self.memtables_full() && self.free_of_all_kinds() > 2 + u64::from(self.heap.kept_for_cleaning())
         {
-            self.flush_wanted.notify_one();
-            let _ = timeout(TICK, self.flushed.notified()).await;
+            self.background.flush_wanted.notify_one();
+            let _ = timeout(TICK, self.background.flushed.notified()).await;
             if self.is_closing() {
                 return Err(StoreError::Closing);
             }
@@ -642,6 +659,9 @@ impl Inner {
             }
             // Memtables have grown, perhaps while nobody writes.
             self.take_back_lent();
+            if self.memtables.moved_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes {
+                self.background.flush_wanted.notify_one();
+            }
             drop(done.ticket);
         }
         drop(turn);
@@ -684,7 +704,8 @@ impl Inner {
         assert!(replaced != Replaced::Newer);
         self.lies_in_later_life(ptr, seq);
         self.note_key(candidate.key.len());
-        self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
+        self.memtables.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
+        self.memtables.moved_bytes.fetch_add(to_replay(ptr), Ordering::Relaxed);
     }
 
     /// Who knows of the key table in this record.

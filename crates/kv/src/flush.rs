@@ -26,6 +26,7 @@ use crate::clean::SEAL_TURNS;
 use crate::entry::{Body, KeyEntry};
 use crate::errors::StoreError;
 use crate::manifest::{Change, Manifest};
+use crate::memtable::sorting::sorted_rows;
 use crate::record;
 use crate::retired::Retired;
 use crate::slice::{SharedMemtable, key_hash};
@@ -120,15 +121,15 @@ impl Inner {
         drop(commit_turn);
         self.let_memtables_go(sealed.memtables.into_iter().flatten().collect());
         self.bury_dropped(&mut new);
-        self.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
+        self.memtables.sealed_bytes.fetch_sub(sealed.bytes, Ordering::Relaxed);
         self.metadata_room.flushed(sealed.bounds_ahead);
         self.counters.flushes.add(1);
         self.counters.flush_bytes.add(new.bytes);
         self.heap.earn(-(new.bytes as i64));
         self.sweep_heads();
-        self.flushed.notify_all();
-        self.merge_wanted.notify_one();
-        self.clean_wanted.notify_one();
+        self.background.flushed.notify_all();
+        self.background.merge_wanted.notify_one();
+        self.background.clean_wanted.notify_one();
         Ok(())
     }
 
@@ -174,10 +175,11 @@ impl Inner {
             }
             slice.epoch += 1;
         }
-        let bytes = self.active_bytes.swap(0, Ordering::Relaxed);
-        let bytes = self.sealed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.log_bytes.store(0, Ordering::Relaxed);
-        self.commit_bytes_at_seal.store(self.heap.stats().commit_bytes, Ordering::Relaxed);
+        let bytes = self.memtables.active_bytes.swap(0, Ordering::Relaxed);
+        let bytes = self.memtables.sealed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.memtables.log_bytes.store(0, Ordering::Relaxed);
+        self.memtables.moved_bytes.store(0, Ordering::Relaxed);
+        self.memtables.commit_bytes_at_seal.store(self.heap.stats().commit_bytes, Ordering::Relaxed);
         Sealed {
             seq: self.heap.last_seq(),
             memtables: slices.iter().map(|slice| slice.sealed.clone()).collect(),
@@ -200,25 +202,28 @@ impl Inner {
         let (ids, retired) = self.ids_and_retired(slice);
         let mut writer = TableWriter::new(self, (slice, order), ids, UPPER_FILTER_BITS, 0, Before::Nothing);
         let context = RowContext { slice, nothing_below, retired };
-        let settled = self.settled();
         if !older.is_empty() {
             // A flush before this one failed: its rows go along, each key's newest version.
             let mut rows: BTreeMap<Bytes, KeyEntry> = BTreeMap::new();
             for memtable in memtables {
-                let mut memtable = lock(memtable);
-                for row in memtable.rows_in_order(settled) {
-                    if memtable.hides_nothing(row) {
-                        continue;
-                    }
-                    let key = Bytes::copy_from_slice(memtable.key(row));
-                    let Some(entry) = memtable.row(row, Seq::MAX) else { continue };
-                    match rows.entry(key) {
-                        Entry::Vacant(place) => drop(place.insert(entry)),
-                        Entry::Occupied(mut place) => {
-                            // What the newer one says is of this one; of what lies below, this one says it.
-                            let counted = std::mem::replace(&mut place.get_mut().counted, entry.counted);
-                            if !counted && entry.holds_space() {
-                                new.dropped.push((slice, place.key().clone(), entry));
+                let count = lock(memtable).len();
+                for from in (0..count).step_by(ROWS_AT_ONCE) {
+                    let memtable = lock(memtable);
+                    for number in from..count.min(from + ROWS_AT_ONCE) {
+                        let row = memtable.nth(number);
+                        if memtable.hides_nothing(row) {
+                            continue;
+                        }
+                        let key = Bytes::copy_from_slice(memtable.key(row));
+                        let Some(entry) = memtable.row(row, Seq::MAX) else { continue };
+                        match rows.entry(key) {
+                            Entry::Vacant(place) => drop(place.insert(entry)),
+                            Entry::Occupied(mut place) => {
+                                // What the newer one says is of this one; of what lies below, this one says it.
+                                let counted = std::mem::replace(&mut place.get_mut().counted, entry.counted);
+                                if !counted && entry.holds_space() {
+                                    new.dropped.push((slice, place.key().clone(), entry));
+                                }
                             }
                         }
                     }
@@ -229,7 +234,7 @@ impl Inner {
             }
             return writer.finish(new, Behind::Nothing).await;
         }
-        let order = lock(first).rows_in_order(settled);
+        let order = sorted_rows(first).await;
         let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
         for piece in order.chunks(ROWS_AT_ONCE) {
             {

@@ -18,17 +18,21 @@ pub(crate) mod reader;
 pub(crate) mod recount;
 pub(crate) mod writer;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::take;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
 use pumice_reactor::sync::Semaphore;
 use pumice_segment::{Addr, Pin as HeapPin, RecordPtr};
 
+use crate::cache::kept_pieces::KeptPieces;
 use crate::large::again::Origin;
+use crate::large::pieces::DeadLarge;
+use crate::options::Budget;
 use crate::store::Inner;
 use crate::types::SliceId;
 
@@ -55,6 +59,34 @@ impl PieceMemory {
         let pieces = (bytes / 2 / PIECE_BYTES_MAX as u64).max(PIECES_MIN);
         let semaphore = || Arc::new(Semaphore::new(pieces));
         Self { writes: semaphore(), reads: semaphore() }
+    }
+}
+
+/// What a store keeps of its large values.
+pub(crate) struct LargeValues {
+    /// Bytes of a value in one piece: it must fit in a segment.
+    pub piece_bytes: usize,
+    pub memory: PieceMemory,
+    pub kept: KeptPieces,
+    /// Leaf lock. Values being written, and their pieces on flash that are not yet named by an entry.
+    pub writers: Mutex<BTreeMap<u64, Vec<RecordPtr>>>,
+    /// Values that are gone, whose pieces the heap was not told of yet.
+    pub dead: Mutex<Vec<DeadLarge>>,
+    /// A crash may have forgotten what is dead; see `recount`.
+    pub recount_is_due: AtomicBool,
+}
+
+impl LargeValues {
+    /// Of a store that was closed cleanly, or was not.
+    pub fn new(segment_bytes: usize, budget: &Budget, was_closed: bool) -> Self {
+        Self {
+            piece_bytes: PIECE_BYTES_MAX.min(segment_bytes / 4),
+            memory: PieceMemory::of(budget.pieces),
+            kept: KeptPieces::new(budget.rows / 2),
+            writers: Mutex::default(),
+            dead: Mutex::default(),
+            recount_is_due: AtomicBool::new(!was_closed),
+        }
     }
 }
 
@@ -165,7 +197,7 @@ impl BeingWritten {
 
     /// One of its pieces is on flash.
     pub fn wrote(&self, ptr: RecordPtr) {
-        if let Some(written) = lock(&self.store.large_writers).get_mut(&self.id) {
+        if let Some(written) = lock(&self.store.large.writers).get_mut(&self.id) {
             written.push(ptr);
         }
     }
@@ -177,7 +209,7 @@ impl BeingWritten {
     }
 
     fn take_written(&self) -> Vec<RecordPtr> {
-        lock(&self.store.large_writers).get_mut(&self.id).map(take).unwrap_or_default()
+        lock(&self.store.large.writers).get_mut(&self.id).map(take).unwrap_or_default()
     }
 }
 
@@ -187,6 +219,6 @@ impl Drop for BeingWritten {
             // As long as it is registered nothing of it moves.
             self.take_written().into_iter().for_each(|ptr| self.store.heap.mark_dead(ptr));
         }
-        lock(&self.store.large_writers).remove(&self.id);
+        lock(&self.store.large.writers).remove(&self.id);
     }
 }

@@ -13,18 +13,39 @@ pub(crate) mod held;
 mod index;
 mod order;
 mod rows;
+pub mod sorting;
+
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use pumice_segment::RecordPtr;
 
 use crate::entry::{Body, KeyEntry};
 use crate::memtable::chunked::Chunked;
+use crate::memtable::held::HeldMemtables;
 use crate::memtable::index::RowIndex;
 use crate::memtable::order::Chunk;
 pub use crate::memtable::order::{Collected, Rest, Sight};
 pub use crate::memtable::rows::RowAt;
 use crate::memtable::rows::{Rows, Version};
 use crate::types::Seq;
+
+/// What the memtables of a store hold together.
+#[derive(Default)]
+pub(crate) struct Memtables {
+    /// Memory of the active ones, in bytes.
+    pub active_bytes: AtomicU64,
+    /// Memory of the sealed ones, in bytes.
+    pub sealed_bytes: AtomicU64,
+    /// Flushed ones that readers hold.
+    pub held: HeldMemtables,
+    /// Log appended since the last seal, in bytes as `to_replay` counts them.
+    pub log_bytes: AtomicU64,
+    /// What cleaning moved since the last seal, in the same bytes: a recovery replays that, too.
+    pub moved_bytes: AtomicU64,
+    /// Commit bytes of the heap at the last seal.
+    pub commit_bytes_at_seal: AtomicU64,
+}
 
 /// The value part of a version to insert.
 #[derive(Clone, Copy, Debug)]

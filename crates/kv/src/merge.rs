@@ -10,7 +10,8 @@ pub mod plan;
 pub mod queue;
 pub(crate) mod source;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
@@ -22,6 +23,7 @@ use crate::errors::StoreError;
 use crate::flush::{BOTTOM_FILTER_BITS, NewTables, TableWriter, UPPER_FILTER_BITS};
 use crate::large::pieces::DeadLarge;
 use crate::manifest::Change;
+use crate::merge::aside::Aside;
 use crate::merge::plan::{Job, alone, is_to_be_rewritten};
 use crate::merge::queue::SourceQueue;
 use crate::merge::source::RunReader;
@@ -34,8 +36,27 @@ use crate::types::{Direction, SliceId};
 /// Bytes of tables that a step writes before it ends; less where free space is short, because what a step merges is
 /// not free before it ends.
 const STEP_BYTES: u64 = 8 << 20;
+/// Tables that are looked at before others get their turn.
+const LOOKS_AT_ONCE: usize = 20_000;
 /// Table numbers reserved for a step; it writes far fewer.
 pub const STEP_TABLES: u64 = 4096;
+
+/// What tasks agree upon about merging.
+#[derive(Default)]
+pub(crate) struct Merges {
+    /// Space is wanted: merge to find out what is dead.
+    pub eagerly: AtomicBool,
+    /// Leaf lock; see `winning`.
+    pub first: Mutex<Option<SliceId>>,
+    /// Leaf lock: the slice that is being merged into its bottom run.
+    pub under_way: Mutex<Option<SliceId>>,
+    /// Segments kept for users while a long merge goes on; see `winning`.
+    pub room: AtomicU32,
+    /// The last merge that went first found no room, and no segment was cleaned since.
+    pub found_no_room: AtomicBool,
+    /// Leaf lock; see `aside`.
+    pub aside: Mutex<Aside>,
+}
 
 impl Inner {
     /// Does one step of a job. Answers whether the job is done.
@@ -286,23 +307,32 @@ impl Inner {
     /// Tells the heap that an entry's record is dead; pieces of a large value are looked up in the background.
     pub fn bury(&self, slice: SliceId, key: &[u8], entry: &KeyEntry) {
         if entry.large {
-            lock(&self.dead_large).push(DeadLarge::new(slice, key, entry.clone()));
-            self.clean_wanted.notify_one();
+            lock(&self.large.dead).push(DeadLarge::new(slice, key, entry.clone()));
+            self.background.clean_wanted.notify_one();
         } else if let Body::Record(ptr) = entry.body {
             self.mark_dead(ptr, entry.seq);
         }
     }
 
-    /// Prefixes of a slice that no table speaks of any more, by the number that retired them.
-    pub fn forgotten_prefixes(&self) -> Vec<Change> {
-        let manifest = lock(&self.manifest);
-        let gone = manifest.retired.iter().filter(|(slice, prefix, seq)| {
-            *seq <= manifest.checkpoint
-                && !manifest.versions[usize::from(slice.0)]
-                    .tables()
-                    .any(|table| may_hold(&table.meta, prefix, *seq))
-        });
-        gone.map(|(slice, prefix, _)| Change::Retired(slice, prefix.clone())).collect()
+    /// Prefixes of a slice that no table speaks of any more, by the number that retired them. Hold `commit_turn`.
+    pub async fn forgotten_prefixes(&self) -> Vec<Change> {
+        let (retired, versions, checkpoint) = {
+            let manifest = lock(&self.manifest);
+            (manifest.retired.clone(), manifest.versions.clone(), manifest.checkpoint)
+        };
+        let (mut gone, mut looks) = (Vec::new(), 0);
+        for (slice, prefix, seq) in retired.iter().filter(|(.., seq)| *seq <= checkpoint) {
+            let version = &versions[usize::from(slice.0)];
+            if !version.tables().any(|table| may_hold(&table.meta, prefix, seq)) {
+                gone.push(Change::Retired(slice, prefix.clone()));
+            }
+            looks += 1 + version.tables().count();
+            if looks > LOOKS_AT_ONCE {
+                looks = 0;
+                yield_now().await;
+            }
+        }
+        gone
     }
 }
 

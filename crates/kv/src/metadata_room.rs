@@ -153,7 +153,7 @@ impl Inner {
         if bounds + wanted <= most {
             // Once the memtables are tables these tell what their bounds really take.
             room.wants_flush.store(true, Ordering::Relaxed);
-            self.flush_wanted.notify_one();
+            self.background.flush_wanted.notify_one();
             return Err(if self.heap.is_futile() {
                 WriteError::Full(Box::new(self.heap.space()))
             } else {
@@ -190,17 +190,18 @@ impl Inner {
             self.ask_for_merges();
             // A prefix is not forgotten before a checkpoint knows of it.
             let (now_ns, last_ns) = (now().0, self.metadata_room.flush_wanted_ns.load(Ordering::Relaxed));
-            if now_ns - last_ns >= FLUSH_PAUSE_NS {
+            // Another core may have looked at a later time.
+            if now_ns.saturating_sub(last_ns) >= FLUSH_PAUSE_NS {
                 self.metadata_room.flush_wanted_ns.store(now_ns, Ordering::Relaxed);
                 self.metadata_room.wants_flush.store(true, Ordering::Relaxed);
-                self.flush_wanted.notify_one();
+                self.background.flush_wanted.notify_one();
             }
             sleep(LOOK_AGAIN).await;
         }
     }
 
     fn ask_for_merges(&self) {
-        self.merge_eagerly.store(true, Ordering::Relaxed);
-        self.merge_wanted.notify_one();
+        self.merges.eagerly.store(true, Ordering::Relaxed);
+        self.background.merge_wanted.notify_one();
     }
 }

@@ -7,25 +7,27 @@
 //! beginning as there is memory for is replayed and put into key tables, a checkpoint is made there, and the store is opened anew.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_flash::Device;
-use pumice_reactor::sync::{Notify, Semaphore};
+use pumice_reactor::sync::Semaphore;
 use pumice_segment::layout::COUNT_MAX;
 use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed, Stream};
 
+use crate::background::Background;
 use crate::cache::TableCache;
-use crate::cache::kept_pieces::KeptPieces;
+use crate::cache::lending::Lending;
 use crate::clean::SEAL_TURNS;
+use crate::clean::relocate::Relocated;
 use crate::errors::{OpenError, StoreError};
-use crate::large::{LargeRef, PIECE_BYTES_MAX, PieceMemory};
+use crate::large::{LargeRef, LargeValues};
 use crate::manifest::{self, Manifest, set_tally};
-use crate::memtable::held::HeldMemtables;
-use crate::memtable::{NewBody, NewVersion};
+use crate::memtable::{Memtables, NewBody, NewVersion};
+use crate::merge::Merges;
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes, to_replay};
 use crate::record;
@@ -191,46 +193,21 @@ impl Store {
             victims_bytes: budget.victims,
             seal_turn: Semaphore::new(SEAL_TURNS),
             table_bytes: TABLE_BYTES.min(segment_bytes / 4),
-            piece_bytes: PIECE_BYTES_MAX.min(segment_bytes / 4),
             segments,
             flush_turn: Semaphore::new(1),
-            commit_bytes_at_seal: AtomicU64::new(0),
-            merge_eagerly: AtomicBool::new(false),
-            merge_first: Mutex::default(),
-            merging: Mutex::default(),
-            merge_room: AtomicU32::new(0),
-            merge_found_no_room: AtomicBool::new(false),
-            aside: Mutex::default(),
-            dead_large: Mutex::default(),
+            merges: Merges::default(),
+            large: LargeValues::new(segment_bytes, &budget, opened.clean),
             key_names: OnceLock::new(),
             uncounted: Mutex::default(),
             released_at: Mutex::default(),
-            active_bytes: AtomicU64::new(0),
+            memtables: Memtables::default(),
             accepted: AtomicU64::new(0),
-            sealed_bytes: AtomicU64::new(0),
-            held_memtables: HeldMemtables::default(),
-            lent_beside: AtomicU64::new(0),
-            withheld_bytes: AtomicU64::new(0),
+            lending: Lending::default(),
             metadata_room: MetadataRoom::new(metadata_bytes_max),
-            log_bytes: AtomicU64::new(0),
-            flush_wanted: Notify::default(),
-            merge_wanted: Notify::default(),
-            clean_wanted: Notify::default(),
-            shadow_wanted: Notify::default(),
-            patrol_wanted: Notify::default(),
-            recount_wanted: Notify::default(),
-            flushed: Notify::default(),
-            closing: AtomicBool::new(false),
-            running: Mutex::new(0),
-            stopped: Notify::default(),
-            large_writers: Mutex::default(),
-            recount_is_due: AtomicBool::new(!opened.clean),
-            piece_memory: PieceMemory::of(budget.pieces),
-            kept_pieces: KeptPieces::new(budget.rows / 2),
+            background: Background::default(),
             scan_rooms: ScanRooms::new(budget.scans),
             making: Mutex::default(),
-            relocated: Mutex::default(),
-            any_relocated: AtomicBool::new(false),
+            relocated: Relocated::default(),
             counters: Counters::default(),
         });
         inner.follow_relocations();
@@ -250,7 +227,7 @@ impl Store {
                     inner.replay_retired(record)?;
                 }
             }
-            let is_much = inner.active_bytes.load(Ordering::Relaxed) > budget.replayed;
+            let is_much = inner.memtables.active_bytes.load(Ordering::Relaxed) > budget.replayed;
             if let (true, true, None, Stream::Commit, Some(last)) =
                 (in_parts, is_much, part, batch.stream, batch.records.last())
             {
@@ -350,7 +327,7 @@ impl Inner {
     fn replay(&self, record: &Replayed) -> Result<(), OpenError> {
         let payload = &record.payload;
         let bad = |slice, reason: &str| OpenError::Replay { seq: record.seq, slice, reason: reason.into() };
-        self.log_bytes.fetch_add(to_replay(record.ptr), Ordering::Relaxed);
+        self.memtables.log_bytes.fetch_add(to_replay(record.ptr), Ordering::Relaxed);
         if record.kind == record::TALLY {
             let (space, delta) =
                 record::decode_tally(payload).ok_or_else(|| bad(None, "a tally does not parse"))?;
@@ -401,7 +378,7 @@ impl Inner {
             body,
         };
         let grown = self.insert(owner.slice, &mut self.slice(owner.slice), key, &new, record.ptr, 0);
-        self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
+        self.memtables.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ pub async fn patrol_task(store: Arc<Inner>) {
     let (mut saved, mut last) = (0.0, now());
     while !store.is_closing() {
         let tick = TICK.min(Duration::from_secs_f64(SAVED_MAX / bytes_per_second));
-        let _ = timeout(tick, store.patrol_wanted.notified()).await;
+        let _ = timeout(tick, store.background.patrol_wanted.notified()).await;
         saved = (saved + last.elapsed().as_secs_f64() * bytes_per_second).min(SAVED_MAX);
         last = now();
         let mut steps = 0;

@@ -78,12 +78,11 @@ impl Store {
                 memtables.extend(state.sealed.iter().cloned());
                 (memtables, state.version.clone())
             };
-            let mut candidates = Vec::new();
             for memtable in &memtables {
-                self.expired_rows(memtable, &looking, &mut candidates).await;
-            }
-            for (key, seq) in candidates {
-                self.keep_newest(slice, key, seq, &mut looking.found).await?;
+                if looking.is_enough() {
+                    break;
+                }
+                self.expired_rows(slice, memtable, &mut looking).await?;
             }
             for table in version.tables() {
                 if looking.is_enough() {
@@ -125,19 +124,19 @@ impl Store {
 
     async fn expired_rows<F: Fn(&[u8]) -> u64>(
         &self,
+        slice: SliceId,
         memtable: &SharedMemtable,
-        looking: &Looking<F>,
-        candidates: &mut Vec<(Bytes, Seq)>,
-    ) {
+        looking: &mut Looking<F>,
+    ) -> Result<(), StoreError> {
         let now_ms = looking.now_ms;
-        let mut from = 0;
-        let mut next = u64::MAX;
+        let (mut from, mut next, mut is_any) = (0, u64::MAX, false);
         loop {
-            {
+            let mut candidates = Vec::new();
+            let is_last = {
                 let mut memtable = lock(memtable);
                 if from == 0 {
                     if memtable.next_expiry_ms() > now_ms {
-                        return;
+                        return Ok(());
                     }
                     // What is written while this looks may expire before all that it finds.
                     memtable.set_next_expiry_ms(u64::MAX);
@@ -156,13 +155,23 @@ impl Store {
                     }
                 }
                 from = end;
-                if from == memtable.len() {
-                    // Those found here come up again only if the caller leaves them and writes others.
-                    let next = if candidates.is_empty() { next } else { now_ms };
-                    let written_ms = memtable.next_expiry_ms();
-                    memtable.set_next_expiry_ms(next.min(written_ms));
-                    return;
+                from == memtable.len()
+            };
+            is_any |= !candidates.is_empty();
+            let mut kept = Ok(());
+            for (key, seq) in candidates {
+                kept = self.keep_newest(slice, key, seq, &mut looking.found).await;
+                if kept.is_err() {
+                    break;
                 }
+            }
+            if is_last || looking.is_enough() || kept.is_err() {
+                // Those found here come up again only if the caller leaves them and writes others; so does what was not looked at.
+                let next = if is_any || !is_last { now_ms } else { next };
+                let mut memtable = lock(memtable);
+                let written_ms = memtable.next_expiry_ms();
+                memtable.set_next_expiry_ms(next.min(written_ms));
+                return kept;
             }
             yield_now().await;
         }

@@ -68,7 +68,7 @@ impl Inner {
                     if queue.len() < QUEUE_MAX && self.cache.holds_all() {
                         queue.push_back((id, Bytes::copy_from_slice(key)));
                         drop(queue);
-                        self.shadow_wanted.notify_one();
+                        self.background.shadow_wanted.notify_one();
                     }
                     return;
                 }
@@ -121,7 +121,7 @@ pub async fn shadow_task(store: Arc<Inner>) {
         match next {
             Some((slice, key)) => store.count_late(slice, &key).await,
             None => {
-                let _ = timeout(TICK, store.shadow_wanted.notified()).await;
+                let _ = timeout(TICK, store.background.shadow_wanted.notified()).await;
             }
         }
     }

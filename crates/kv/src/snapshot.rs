@@ -133,6 +133,21 @@ impl Store {
         Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices: views, pin }) }
     }
 
+    /// Several stores as they are at one moment: what is written to some of them together ([`crate::write_together`]) is seen on all
+    /// or on none. Name them in the order in which everybody does.
+    pub fn snapshots_together(stores: &[Self]) -> Vec<Snapshot> {
+        let pins: Vec<_> = stores.iter().map(|store| Arc::new(store.inner.heap.pin())).collect();
+        let slices: Vec<_> = stores.iter().map(|store| store.inner.all_slices()).collect();
+        let made = stores.iter().zip(&slices).zip(pins).map(|((store, slices), pin)| {
+            let store = store.inner.clone();
+            let seq = store.heap.last_seq();
+            store.snapshots.add(seq);
+            let views = (0u16..).zip(slices).map(|(id, slice)| SliceView::of(SliceId(id), slice));
+            Snapshot { inner: Arc::new(SnapshotInner { seq, slices: views.collect(), pin, store }) }
+        });
+        made.collect()
+    }
+
     /// One slice as it is now; scans of others find nothing.
     pub fn snapshot_of(&self, slice: SliceId) -> Snapshot {
         let store = self.inner.clone();

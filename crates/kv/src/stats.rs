@@ -174,11 +174,11 @@ impl Store {
             counters: inner.counters.values(),
             heap: inner.heap.stats(),
             space: inner.heap.space(),
-            held_memtable_bytes: inner.held_memtables.bytes(),
+            held_memtable_bytes: inner.memtables.held.bytes(),
             head_bytes: inner.cache.head_bytes(),
             block_bytes: inner.cache.block_bytes(),
-            row_bytes: inner.kept_pieces.bytes(),
-            withheld_bytes: inner.withheld_bytes.load(Ordering::Relaxed),
+            row_bytes: inner.large.kept.bytes(),
+            withheld_bytes: inner.lending.withheld_bytes.load(Ordering::Relaxed),
             snapshots: inner.snapshots.count() as u64,
             ..StoreStats::default()
         };
@@ -192,7 +192,7 @@ impl Store {
             let version = slice.version.clone();
             drop(slice);
             stats.runs_max = stats.runs_max.max(version.runs.len() as u64);
-            let aside = lock(&inner.aside);
+            let aside = lock(&inner.merges.aside);
             for table in version.tables() {
                 stats.tables += 1;
                 stats.tables_set_aside += u64::from(aside.contains(table.meta.id));

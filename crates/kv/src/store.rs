@@ -7,31 +7,30 @@
 //! snapshots and checkpoints get an exact cut.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
-use pumice_reactor::sync::{Notify, Semaphore};
-use pumice_segment::{Addr, AppendClass, AppendError, Appended, Heap, RecordPtr, SpaceReport, Turn};
+use pumice_reactor::sync::Semaphore;
+use pumice_segment::{AppendClass, AppendError, Appended, Heap, RecordPtr, SpaceReport, Turn};
 use smallvec::SmallVec;
 
+use crate::background::Background;
 use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
-use crate::cache::kept_pieces::KeptPieces;
+use crate::cache::lending::Lending;
+use crate::clean::relocate::Relocated;
 use crate::entry::KeyEntry;
 use crate::errors::{StoreError, WriteError};
-use crate::large::LargeRef;
-use crate::large::PieceMemory;
 use crate::large::again::Origin;
-use crate::large::pieces::DeadLarge;
+use crate::large::{LargeRef, LargeValues};
 use crate::manifest::{Manifest, set_tally};
-use crate::memtable::held::HeldMemtables;
-use crate::memtable::{NewBody, NewVersion, Replaced};
-use crate::merge::aside::Aside;
+use crate::memtable::{Memtables, NewBody, NewVersion, Replaced};
+use crate::merge::Merges;
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreOptions, to_replay};
 use crate::record;
@@ -73,74 +72,26 @@ pub(crate) struct Inner {
     pub seal_turn: Semaphore,
     /// One flush at a time.
     pub flush_turn: Semaphore,
-    /// Commit bytes of the heap when memtables were last sealed.
-    pub commit_bytes_at_seal: AtomicU64,
-    /// Space is wanted: merge to find out what is dead.
-    pub merge_eagerly: AtomicBool,
-    /// Leaf lock; see `winning`.
-    pub merge_first: Mutex<Option<SliceId>>,
-    /// Leaf lock: the slice that is being merged into its bottom run.
-    pub merging: Mutex<Option<SliceId>>,
-    /// Segments kept for users while a long merge goes on; see `winning`.
-    pub merge_room: AtomicU32,
-    /// The last merge that went first found no room, and no segment was cleaned since.
-    pub merge_found_no_room: AtomicBool,
-    /// Leaf lock; see `aside`.
-    pub aside: Mutex<Aside>,
-    /// Large values that are gone, whose pieces the heap was not told of yet.
-    pub dead_large: Mutex<Vec<DeadLarge>>,
+    pub merges: Merges,
+    pub large: LargeValues,
     /// Writes whose shadowed versions memory does not know; see `shadow`.
     pub uncounted: Mutex<VecDeque<(SliceId, Bytes)>>,
     /// The last number given out when a segment was released.
     pub released_at: Mutex<HashMap<u32, Seq>>,
-    /// Bytes of blocks after which a table is closed, and of a value in one piece: both must fit in a segment.
+    /// Bytes of blocks after which a table is closed: it must fit in a segment.
     pub table_bytes: usize,
-    pub piece_bytes: usize,
     /// Segments of the drive.
     pub segments: u32,
-    /// Memory of the active memtables, in bytes.
-    pub active_bytes: AtomicU64,
+    pub memtables: Memtables,
     /// Batches of users that were taken: how the cleaner sees that it helps.
     pub accepted: AtomicU64,
-    /// Memory of sealed memtables, in bytes.
-    pub sealed_bytes: AtomicU64,
-    /// Flushed ones that readers hold.
-    pub held_memtables: HeldMemtables,
-    /// What memtables held when the rest was lent last, in bytes.
-    pub lent_beside: AtomicU64,
-    /// What row caches do without, in bytes: see [`Store::withhold_from_rows`].
-    pub withheld_bytes: AtomicU64,
+    pub lending: Lending,
     pub metadata_room: MetadataRoom,
-    /// Log appended since the last seal, in bytes as `to_replay` counts them.
-    pub log_bytes: AtomicU64,
-    /// There is work for the flush.
-    pub flush_wanted: Notify,
-    /// There is work for merging.
-    pub merge_wanted: Notify,
-    /// There is work for cleaning.
-    pub clean_wanted: Notify,
-    /// There are shadowed versions to be found.
-    pub shadow_wanted: Notify,
-    pub patrol_wanted: Notify,
-    pub recount_wanted: Notify,
-    /// A flush made room.
-    pub flushed: Notify,
-    pub closing: AtomicBool,
-    /// Background tasks that run.
-    pub running: Mutex<u32>,
-    pub stopped: Notify,
-    /// Leaf lock. Large values being written, and their pieces on flash that are not yet named by an entry.
-    pub large_writers: Mutex<BTreeMap<u64, Vec<RecordPtr>>>,
-    /// A crash may have forgotten what of large values is dead; see `recount`.
-    pub recount_is_due: AtomicBool,
-    pub piece_memory: PieceMemory,
-    pub kept_pieces: KeptPieces,
+    pub background: Background,
     pub scan_rooms: ScanRooms,
     /// Key tables that no metadata record names yet, and where they lie; `None` while they are being written.
     pub making: Mutex<HashMap<u64, Option<RecordPtr>>>,
-    /// Records that moved because their program failed: by their old address.
-    pub relocated: Mutex<HashMap<Addr, RecordPtr>>,
-    pub any_relocated: AtomicBool,
+    pub relocated: Relocated,
     pub counters: Counters,
 }
 
@@ -403,7 +354,7 @@ impl Inner {
         if let Some(reason) = self.heap.read_only() {
             return Err(WriteError::ReadOnly(reason.to_string()));
         }
-        self.flush_wanted.notify_one();
+        self.background.flush_wanted.notify_one();
         if class == AppendClass::Delete {
             self.heap.reconsider();
         }
@@ -452,8 +403,8 @@ impl Inner {
             grown += self.apply(&mut guards[place(op.slice)], &batch.buf, op, seq, *ptr, newest_snapshot);
         }
         batch.lists_are_named();
-        self.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
-        self.log_bytes.fetch_add(log, Ordering::Relaxed);
+        self.memtables.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
+        self.memtables.log_bytes.fetch_add(log, Ordering::Relaxed);
         self.counters.writes.add(batch.ops.len() as u64);
         self.counters.user_bytes.add(batch.bytes() as u64);
         appended.first_seq + batch.ops.len() as u64 - 1
@@ -533,10 +484,10 @@ impl Inner {
     }
 
     pub fn wake_flush(&self) {
-        if self.active_bytes.load(Ordering::Relaxed) >= self.budget.memtable
-            || self.log_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes
+        if self.memtables.active_bytes.load(Ordering::Relaxed) >= self.budget.memtable
+            || self.memtables.log_bytes.load(Ordering::Relaxed) >= self.options.log_max_bytes
         {
-            self.flush_wanted.notify_one();
+            self.background.flush_wanted.notify_one();
         }
     }
 
@@ -704,10 +655,11 @@ impl Inner {
         // A flush that finds no segment will not end: the writer tries again and is told that the drive is full.
         let may_end = || !self.is_closing() && !self.heap.is_futile() && self.heap.read_only().is_none();
         while self.memtables_full() && may_end() {
-            self.flush_wanted.notify_one();
+            self.background.flush_wanted.notify_one();
             // A flush needs segments, too.
             self.end_long_reads();
-            let _ = pumice_reactor::timeout(Duration::from_millis(20), self.flushed.notified()).await;
+            let _ =
+                pumice_reactor::timeout(Duration::from_millis(20), self.background.flushed.notified()).await;
         }
     }
 

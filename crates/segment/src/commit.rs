@@ -35,7 +35,7 @@ use crate::pump::pump;
 use crate::relocate::reencode_records;
 use crate::room::Lacks;
 use crate::summary::{Summary, entry_bytes};
-use crate::table::{NoSegment, OpenSegment};
+use crate::table::{NoSegment, OpenSegment, POOL_SEGMENTS};
 use crate::{Addr, AppendClass, AppendError, Appended, Durability, Record, RecordIn, RecordPtr, SegmentId};
 use crate::{Stream, tail};
 
@@ -54,6 +54,10 @@ const STRIPE_BYTES: usize = 256 << 10;
 /// Of several lanes, frames from the oldest that is not written yet to the newest that may be written: so many for each lane.
 /// Bounds what recovery does not know of the order in which frames became durable.
 const WINDOW_PER_LANE: u64 = 4;
+
+/// Segments that a batch may take: all of them are opened at once, out of those that the metadata log names ahead, of which one may
+/// be in the making.
+const BATCH_SEGMENTS_MAX: usize = POOL_SEGMENTS - 2;
 
 /// A frame on its way to flash.
 pub(crate) struct Sealed {
@@ -317,6 +321,10 @@ impl Commit {
             let frames_in_segment = segment_bytes / if is_wide { fill } else { inner.frame_max_bytes() } + 2;
             let room = segment_bytes.saturating_sub(inner.page_bytes() + largest + frames_in_segment * loss);
             let needed = if room == 0 { count } else { (cost.div_ceil(room) + 1).min(count.max(1)) };
+            if needed > BATCH_SEGMENTS_MAX {
+                let (len_bytes, max_bytes) = (total as u64, (BATCH_SEGMENTS_MAX - 1) as u64 * room as u64);
+                return Err(AppendError::Oversize { len_bytes, max_bytes });
+            }
             let missing = needed.saturating_sub(self.lanes.spares.len());
             if missing > 0 {
                 inner.open_segments(Stream::Commit, missing, class, &mut self.lanes.spares)?;
@@ -657,8 +665,10 @@ pub(crate) fn admit<'h>(
     let mut commit = inner.commit();
     // Under the lock once more: who closes writes out what is in here when nothing more comes.
     inner.check_writable()?;
-    if commit.undurable_bytes > 0
-        && commit.undurable_bytes + total > inner.options.undurable_max_bytes
+    // What is more than half of the bound itself waits for no more than that others leave the other half: it would wait for ever while
+    // these go on, and all who queue behind it with it.
+    let undurable_max = inner.options.undurable_max_bytes;
+    if commit.undurable_bytes > undurable_max.saturating_sub(total).max(undurable_max / 2)
         && class != AppendClass::System
     {
         inner.counters.busy.fetch_add(1, Ordering::Relaxed);

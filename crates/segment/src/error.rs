@@ -81,12 +81,12 @@ pub enum AppendError {
     /// The heap takes no more writes.
     #[error("the drive is read-only: {0}")]
     ReadOnly(Arc<str>),
-    /// The record does not fit in a segment.
-    #[error("a record of {len_bytes} B does not fit: at most {max_bytes} B")]
+    /// The record does not fit in a segment, or the batch in as many as are opened at once.
+    #[error("{len_bytes} B in one piece do not fit: at most {max_bytes} B")]
     Oversize {
-        /// Its payload.
+        /// Its bytes.
         len_bytes: u64,
-        /// The largest payload.
+        /// The most that fit.
         max_bytes: u64,
     },
 }

@@ -618,6 +618,11 @@ impl Heap {
         table.free_count().saturating_sub(table.user_floor())
     }
 
+    /// Free segments that the user data wants at once that waits for room now, as far as its last try tells; 0 if none waits.
+    pub fn segments_wanted(&self) -> u32 {
+        if self.inner.room.users_wait() { self.inner.table().users_want() } else { 0 }
+    }
+
     /// Released segments that are not free yet.
     pub fn released(&self) -> Released {
         self.inner.table().released_segments()

@@ -406,7 +406,8 @@ impl Inner {
         let now_ns = pumice_reactor::now().0;
         let before_ns = self.commit_opened_ns.swap(now_ns, Ordering::Relaxed);
         if before_ns > 0 {
-            self.commit_segment_ns.store(now_ns - before_ns, Ordering::Relaxed);
+            // Another core may have come with a later time.
+            self.commit_segment_ns.store(now_ns.saturating_sub(before_ns), Ordering::Relaxed);
         }
         let is_slow = |inner: &Self| inner.commit_segment_ns.load(Ordering::Relaxed) >= PREWRITE_IF_SLOWER_NS;
         if !is_slow(self) {

@@ -434,7 +434,8 @@ pub(crate) async fn read_newest(
         if let Some(mut read) = read_half(device, superblock, half).await? {
             // Each snapshot goes to the other half than the one before.
             let generation = read.records.first().map_or(0, |snapshot| snapshot.generation);
-            let is_before = generations[1 - half].is_some_and(|other| other + 1 == generation);
+            let is_before =
+                generations[1 - half].is_some_and(|other| other.checked_add(1) == Some(generation));
             read.may_be_old = !is_before && !is_blank[1 - half];
             if read.may_be_old && has_edits_beyond(device, superblock, 1 - half, generation).await? {
                 return Err(HeapError::Damaged(format!(

@@ -344,7 +344,14 @@ pub(crate) async fn write_out(inner: &Inner) -> Result<bool, CommitFailed> {
 /// See [`crate::Heap::flush`].
 pub(crate) async fn flush(inner: &Arc<Inner>) -> Result<(), CommitFailed> {
     let synced = write_out(inner).await?;
-    if !synced && inner.options.durability != Durability::Always && sync(inner).await.is_err() {
+    // In a task of its own: what fails is taken note of though nobody waits any more.
+    let sync_once = || {
+        spawn({
+            let inner = inner.clone();
+            async move { sync(&inner).await }
+        })
+    };
+    if !synced && inner.options.durability != Durability::Always && !matches!(sync_once().await, Ok(Ok(()))) {
         let reason = inner.failed().unwrap_or_else(|| "sync failed".into());
         return Err(CommitFailed(reason));
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pumice_base::sync::lock;
-use pumice_reactor::IoBuf;
+use pumice_reactor::{IoBuf, now};
 
 use crate::commit::{Commit, Sealed};
 use crate::inner::Inner;
@@ -38,13 +38,17 @@ pub(crate) async fn relocate(inner: &Arc<Inner>, failed: Sealed) -> Result<Seale
 
 async fn fresh_segment(inner: &Arc<Inner>) -> Result<OpenSegment, String> {
     let mut out = VecDeque::new();
-    for _ in 0..2 {
+    for attempt in 0..3 {
         match inner.open_segments(Stream::Commit, 1, AppendClass::Rescue, &mut out) {
             Ok(()) => break,
-            Err(AppendError::Busy) => {
+            Err(AppendError::Busy | AppendError::Full(_)) => {
+                if attempt > 0 {
+                    // Better that reads end than that the drive does.
+                    inner.table().end_reads(now());
+                }
+                // Also where the drive seems to be full: a record that is being written may bring some.
                 metalog::write_meta(inner, Write::internal()).await.map_err(|error| error.to_string())?;
             }
-            Err(AppendError::Full(_)) => break,
             Err(error) => return Err(error.to_string()),
         }
     }

@@ -144,6 +144,8 @@ pub(crate) struct Table {
     prewriting: Option<u32>,
     /// How many segments the last refusal was about; 0 after a success.
     refused: u32,
+    /// The same of user data.
+    users_want: u32,
     next_life: u64,
     /// Released, and what must be over before they are free.
     releasing: Vec<Releasing>,
@@ -193,6 +195,7 @@ impl Table {
             spares: system::Spares::default(),
             prewriting: None,
             refused: 0,
+            users_want: 0,
             next_life: 1,
             releasing: Vec::new(),
             freeing: BTreeSet::new(),
@@ -342,7 +345,8 @@ impl Table {
 
     /// True when a metadata record would bring segments that are needed soon.
     pub(crate) fn wants_meta(&self) -> bool {
-        let low = self.pool.len() - self.pool_coming < POOL_SEGMENTS / 2;
+        let low = self.pool.len() - self.pool_coming < POOL_SEGMENTS / 2
+            || (self.users_want as usize > self.openable() && self.pool.len() < POOL_SEGMENTS);
         let unpooled = self.free.iter().any(|set| !set.is_empty());
         low && (unpooled || self.releasing.iter().any(|releasing| !self.pinned(releasing.epoch)))
     }
@@ -357,10 +361,13 @@ impl Table {
     /// Refuses `class` the `n` segments that it wants.
     pub(crate) fn refuse(&mut self, class: AppendClass, n: u32) -> NoSegment {
         self.refused = n;
+        if class == AppendClass::User {
+            self.users_want = n;
+        }
         if class == AppendClass::Delete {
             self.reconsider();
         }
-        if self.is_full(class) { NoSegment::Full } else { NoSegment::Later }
+        if self.is_full(class, n) { NoSegment::Full } else { NoSegment::Later }
     }
 
     /// Opens `n` segments for `stream`, or none.
@@ -379,6 +386,9 @@ impl Table {
             return Err(NoSegment::Later);
         }
         self.refused = 0;
+        if class == AppendClass::User {
+            self.users_want = 0;
+        }
         if class == AppendClass::Delete {
             // Much was deleted since cleaning was last tried, though key tables do not show it yet.
             (self.futile_for_bytes, self.tried_for_deletes) = (0, false);
@@ -735,8 +745,8 @@ impl Table {
         i64::from(self.geometry.block_bytes() / 64 + self.overhead_bytes)
     }
 
-    /// True when cleaning would not leave room for `class`: the drive is packed, or nothing is worth cleaning.
-    fn is_full(&self, class: AppendClass) -> bool {
+    /// True when cleaning would not leave room for `n` segments of `class`: the drive is packed, or nothing is worth cleaning.
+    fn is_full(&self, class: AppendClass, n: u32) -> bool {
         if self.kept_for_cleaning() > 0 {
             // It is kept for what is about to be won.
             return false;
@@ -746,7 +756,7 @@ impl Table {
         }
         let segment_bytes = u64::from(self.geometry.block_bytes());
         // What is live in the middle of a merge is partly dead at its end: deletes wait for it.
-        if class == AppendClass::User && self.is_packed(segment_bytes) {
+        if class == AppendClass::User && self.is_packed(segment_bytes, n) {
             return true;
         }
         let worth = self.worth_bytes();
@@ -758,14 +768,15 @@ impl Table {
         self.freeing.is_empty() && !self.entries.iter().any(hopeful)
     }
 
-    fn is_packed(&self, segment_bytes: u64) -> bool {
+    /// Whether what is alive leaves no room, or not for so many segments at once.
+    fn is_packed(&self, segment_bytes: u64, n: u32) -> bool {
         let report = self.space();
         let reserve = u64::from(self.reserve) * segment_bytes;
         let usable = (report.raw - report.meta - report.leftover - report.bad).saturating_sub(reserve);
         // Each segment loses its header and some padding, and cleaning for the last thirty-second costs more than
         // it wins.
         let overhead = usable / segment_bytes * u64::from(self.overhead_bytes);
-        report.live > (usable - overhead) / 32 * 31
+        report.live + u64::from(n.saturating_sub(1)) * segment_bytes > (usable - overhead) / 32 * 31
     }
 }
 

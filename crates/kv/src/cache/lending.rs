@@ -6,7 +6,7 @@
 //!
 //! And rows pay for what the process takes beyond all plans: [`Store::withhold_from_rows`].
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::store::{Inner, Store};
 
@@ -15,23 +15,35 @@ pub const LENDING_STEP_BYTES: u64 = 2 << 20;
 /// Never lent, at least: a process of 128 MiB and less has no such memory idle.
 const KEPT_BACK_MIN_BYTES: u64 = 16 << 20;
 
+/// What row caches were given beside their own memory, and do without.
+#[derive(Default)]
+pub(crate) struct Lending {
+    /// What memtables held when the rest was lent last, in bytes.
+    pub lent_beside: AtomicU64,
+    /// What row caches do without, in bytes: see [`Store::withhold_from_rows`].
+    pub withheld_bytes: AtomicU64,
+}
+
 impl Inner {
     /// Memory of the active and the sealed memtables, in bytes.
     pub fn memtables_hold(&self) -> u64 {
-        self.active_bytes.load(Ordering::Relaxed) + self.sealed_bytes.load(Ordering::Relaxed)
+        self.memtables.active_bytes.load(Ordering::Relaxed)
+            + self.memtables.sealed_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of both memtables, the active and the sealed, that are lent from now on.
     pub fn lend(&self) -> u64 {
         let held = self.memtables_hold();
-        self.lent_beside.store(held, Ordering::Relaxed);
+        self.lending.lent_beside.store(held, Ordering::Relaxed);
         let kept_back = (self.budget.memtable / 4).max(KEPT_BACK_MIN_BYTES);
-        (2 * self.budget.memtable).saturating_sub(held + self.held_memtables.count() + kept_back)
+        (2 * self.budget.memtable).saturating_sub(held + self.memtables.held.count() + kept_back)
     }
 
     /// Called when memtables have grown, with no slice locked.
     pub fn take_back_lent(&self) {
-        if self.memtables_hold().abs_diff(self.lent_beside.load(Ordering::Relaxed)) >= LENDING_STEP_BYTES {
+        if self.memtables_hold().abs_diff(self.lending.lent_beside.load(Ordering::Relaxed))
+            >= LENDING_STEP_BYTES
+        {
             self.fit_row_caches();
         }
     }
@@ -43,7 +55,7 @@ impl Store {
     /// beyond what anybody planned.
     pub fn withhold_from_rows(&self, bytes: u64) -> u64 {
         let withheld = bytes.min(self.inner.planned_for_rows());
-        self.inner.withheld_bytes.store(withheld, Ordering::Relaxed);
+        self.inner.lending.withheld_bytes.store(withheld, Ordering::Relaxed);
         self.inner.fit_row_caches();
         withheld
     }

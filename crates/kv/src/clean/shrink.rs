@@ -161,7 +161,7 @@ impl Inner {
     }
 
     async fn checkpoint_if_any(self: &Arc<Self>) -> bool {
-        if self.active_bytes.load(Ordering::Relaxed) == 0 {
+        if self.memtables.active_bytes.load(Ordering::Relaxed) == 0 {
             return false;
         }
         if let Err(error) = self.flush().await {

@@ -104,7 +104,7 @@ impl Inner {
                 named.add(1, || "a key table being made".into());
             }
         }
-        for id in lock(&self.large_writers).keys() {
+        for id in lock(&self.large.writers).keys() {
             named.add(1, || format!("large value {id}, which is being written"));
         }
         let store = Store { inner: self.clone() };

@@ -80,23 +80,23 @@ impl Inner {
         if self.merge_first().is_none() {
             let Some(best) = self.best_merge() else { return false };
             // One that is under way wins when it ends.
-            let under_way = if self.are_tables_much() { *lock(&self.merging) } else { None };
-            *lock(&self.merge_first) = Some(under_way.unwrap_or(best.slice));
-            self.merge_wanted.notify_one();
+            let under_way = if self.are_tables_much() { *lock(&self.merges.under_way) } else { None };
+            *lock(&self.merges.first) = Some(under_way.unwrap_or(best.slice));
+            self.background.merge_wanted.notify_one();
         }
         true
     }
 
     /// The slice whose merge cleaning waits for.
     pub fn merge_first(&self) -> Option<SliceId> {
-        *lock(&self.merge_first)
+        *lock(&self.merges.first)
     }
 
     /// The merge that went first has ended, or found no room: then cleaning makes some before the next one.
     pub fn merged_first(&self, found_room: bool) {
-        *lock(&self.merge_first) = None;
-        self.merge_found_no_room.store(!found_room, Ordering::Relaxed);
-        self.clean_wanted.notify_one();
+        *lock(&self.merges.first) = None;
+        self.merges.found_no_room.store(!found_room, Ordering::Relaxed);
+        self.background.clean_wanted.notify_one();
     }
 
     /// Whether merges and flushes find segments, so that cleaning may wait for them.
@@ -108,7 +108,7 @@ impl Inner {
     /// turns with cleaning, and wait for one another most of the time.
     pub fn cleaned_for_merges(&self) {
         if self.has_room_for_upkeep() {
-            self.merge_found_no_room.store(false, Ordering::Relaxed);
+            self.merges.found_no_room.store(false, Ordering::Relaxed);
         }
     }
 
@@ -165,7 +165,7 @@ impl Inner {
             let won = self.best_merge().map_or(0, |best| best.won / u64::from(self.heap.segment_bytes()));
             room = (won as u32).min(self.segments / 16);
         }
-        self.merge_room.store(room, Ordering::Relaxed);
+        self.merges.room.store(room, Ordering::Relaxed);
     }
 
     /// Whether users would notice if they waited for a merge to end.
@@ -178,7 +178,7 @@ impl Inner {
     }
 
     fn best_merge(&self) -> Option<Prospect> {
-        if self.merge_found_no_room.load(Ordering::Relaxed) {
+        if self.merges.found_no_room.load(Ordering::Relaxed) {
             return None;
         }
         let barred = self.barred_tables();

@@ -76,7 +76,7 @@ impl Inner {
     /// is not released costs the reserve for nothing.
     pub fn pieces_by_value(&self, heads: Vec<RecordHead>) -> Option<Vec<OldPieces>> {
         let mut values: BTreeMap<(SliceId, Bytes, u64), Vec<OldPiece>> = BTreeMap::new();
-        let writers = lock(&self.large_writers);
+        let writers = lock(&self.large.writers);
         for RecordHead { ptr, head, .. } in heads {
             let Some((owner, name, _)) = record::decode_piece(&head) else { continue };
             if writers.contains_key(&name.id) {
@@ -208,12 +208,12 @@ impl Inner {
     /// Tells the heap of the pieces of large values that are gone; those that the key's newest list still names
     /// are not.
     pub async fn bury_large_values(&self) {
-        let dead = std::mem::take(&mut *lock(&self.dead_large));
+        let dead = std::mem::take(&mut *lock(&self.large.dead));
         for mut value in dead {
             let Err(error) = self.bury_large_value(&value).await else { continue };
             value.tries += 1;
             if value.tries < TRIES {
-                lock(&self.dead_large).push(value);
+                lock(&self.large.dead).push(value);
             } else {
                 let key = self.show_key(&value.key);
                 tracing::warn!(%error, key, "what died of a large value is not known, and counts as alive");
@@ -223,7 +223,7 @@ impl Inner {
 
     /// Whether [`Inner::bury_large_values`] has something to do.
     pub fn knows_of_dead_large_values(&self) -> bool {
-        !lock(&self.dead_large).is_empty()
+        !lock(&self.large.dead).is_empty()
     }
 
     /// Fails, and has told nothing, when it cannot be known which pieces are still named.
@@ -251,7 +251,7 @@ impl Inner {
         let kept =
             |ptr: RecordPtr| newest.as_ref().is_some_and(|list| list.pieces.iter().any(|p| p.ptr == ptr));
         if newest.as_ref().is_none_or(|newest| newest.id != list.id) {
-            self.kept_pieces.forget(&list);
+            self.large.kept.forget(&list);
         }
         for piece in list.pieces {
             // A merge may find the list long after cleaning released what it names.

@@ -132,7 +132,7 @@ impl LargeReader {
             if wanted.start < wanted.end {
                 let part = (wanted.start - start) as usize..(wanted.end - start) as usize;
                 let name = PieceName { id: self.value.id, index: self.index as u32 };
-                let state = match self.store.kept_pieces.get(name) {
+                let state = match self.store.large.kept.get(name) {
                     Some(kept) => State::Ready((Ok(kept.slice(part)), None)),
                     None => State::Pending(Box::pin(read_in_turn(self.store.clone(), piece, name, part))),
                 };
@@ -178,12 +178,12 @@ impl LargeReader {
 }
 
 async fn read_in_turn(store: Arc<Inner>, piece: Piece, name: PieceName, part: Range<usize>) -> Read {
-    let turn = store.piece_memory.reads.acquire_owned(1).await;
+    let turn = store.large.memory.reads.acquire_owned(1).await;
     let is_whole = part.len() == piece.len as usize;
     let read = read_piece(&store, piece, name, part).await;
     if let Ok(data) = &read
         && is_whole
-        && store.kept_pieces.offer(name, data)
+        && store.large.kept.offer(name, data)
     {
         store.fit_row_caches();
     }

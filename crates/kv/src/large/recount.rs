@@ -45,7 +45,7 @@ pub async fn recount_task(store: Arc<Inner>) {
     let mut pause = PAUSE_MIN;
     while !store.is_closing() {
         let mut wait = TICK;
-        if store.recount_is_due.load(Ordering::Relaxed) || store.heap.refuses_segments() {
+        if store.large.recount_is_due.load(Ordering::Relaxed) || store.heap.refuses_segments() {
             match store.recount_large_values().await {
                 Ok(()) | Err(StoreError::Closing) => return,
                 Err(error) => {
@@ -55,7 +55,7 @@ pub async fn recount_task(store: Arc<Inner>) {
                 }
             }
         }
-        let _ = timeout(wait, store.recount_wanted.notified()).await;
+        let _ = timeout(wait, store.background.recount_wanted.notified()).await;
     }
 }
 
@@ -76,7 +76,7 @@ impl Inner {
             *named.entry(ptr.addr.segment()).or_default() += u64::from(ptr.len);
         };
         // After the snapshot: what an entry names by then is forgotten here.
-        lock(&self.large_writers).values().flatten().for_each(|ptr| add(*ptr));
+        lock(&self.large.writers).values().flatten().for_each(|ptr| add(*ptr));
         for slice in 0..store.slice_count() {
             let one = SliceSet::One(SliceId(slice));
             let (from, to) = (Bound::Unbounded, Bound::Unbounded);
@@ -105,7 +105,7 @@ impl Inner {
         drop(snapshot);
         let segments = segments.into_iter().map(|one| (one, named.get(&one.segment).copied().unwrap_or(0)));
         self.heap.end_recount(segments);
-        self.clean_wanted.notify_one();
+        self.background.clean_wanted.notify_one();
         Ok(())
     }
 }

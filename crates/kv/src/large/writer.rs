@@ -52,7 +52,7 @@ impl Store {
         let store = self.inner.clone();
         let id = {
             // Under the lock, so that cleaning never sees a piece of an id that is not registered.
-            let mut writers = lock(&store.large_writers);
+            let mut writers = lock(&store.large.writers);
             let id = store.heap.next_seq(1);
             writers.insert(id, Vec::new());
             id
@@ -83,7 +83,7 @@ impl LargeWriter {
         self.len += data.len() as u64;
         self.store.counters.user_bytes.add(data.len() as u64);
         while !data.is_empty() {
-            let whole = self.store.piece_bytes;
+            let whole = self.store.large.piece_bytes;
             let building = self.begun();
             let filled = self.data_bytes(&building);
             let take = building.room().min(whole - filled).min(data.len());
@@ -98,7 +98,7 @@ impl LargeWriter {
     /// [taken back](Self::take_back) before anything else is done.
     pub fn lend(&mut self, most: usize) -> (IoBuf, Range<usize>) {
         let mut building = self.begun();
-        let left = self.store.piece_bytes - self.data_bytes(&building);
+        let left = self.store.large.piece_bytes - self.data_bytes(&building);
         let lent = building.lend(left.min(most));
         self.building = Some(building);
         lent
@@ -119,7 +119,7 @@ impl LargeWriter {
 
     /// The piece that is being put together, which has room.
     fn begun(&mut self) -> Object {
-        let whole = self.store.piece_bytes;
+        let whole = self.store.large.piece_bytes;
         // Who has filled one piece will fill another.
         let first = if self.index == 0 || self.is_frugal { FIRST_BYTES.min(whole) } else { whole };
         self.building.take().unwrap_or_else(|| self.begin(first))
@@ -127,7 +127,7 @@ impl LargeWriter {
 
     /// Writes the piece that is being put together when it is complete, and makes room in it when it is not.
     async fn go_on(&mut self) -> Result<(), WriteError> {
-        let whole = self.store.piece_bytes;
+        let whole = self.store.large.piece_bytes;
         let Some(building) = &self.building else { return Ok(()) };
         let is_full = building.room() == 0;
         if self.data_bytes(building) >= whole || (is_full && self.is_frugal) {
@@ -211,12 +211,12 @@ impl LargeWriter {
         if self.writing.len() >= PIECES_AT_ONCE {
             self.wait_for_one().await?;
         }
-        let turn = self.store.piece_memory.writes.acquire_owned(1).await;
+        let turn = self.store.large.memory.writes.acquire_owned(1).await;
         let Some(mut object) = self.building.take() else { return Ok(()) };
         self.index += 1;
         let head_bytes = record::piece_head_bytes(&self.key);
         let room = (self.store.heap.object_room(Group::Large) as usize).saturating_sub(head_bytes);
-        let whole = self.store.piece_bytes;
+        let whole = self.store.large.piece_bytes;
         let most = if room < PIECE_BYTES_MIN { whole } else { room };
         let mut len = self.data_bytes(&object);
         if len > most {

@@ -77,16 +77,16 @@ impl Inner {
                 flushed_at,
             })
             .collect();
-        lock(&self.held_memtables.held).extend(held);
-        if self.held_memtables.count() > HELD_MAX * self.budget.memtable {
+        lock(&self.memtables.held.held).extend(held);
+        if self.memtables.held.count() > HELD_MAX * self.budget.memtable {
             // Whoever holds what was flushed before that began before that.
             let before = now() - READS_MAY_HOLD;
             let ended = self.heap.end_reads(READS_MAY_HOLD);
-            self.held_memtables.empty(before);
+            self.memtables.held.empty(before);
             if ended > 0 {
                 tracing::warn!(readers = ended, "long reads held too much memory of what was written since");
             }
-            self.held_memtables.count();
+            self.memtables.held.count();
         }
     }
 }

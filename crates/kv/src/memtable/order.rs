@@ -191,14 +191,6 @@ impl Memtable {
         low
     }
 
-    /// All rows by key, but those that are left out, see [`Sight::settled`]. For a memtable that is no longer written.
-    pub fn rows_in_order(&mut self, settled: Seq) -> Vec<RowAt> {
-        self.put_in_order(settled);
-        let mut all = Vec::with_capacity(self.ordered);
-        self.order.iter().for_each(|chunk| all.extend_from_slice(&chunk.rows));
-        all
-    }
-
     /// Up to `limit` keys of a range, in ascending or (`backward`) descending order, each with its newest version that is not
     /// above `max_seq`; tombstones too, but for those that hide nothing and are durable and seen by everybody, as all is up to `settled`.
     /// `rest` says where the range was left before, if it does not begin at its bound.

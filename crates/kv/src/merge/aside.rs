@@ -56,7 +56,7 @@ impl Inner {
             known.extend(manifest.versions.iter().flat_map(|version| version.tables()).map(|it| it.meta.id));
         }
         known.sort_unstable();
-        let mut aside = lock(&self.aside);
+        let mut aside = lock(&self.merges.aside);
         aside.0.retain(|id, _| known.binary_search(id).is_ok());
         if let Some(barred) = aside.0.get_mut(&meta.id) {
             (barred.since, barred.pause) = (now(), (barred.pause * 2).min(PAUSE_MAX));
@@ -74,7 +74,7 @@ impl Inner {
 
     /// Tables that are not to be merged now, by number.
     pub fn barred_tables(&self) -> Vec<u64> {
-        let aside = lock(&self.aside);
+        let aside = lock(&self.merges.aside);
         aside
             .0
             .iter()

@@ -24,6 +24,7 @@ mod kept_pieces;
 mod kept_rows;
 mod large;
 mod lent_to_rows;
+mod long_batches;
 mod long_keys;
 mod long_reads;
 mod long_scans;

@@ -157,6 +157,9 @@ const A_BATCH: u64 = 100;
 /// Records of [`crashed_with_much`].
 const RECORDS: u64 = ROUNDS * (A_BATCH + 1) + 3;
 
+/// Keys and their values.
+type Written = BTreeMap<(SliceId, Vec<u8>), Vec<u8>>;
+
 /// What the drive is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Media {
@@ -166,7 +169,7 @@ enum Media {
 }
 
 /// A drive that a server with more memory crashed with, and its keys.
-fn crashed_with_much(media: Media) -> (World, HostId, BTreeMap<(SliceId, Vec<u8>), Vec<u8>>) {
+fn crashed_with_much(media: Media) -> (World, HostId, Written) {
     let world = World::new(1);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let channels = match media {
@@ -229,7 +232,7 @@ fn crashed_with_much(media: Media) -> (World, HostId, BTreeMap<(SliceId, Vec<u8>
 }
 
 /// The store holds what [`crashed_with_much`] wrote, and nothing is wrong with it.
-async fn holds(store: &Store, written: &BTreeMap<(SliceId, Vec<u8>), Vec<u8>>) {
+async fn holds(store: &Store, written: &Written) {
     for ((slice, key), value) in written {
         let found = store.get(*slice, key).await.expect("reads").map(|entry| entry.value.to_vec());
         assert_eq!(found.as_ref(), Some(value), "{}", String::from_utf8_lossy(key));

@@ -50,7 +50,12 @@ impl Table {
     /// Whether user data is refused because the drive is full; `is_open`: an open segment would take it.
     pub(crate) fn refuses_users(&self, is_open: bool) -> bool {
         let lacks_segment = !is_open && self.free_count() <= self.user_floor();
-        (lacks_segment || !self.leaves_reserve()) && self.is_full(AppendClass::User)
+        (lacks_segment || !self.leaves_reserve()) && self.is_full(AppendClass::User, 1)
+    }
+
+    /// How many segments user data was refused last; 0 once it got some.
+    pub(crate) fn users_want(&self) -> u32 {
+        self.users_want
     }
 
     /// Whether user data that was refused segments would get them now.
