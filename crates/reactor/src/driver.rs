@@ -165,11 +165,13 @@ pub struct ListenOptions {
     pub backlog: u32,
     /// Several listeners on one TCP address share its connections (SO_REUSEPORT): one per core.
     pub reuse_port: bool,
+    /// Permissions of a Unix socket's path, as chmod(2) takes them; otherwise as the umask leaves them.
+    pub unix_mode: Option<u32>,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { backlog: 1024, reuse_port: true }
+        Self { backlog: 1024, reuse_port: true, unix_mode: None }
     }
 }
 

@@ -46,6 +46,8 @@ const CANCEL: u64 = u64::MAX - 1;
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 /// Completions that fit before the kernel has to keep them elsewhere, for each entry of the submission queue.
 const COMPLETIONS_PER_ENTRY: u32 = 16;
+/// The longest wait; then the core looks again.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// The least that a queue is halved to.
 const QUEUE_DEPTH_MIN: u32 = 32;
 
@@ -66,6 +68,8 @@ pub struct Uring {
     refused_multishot: bool,
     multishot_accept: bool,
     receive_bytes: usize,
+    /// Messages of several pieces are sent to their end by the kernel: see [`build_ring`].
+    sends_whole: bool,
     /// Its region, if it has one, is registered with the ring.
     pool: Arc<Pool>,
     /// Since the last look.
@@ -76,7 +80,7 @@ pub struct Uring {
 impl Uring {
     /// A ring without registered memory, which [`register_memory`](Self::register_memory) adds.
     pub(crate) fn new(config: &Config, kick: Arc<EventFd>) -> io::Result<Self> {
-        let ring = build_ring(config.queue_depth, config.without.deferred_work)?;
+        let (ring, sends_whole) = build_ring(config.queue_depth, config.without.deferred_work)?;
         let size = config.receive_buffer_bytes as usize;
         let receive = if config.without.shared_receive_buffers {
             None
@@ -95,6 +99,7 @@ impl Uring {
             receive,
             multishot_accept: !config.without.multishot_accept,
             receive_bytes: size,
+            sends_whole,
             pool: Arc::new(Pool::unregistered(false, config.kept_buffer_bytes)),
             counts: DriverCounts::default(),
             zones: ZoneThread::default(),
@@ -236,7 +241,7 @@ impl Uring {
             Op::Receive { stream, into } => self.start_receive(token, stream, into),
             Op::Send { stream, data, skip } => {
                 let mut message = self.slots.spare_message();
-                let entry = message.entry(stream.fd(), &data, skip);
+                let entry = message.entry(stream.fd(), &data, skip, self.sends_whole);
                 self.start(token, entry, InFlight::Send { stream, data, message });
             }
             Op::Connect { addr } => match sys::connecting_socket(&addr) {
@@ -319,7 +324,8 @@ impl Uring {
             _ if ready => (Wait::Poll, Duration::ZERO),
             Wait::Until(deadline) => match deadline - self.now() {
                 rest if rest.is_zero() => (Wait::Poll, rest),
-                rest => (wait, rest),
+                // The kernel adds it to its clock, and centuries overflow that.
+                rest => (wait, rest.min(WAIT_MAX)),
             },
             wait => (wait, Duration::ZERO),
         };
@@ -386,8 +392,10 @@ impl Uring {
     }
 }
 
-/// The queue is made smaller, by halves, where the locked-memory limit has no room for it.
-fn build_ring(queue_depth: u32, without_deferred_work: bool) -> io::Result<IoUring> {
+/// The queue is made smaller, by halves, where the locked-memory limit has no room for it. Also answers whether the kernel may be asked to
+/// send messages of several pieces to their end: kernels before 6.1, which know no deferred work, then go on with the wrong bytes
+/// where a socket took a part (fixed by 3e4cb6ebbb2b, "io_uring/net: fix fast_iov assignment in io_setup_async_msg()").
+fn build_ring(queue_depth: u32, without_deferred_work: bool) -> io::Result<(IoUring, bool)> {
     let mut depth = queue_depth;
     loop {
         match build_ring_of(depth, without_deferred_work) {
@@ -397,7 +405,7 @@ fn build_ring(queue_depth: u32, without_deferred_work: bool) -> io::Result<IoUri
     }
 }
 
-fn build_ring_of(queue_depth: u32, without_deferred_work: bool) -> io::Result<IoUring> {
+fn build_ring_of(queue_depth: u32, without_deferred_work: bool) -> io::Result<(IoUring, bool)> {
     let mut builder = IoUring::builder();
     builder
         .dontfork()
@@ -410,15 +418,16 @@ fn build_ring_of(queue_depth: u32, without_deferred_work: bool) -> io::Result<Io
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         match builder.build(queue_depth) {
             Err(error) if !is_out_of_memory(&error) => {}
-            built => return built,
+            built => return built.map(|ring| (ring, true)),
         }
     }
     let mut better = builder.clone();
     better.setup_coop_taskrun().setup_taskrun_flag();
-    match better.build(queue_depth) {
+    let built = match better.build(queue_depth) {
         Err(error) if !is_out_of_memory(&error) => builder.build(queue_depth),
         built => built,
-    }
+    };
+    built.map(|ring| (ring, false))
 }
 
 fn is_out_of_memory(error: &io::Error) -> bool {
@@ -482,15 +491,18 @@ impl Drop for Uring {
 }
 
 impl Message {
-    /// The entry that sends `data` without its first `skip` bytes.
-    fn entry(&mut self, fd: i32, data: &crate::driver::SendData, skip: usize) -> squeue::Entry {
+    /// The entry that sends `data` without its first `skip` bytes; of several pieces perhaps a part, unless `whole`.
+    fn entry(&mut self, fd: i32, data: &crate::driver::SendData, skip: usize, whole: bool) -> squeue::Entry {
         const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         match self.fill(data, skip) {
             [only] => {
                 let bytes = only.iov_len.min(TRANSFER_BYTES_MAX) as u32;
                 opcode::Send::new(types::Fd(fd), only.iov_base.cast(), bytes).flags(FLAGS).build()
             }
-            _ => opcode::SendMsg::new(types::Fd(fd), self.header()).flags(FLAGS as u32).build(),
+            _ => {
+                let flags = if whole { FLAGS } else { libc::MSG_NOSIGNAL };
+                opcode::SendMsg::new(types::Fd(fd), self.header()).flags(flags as u32).build()
+            }
         }
     }
 }

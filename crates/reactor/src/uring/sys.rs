@@ -6,11 +6,13 @@ use crate::driver::{
 };
 use crate::time::Nanos;
 use std::ffi::CString;
+use std::fs::Permissions;
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 fn check(result: i32) -> io::Result<i32> {
@@ -83,7 +85,11 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, Fi
     let name = path_string(path)?;
     let mut flags = libc::O_CLOEXEC | libc::O_NOCTTY;
     flags |= if options.read_only { libc::O_RDONLY } else { libc::O_RDWR };
-    if options.create || options.create_new {
+    let is_block_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    if is_block_device && options.exclusive_lock && !options.read_only {
+        // The device's own claim: the lock below is of a name for it, and it may have several. Mounting it claims it, too.
+        flags |= libc::O_EXCL;
+    } else if options.create || options.create_new {
         flags |= libc::O_CREAT;
     }
     if options.create_new {
@@ -92,27 +98,30 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, Fi
     // SAFETY: the name ends with a zero byte.
     let open = |flags| owned(unsafe { libc::open(name.as_ptr(), flags, 0o644) });
     let mut direct = options.direct;
-    let fd = if direct {
+    let opened = if direct {
         open(flags | libc::O_DIRECT).or_else(|error| {
             if error.raw_os_error() != Some(libc::EINVAL) {
                 return Err(error);
             }
             direct = false;
             // The refused open may have made the file already.
-            open(flags & !libc::O_EXCL)
-        })?
+            open(if is_block_device { flags } else { flags & !libc::O_EXCL })
+        })
     } else {
-        open(flags)?
+        open(flags)
     };
+    let in_use = |error: io::Error, taken: io::ErrorKind| match error.kind() == taken {
+        true => io::Error::new(
+            io::ErrorKind::WouldBlock,
+            format!("{} is in use by another process", path.display()),
+        ),
+        false => error,
+    };
+    let fd = opened.map_err(|error| in_use(error, io::ErrorKind::ResourceBusy))?;
     if options.exclusive_lock {
         // SAFETY: no memory is passed.
-        check(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map_err(|error| {
-            if error.kind() == io::ErrorKind::WouldBlock {
-                let text = format!("{} is in use by another process", path.display());
-                return io::Error::new(io::ErrorKind::WouldBlock, text);
-            }
-            error
-        })?;
+        check(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
+            .map_err(|error| in_use(error, io::ErrorKind::WouldBlock))?;
     }
     let info = file_info(&fd, direct)?;
     Ok((if options.exclusive_lock { Handle::locked_file(fd) } else { Handle::os(fd) }, info))
@@ -331,6 +340,10 @@ pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, 
         (result, _) => {
             result?;
         }
+    }
+    if let (Addr::Unix(path), Some(mode)) = (addr, options.unix_mode) {
+        // Before anybody can connect.
+        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     }
     let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
     // SAFETY: no memory is passed.
