@@ -182,7 +182,7 @@ pub enum FlashError {
         block: BlockAddr,
     },
     /// Somebody else has the device open.
-    #[error("{device} is in use by another process: stop that server first")]
+    #[error("{device} is in use by another process, or mounted: stop that server first")]
     Locked {
         /// The device's name.
         device: String,

@@ -19,8 +19,8 @@ pub enum OpenError {
         /// What the engine says.
         source: pumice_kv::OpenError,
     },
-    /// A drive's place in its set could not be stored.
-    #[error("drive {drive}: storing its place in the set: {why}")]
+    /// A drive's place in its set could not be read or stored.
+    #[error("drive {drive}: its place in the set of drives: {why}")]
     Membership {
         /// The drive as given.
         drive: String,

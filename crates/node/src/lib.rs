@@ -32,6 +32,6 @@ pub use node::{Node, Recovered};
 pub use options::NodeOptions;
 pub use place::Place;
 pub use scan::{NodeScan, NodeSnapshot};
-pub use set::{DriveSet, MEMBER_KEY, Member};
+pub use set::{DriveSet, MEMBER_KEY, Member, StoredMember};
 pub use stats::NodeStats;
 pub use watch::{WatchFlag, Watches, Watching};

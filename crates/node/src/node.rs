@@ -25,7 +25,7 @@ use crate::latch::{KeyHash, LatchSet, Latches, Latching};
 use crate::options::NodeOptions;
 use crate::place::{Place, Placement};
 use crate::scan::{NodeScan, NodeSnapshot};
-use crate::set::{self, Found, MEMBER_KEY, Member};
+use crate::set::{self, Found, MEMBER_KEY, Member, StoredMember};
 use crate::stats::NodeStats;
 use crate::watch::Watches;
 
@@ -95,6 +95,7 @@ impl Node {
         let mut stores = Vec::with_capacity(devices.len());
         let mut found = Vec::with_capacity(devices.len());
         let mut recovered = Vec::with_capacity(devices.len());
+        let mut members = Vec::with_capacity(devices.len());
         // Bytes of the drives before the one being opened; the total grows as drives say what they have.
         let before = Cell::new((0, 0));
         for (name, device) in devices {
@@ -113,16 +114,9 @@ impl Node {
             before.set((before.get().0 + last.get().1, before.get().1 + last.get().1));
             let Opened { store, clean, replayed, damage, .. } =
                 opened.map_err(|source| OpenError::Drive { drive: name.clone(), source })?;
-            let entry = store.get(SliceId(0), MEMBER_KEY).await;
-            let entry =
-                entry.map_err(|e| OpenError::Membership { drive: name.clone(), why: e.to_string() })?;
-            let member = match entry {
-                Some(entry) => Some(
-                    Member::decode(&entry.value)
-                        .map_err(|why| OpenError::WrongSet { why: format!("{name}: {why}") })?,
-                ),
-                None => None,
-            };
+            let stored = StoredMember::read(&store, &name).await?;
+            let member = stored.member;
+            members.push(stored);
             let is_empty = is_empty(&store).await;
             recovered.push(Recovered {
                 drive: name.clone(),
@@ -134,6 +128,8 @@ impl Node {
             stores.push(store);
         }
         let set = set::arrange(&found, options.set_id)?;
+        // Of a drive of an older build, or one of which a copy does not read any more.
+        stores.iter().zip(&members).for_each(|(store, stored)| stored.complete(store));
         let mut slots: Vec<Option<Store>> = stores.into_iter().map(Some).collect();
         let stores: Vec<Store> =
             set.order.iter().map(|&at| slots[at].take().expect("each drive has one place")).collect();
@@ -158,8 +154,14 @@ impl Node {
                 recovered,
             }),
         };
-        for index in set.unwritten {
+        for &index in &set.unwritten {
             node.write_member(Member { set: set.set, index, count }).await?;
+        }
+        // In every durability: a drive that forgets its place after others hold data is no member of their set any more.
+        for &index in &set.unwritten {
+            let membership =
+                |e: WaitError| OpenError::Membership { drive: e.name.to_string(), why: e.source.to_string() };
+            node.sync_drive(index).await.map_err(membership)?;
         }
         Ok(node)
     }
@@ -167,8 +169,9 @@ impl Node {
     async fn write_member(&self, member: Member) -> Result<(), OpenError> {
         let drive = self.inner.names[usize::from(member.index)].to_string();
         let mut batch = NodeBatch::new();
-        let place = Place { drive: member.index, slice: SliceId(0) };
-        batch.put(place, MEMBER_KEY, 0, 0, &member.encode());
+        for slice in set::member_slices(self.store(member.index)) {
+            batch.put(Place { drive: member.index, slice }, MEMBER_KEY, 0, 0, &member.encode());
+        }
         let gate = self
             .write_ready(&batch)
             .await
@@ -283,10 +286,9 @@ impl Node {
         self.inner.met[usize::from(drive)].refused(error);
     }
 
-    /// A snapshot of every drive. Drives are pinned one after the other: hold the latches of whatever must be
-    /// seen in one state.
+    /// A snapshot of every drive, at one moment.
     pub fn snapshot(&self) -> NodeSnapshot {
-        NodeSnapshot { drives: self.inner.stores.iter().map(Store::snapshot).collect() }
+        NodeSnapshot { drives: Store::snapshots_together(&self.inner.stores).into_iter().collect() }
     }
 
     /// Keys (and values, if wanted) of all drives and slices from `lower` to `upper`, in key order.

@@ -2,9 +2,11 @@
 //!
 //! Keys are spread over drives by a rule that counts them, so a server must find exactly the drives that were
 //! there when the keys were written. Each drive therefore keeps one small entry, "member i of n of set s", under
-//! [`MEMBER_KEY`] in its slice 0 (`docs/format/node.md`). Opening sorts the drives by it and refuses any other
+//! [`MEMBER_KEY`] in its first slice, and in its last so that nothing depends on one place (`docs/format/node.md`). Opening sorts the drives by it and refuses any other
 //! company. A drive without one has never been served: a set of such drives is made on the spot, and a set whose
 //! making was cut short (some members written, and nothing else on any drive) is completed.
+
+use pumice_kv::{Batch, SliceId, Store};
 
 use crate::error::OpenError;
 
@@ -59,6 +61,60 @@ impl Member {
             return Err(format!("its member entry says drive {} of {}", member.index, member.count));
         }
         Ok(member)
+    }
+}
+
+/// The slices of a store that hold its member entry.
+pub(crate) fn member_slices(store: &Store) -> impl Iterator<Item = SliceId> {
+    let last = SliceId(store.slice_count() - 1);
+    std::iter::once(SliceId(0)).chain((last != SliceId(0)).then_some(last))
+}
+
+/// A drive's member entry, as it is stored.
+pub struct StoredMember {
+    /// What it says; `None` on a drive that was never served.
+    pub member: Option<Member>,
+    /// Slices that lack it, or where it does not read.
+    pub(crate) lacking: Vec<SliceId>,
+}
+
+impl StoredMember {
+    /// Reads it from whichever slice it reads in.
+    ///
+    /// # Errors
+    /// [`OpenError::Membership`] when it reads in none, and may be there; [`OpenError::WrongSet`] when it is no entry that this
+    /// build reads.
+    pub async fn read(store: &Store, drive: &str) -> Result<Self, OpenError> {
+        let (mut found, mut failed) = (Self { member: None, lacking: Vec::new() }, None);
+        for slice in member_slices(store) {
+            match store.get(slice, MEMBER_KEY).await {
+                Ok(Some(entry)) if found.member.is_none() => {
+                    let wrong = |why| OpenError::WrongSet { why: format!("{drive}: {why}") };
+                    found.member = Some(Member::decode(&entry.value).map_err(wrong)?);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => found.lacking.push(slice),
+                Err(error) => {
+                    tracing::warn!(drive, %error, "its place in the set does not read in slice {}", slice.0);
+                    found.lacking.push(slice);
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed.filter(|_| found.member.is_none()) {
+            Some(error) => Err(OpenError::Membership { drive: drive.into(), why: error.to_string() }),
+            None => Ok(found),
+        }
+    }
+
+    /// Puts it where it is lacking on a drive that is a member. Where the drive takes nothing now, the next opening tries again.
+    pub(crate) fn complete(&self, store: &Store) {
+        let Some(member) = self.member.filter(|_| !self.lacking.is_empty()) else { return };
+        let mut batch = Batch::new();
+        self.lacking.iter().for_each(|slice| batch.put(*slice, MEMBER_KEY, 0, 0, &member.encode()));
+        if let Err(error) = store.write(&batch) {
+            tracing::debug!(%error, "the second copy of the member entry is written another time");
+        }
     }
 }
 

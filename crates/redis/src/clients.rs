@@ -301,6 +301,12 @@ impl Clients {
         self.lock().values().cloned().collect()
     }
 
+    /// Those of these connections that are there, in this order.
+    pub fn of(&self, ids: &[u64]) -> Vec<Arc<Client>> {
+        let by_id = self.lock();
+        ids.iter().filter_map(|id| by_id.get(id).cloned()).collect()
+    }
+
     /// How many connections there are.
     pub fn len(&self) -> usize {
         self.lock().len()

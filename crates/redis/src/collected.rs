@@ -3,6 +3,7 @@
 //! 1. A running EXEC's replies, and its writes, which are one batch.
 //! 2. The reply of a command that answers with what it removes (LPOP, SPOP, ZPOPMIN and relatives), and its removals, one batch,
 //!    too: were some removed and answered before others, a client that is gone, or a crash, would leave the command done in part.
+//! 3. The reply of KEYS, which is one however long it is.
 //!
 //! Where all clients together would hold more than replies may take, the EXEC is refused as a whole (were it the one command alone,
 //! those behind it would run without it); of the other commands the one that would exceed it.
@@ -36,7 +37,7 @@ impl Collected {
     }
 
     /// Holds `bytes` by now. Once that was too much it is for good.
-    fn hold(&mut self, bytes: u64) -> CommandResult {
+    pub fn hold(&mut self, bytes: u64) -> CommandResult {
         if let Some(failure) = &self.refused {
             return Err(failure.clone());
         }

@@ -161,7 +161,21 @@ impl Command {
         let has = |flag: &str| facts.flags.contains(&flag);
         // Redis lets clients watch while it loads; ours looks at the key, which is on a drive that is not open yet.
         let while_loading = has("loading") && facts.name != "watch";
-        let (is_write, needs_room, no_auth) = (has("write"), has("denyoom"), has("no_auth"));
+        let (is_write, no_auth) = (has("write"), has("no_auth"));
+        // Those that write a key again, without making it larger, need room for it as well: on flash nothing is changed in place.
+        let writes_again = matches!(
+            facts.name,
+            "expire"
+                | "pexpire"
+                | "expireat"
+                | "pexpireat"
+                | "persist"
+                | "getex"
+                | "rename"
+                | "renamenx"
+                | "smove"
+        );
+        let needs_room = has("denyoom") || writes_again;
         Self { index, stats_at, facts, run, fast, is_write, needs_room, while_loading, no_auth }
     }
 

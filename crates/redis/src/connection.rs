@@ -212,6 +212,9 @@ async fn watch(client: &Arc<Client>, output: &Rc<Output>) {
             continue;
         }
         let lines: Vec<Bytes> = client.take_monitor_lines().into_iter().map(Bytes::from).collect();
+        if lines.is_empty() {
+            continue;
+        }
         let bytes = lines.iter().map(Bytes::len).sum();
         output.push_unpaced(Outgoing { parts: lines, bytes, gate: Gate::open(), holds: Holds::Replies });
     }

@@ -236,6 +236,11 @@ impl Ctx {
         moved.unwrap_or_else(|| self.server.spaces.of(database))
     }
 
+    /// Whether the client may run commands that need a password: it gave it, or there is none now.
+    pub fn is_authenticated(&self) -> bool {
+        self.session.is_authenticated || !self.server.settings.has_password()
+    }
+
     /// This connection's random numbers.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng

@@ -82,6 +82,8 @@ pub const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed size (prot
 pub const OFFSET_OUT_OF_RANGE: &str = "ERR offset is out of range";
 /// A SCAN cursor that is no number.
 pub const INVALID_CURSOR: &str = "ERR invalid cursor";
+/// Commands that need data while there is none yet.
+pub const LOADING: &str = "LOADING Pumice is opening its drives";
 /// Commands before AUTH.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 /// DEBUG from whom it is not for.

@@ -44,11 +44,10 @@ pub(crate) fn admit_at_once(ctx: &mut Ctx, args: &Args<'_>) -> Option<&'static C
         return None;
     }
     let command = ctx.command(&args[0])?;
-    let session = &ctx.session;
     if command.fast.is_none() || (command.is_write && has_long_argument(args)) {
         return None;
     }
-    let may_run = command.arity_fits(args.len()) && session.is_authenticated && ctx.server.is_loaded();
+    let may_run = command.arity_fits(args.len()) && ctx.is_authenticated() && ctx.server.is_loaded();
     may_run.then_some(command)
 }
 
@@ -223,14 +222,14 @@ fn admit(
     if facts.name == "debug" && !may_debug(ctx) {
         return Err(errors::NO_DEBUG.into());
     }
-    if !ctx.session.is_authenticated && !command.no_auth {
+    if !ctx.is_authenticated() && !command.no_auth {
         return Err(errors::NO_AUTH.into());
     }
     if ctx.session.multi.is_some() && facts.flags.contains(&"no_multi") {
         return Err("ERR Command not allowed inside a transaction".into());
     }
     if !ctx.server.is_loaded() && !while_loading {
-        return Err("LOADING Pumice is opening its drives".into());
+        return Err(errors::LOADING.into());
     }
     // What a monitor may not do either, as Redis has it: it is a replica there.
     if ctx.session.is_monitor && is_about_keys(command.facts_of(args)) {
@@ -331,7 +330,8 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
 /// The drive on which the command would have to wait for room: it was refused there, or others wait.
 fn crowded_drive(ctx: &mut Ctx, command: &Command, args: &Args<'_>) -> Option<u16> {
     let was_refused = std::mem::take(&mut ctx.was_refused);
-    if !command.needs_room || ctx.in_exec() {
+    let is_exec = command.facts.name == "exec";
+    if !(command.needs_room || is_exec) || ctx.in_exec() || !ctx.server.is_loaded() {
         return None;
     }
     let node = &ctx.server.node;
@@ -340,8 +340,18 @@ fn crowded_drive(ctx: &mut Ctx, command: &Command, args: &Args<'_>) -> Option<u1
     if !(0..node.drive_count()).any(is_crowded) {
         return None;
     }
-    let key = args.get(command.facts.key_specs.first()?.index)?;
-    Some(ctx.key(key).place.drive).filter(|&drive| is_crowded(drive))
+    let drive_of = |command: &Command, args: &Args<'_>| {
+        let key = args.get(command.facts.key_specs.first()?.index)?;
+        Some(ctx.key(key).place.drive).filter(|&drive| is_crowded(drive))
+    };
+    if !is_exec {
+        return drive_of(command, args);
+    }
+    let mut queue = ctx.session.multi.iter().flat_map(|multi| &multi.queue);
+    queue.find_map(|(index, owned)| {
+        let queued = &Table::get().commands()[*index];
+        queued.needs_room.then(|| drive_of(queued, &owned.args())).flatten()
+    })
 }
 
 /// Turns a handler's result into the reply and counts the run. `mark`: where its reply began.

@@ -22,7 +22,8 @@ pub struct Face {
 /// Listens at `addr` on the current core. TCP addresses may be bound by every core, each gets its share of the
 /// connections; a Unix socket by one.
 pub async fn bind(server: &Arc<Server>, addr: &Addr) -> Result<Face, StartError> {
-    match Listener::bind(addr, ListenOptions::default()).await {
+    let options = ListenOptions { unix_mode: server.options.unix_mode, ..ListenOptions::default() };
+    match Listener::bind(addr, options).await {
         Ok(listener) => Ok(Face { server: server.clone(), listener }),
         Err(source) => Err(StartError::Listen { addr: addr.to_string(), source }),
     }

@@ -52,6 +52,8 @@ pub struct Options {
     pub clients_max: u64,
     /// The most that CONFIG SET may make of it: what the process's limit on open files leaves for connections.
     pub clients_possible: u64,
+    /// Permissions of Unix sockets that it listens at; `None`: as the umask leaves them.
+    pub unix_mode: Option<u32>,
     /// Without a password, only clients of this machine are served.
     pub protected_mode: bool,
     /// Memory for what clients sent and was not carried out yet, all clients together, in bytes.
@@ -86,6 +88,7 @@ impl Default for Options {
             password: Vec::new(),
             clients_max: 10_000,
             clients_possible: 100_000,
+            unix_mode: None,
             protected_mode: true,
             input_bytes_max: 256 << 20,
             output_bytes_max: 256 << 20,

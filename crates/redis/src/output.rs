@@ -247,6 +247,8 @@ impl Output {
     pub async fn pass(&self, gate: &Gate) -> Result<(), Closed> {
         let node = &self.server.node;
         let mut waiting = pin!(node.wait(gate));
+        // Of an earlier stall, which is over: in one that lasts it is said again and again.
+        self.gives_up.set(false);
         poll_fn(|context| {
             if let Poll::Ready(waited) = waiting.as_mut().poll(context) {
                 return Poll::Ready(waited.map_err(Closed::Failed));

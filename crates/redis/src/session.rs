@@ -136,7 +136,7 @@ pub struct Session {
     pub database: usize,
     /// Whether the client runs on this machine.
     pub is_local: bool,
-    /// May run commands that need a password.
+    /// May run commands that need a password: see [`crate::context::Ctx::is_authenticated`].
     pub is_authenticated: bool,
     /// CLIENT REPLY.
     pub reply_mode: ReplyMode,

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use pumice_base::size::format_size;
 use pumice_flash::DeviceSpec;
-use pumice_kv::{CheckReport, Opened, SliceId, Store, StoreOptions};
-use pumice_node::{MEMBER_KEY, Member};
+use pumice_kv::{CheckReport, Opened, Store, StoreOptions};
+use pumice_node::StoredMember;
 use pumice_redis::keyspace;
 
 use crate::cli::CheckArgs;
@@ -42,8 +42,7 @@ pub fn run(args: CheckArgs) -> Outcome {
         };
         is_open.set(true);
         opening.finish();
-        let member = store.get(SliceId(0), MEMBER_KEY).await.ok().flatten();
-        let member = member.and_then(|entry| Member::decode(&entry.value).ok());
+        let member = StoredMember::read(&store, &args.device).await.ok().and_then(|stored| stored.member);
         keyspace::call_keys_by_name(&store, member.is_some_and(|member| member.index == 0)).await;
         let mut report =
             store.check(&shown).await.map_err(|e| Stop::doing(format!("checking {}", args.device), e))?;

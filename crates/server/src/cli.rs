@@ -99,6 +99,12 @@ pub enum DebugArg {
     Yes,
 }
 
+/// Permissions of a socket, in octal.
+pub fn socket_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777 && text.len() <= 4);
+    mode.ok_or_else(|| "must be octal digits as chmod takes them, such as 660".into())
+}
+
 #[derive(Debug, Default, Args)]
 pub struct ServeArgs {
     /// Directory for the default drive and the control socket [default: ./pumice-data]
@@ -110,6 +116,10 @@ pub struct ServeArgs {
     /// Where Redis clients connect: host:port or unix:PATH [default: 127.0.0.1:6379]
     #[arg(long, value_name = "ADDR")]
     pub redis: Vec<String>,
+    /// Who may connect to unix: addresses of --redis, in octal as chmod takes it: 660 for the owner and the group [default: as
+    /// the umask leaves it, mostly the owner alone]
+    #[arg(long, visible_alias = "unixsocketperm", value_name = "MODE", value_parser = socket_mode)]
+    pub redis_socket_mode: Option<u32>,
     /// Where Prometheus (/metrics), health checks (/health) and people (/) look [default: off]
     #[arg(long, value_name = "ADDR")]
     pub http: Option<String>,

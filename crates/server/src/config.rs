@@ -8,7 +8,7 @@ use pumice_base::size::{ParseSizeError, parse_size};
 use pumice_reactor::Addr;
 use serde::Deserialize;
 
-use crate::cli::{DebugArg, DurabilityArg, ServeArgs};
+use crate::cli::{self, DebugArg, DurabilityArg, ServeArgs};
 use crate::exit::Stop;
 use crate::{logging, machine};
 
@@ -35,6 +35,8 @@ pub struct Settings {
     pub data: PathBuf,
     pub devices: Vec<String>,
     pub redis: Vec<Listen>,
+    /// Of sockets among them; `None`: as the umask leaves them.
+    pub redis_socket_mode: Option<u32>,
     pub http: Option<Listen>,
     pub cores: u16,
     /// The machine's, where nobody asked for a number and memory is too little for all of them.
@@ -140,6 +142,8 @@ struct ConfigFile {
     data: Option<PathBuf>,
     device: Option<OneOrMany>,
     redis: Option<OneOrMany>,
+    #[serde(alias = "unixsocketperm")]
+    redis_socket_mode: Option<String>,
     http: Option<String>,
     cores: Option<u16>,
     memory: Option<FileSize>,
@@ -188,6 +192,9 @@ impl Settings {
         }
         let redis: Vec<Listen> =
             redis.iter().map(|text| Listen::parse(&redis_by, text)).collect::<Result<_, _>>()?;
+        let mode_by = asked_by(false, "redis-socket-mode");
+        let file_mode = file.redis_socket_mode.map(|mode| cli::socket_mode(&mode)).transpose();
+        let file_mode = file_mode.map_err(|e| Stop::because(format!("{mode_by} {e}")))?;
         let http_by = asked_by(args.http.is_some(), "http");
         let http = args.http.or(file.http).map(|text| Listen::parse(&http_by, &text)).transpose()?;
         refuse_same(redis.iter().chain(&http))?;
@@ -233,12 +240,14 @@ impl Settings {
         if clients_max == 0 {
             return Err(Stop::because(format!("{clients_by} must be at least 1")));
         }
-        let log = args.log.or(file.log).unwrap_or_else(|| "info".into());
+        // An empty one is none, as `PUMICE_LOG=` in an environment file is.
+        let log = args.log.filter(|level| !level.is_empty()).or(file.log).unwrap_or_else(|| "info".into());
         logging::check(&log)?;
         Ok(Self {
             data: args.data.or(file.data).unwrap_or_else(|| DEFAULT_DATA_DIR.into()),
             devices,
             redis,
+            redis_socket_mode: args.redis_socket_mode.or(file_mode),
             http,
             cores,
             cores_there,

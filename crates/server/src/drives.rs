@@ -68,6 +68,19 @@ pub fn parse(spec: &str) -> Result<DeviceSpec, Stop> {
     Ok(parsed)
 }
 
+/// Refuses to make a drive in a file where a device was meant that is not there: files below /dev lie in memory.
+pub fn refuse_device_that_is_missing(spec: &DeviceSpec) -> Outcome {
+    let DeviceSpec::Path(path) = spec else { return Ok(()) };
+    let is_below = |folder: &Path| fs::canonicalize(folder_of(path)).is_ok_and(|at| at.starts_with(folder));
+    if is_there(path)? || !is_below(Path::new("/dev")) || is_below(Path::new("/dev/shm")) {
+        return Ok(());
+    }
+    Err(Stop::because(format!(
+        "there is no device {}, and a file in its place would lie in memory: name one that is there (`lsblk` lists disks)",
+        path.display()
+    )))
+}
+
 /// Refuses a drive that is named twice, by whatever names.
 pub fn refuse_twice(specs: &[DeviceSpec]) -> Result<(), Stop> {
     let mut known: Vec<((u64, u64), &DeviceSpec)> = Vec::new();
@@ -215,7 +228,17 @@ pub fn fitting_bytes(path: &Path, advice: &str) -> Result<u64, Stop> {
     Ok(bytes)
 }
 
-/// Refuses to format over what somebody else wrote: a drive of ours is refused by the store itself.
+/// Refuses to format over a drive of ours, by its first bytes; where these are damaged the store itself does.
+pub fn refuse_ours(path: &Path) -> Outcome {
+    let mut head = [0; OURS[0].len()];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    if read.is_err() || !OURS.contains(&&head[..]) {
+        return Ok(());
+    }
+    Err(Stop::No(format!("{} is a Pumice drive already; --force destroys what it holds", path.display())))
+}
+
+/// Refuses to format over what somebody else wrote: a drive of ours is refused by [`refuse_ours`] and the store itself.
 pub fn refuse_foreign(path: &Path) -> Result<(), Stop> {
     let mut head = vec![0; PROBE_BYTES];
     let Ok(mut file) = fs::File::open(path) else { return Ok(()) };

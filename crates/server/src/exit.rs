@@ -1,6 +1,7 @@
 //! How commands end: 0 done, 1 the answer is no or damaged, 2 could not run. Errors go to stderr.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Why a command did not end with 0.
@@ -27,18 +28,23 @@ impl Stop {
     }
 }
 
+/// A line on stderr; where that takes none, nobody reads it.
+pub fn say(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Prints why and chooses the exit code.
 pub fn finish(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::No(why)) => {
             if !why.is_empty() {
-                eprintln!("pumice: {why}");
+                say(format_args!("pumice: {why}"));
             }
             ExitCode::from(1)
         }
         Err(Stop::CouldNotRun(why)) => {
-            eprintln!("pumice: {why}");
+            say(format_args!("pumice: {why}"));
             ExitCode::from(2)
         }
     }

@@ -8,7 +8,7 @@ use pumice_kv::{PrewriteProgress, StoreFormat, fitting_segment_bytes};
 
 use crate::cli::FormatArgs;
 use crate::drives;
-use crate::exit::{Outcome, Stop};
+use crate::exit::{self, Outcome, Stop};
 use crate::progress::Progress;
 
 /// Less holds no drive, whatever its shape.
@@ -26,8 +26,11 @@ pub fn run(args: FormatArgs) -> Outcome {
             )
         })?,
     };
+    drives::refuse_device_that_is_missing(&spec)?;
     if !args.force {
         drives::refuse_foreign(path)?;
+        // Before the file grows.
+        drives::refuse_ours(path)?;
     }
     let segment_bytes = args
         .segment
@@ -77,7 +80,7 @@ pub fn run(args: FormatArgs) -> Outcome {
         let shape = (device.raw_bytes(), segment_bytes, channels);
         // Before it takes long.
         if let Some(warning) = drives::too_large_for_its_place(path) {
-            eprintln!("pumice: warning: {warning}");
+            exit::say(format_args!("pumice: warning: {warning}"));
         }
         drives::format(&spec, &device, &options).await.map(|()| shape)
     });

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use pumice_base::size::format_size;
 use pumice_flash::DeviceSpec;
-use pumice_kv::{Opened, SliceId, Store, StoreOptions};
-use pumice_node::{MEMBER_KEY, Member};
+use pumice_kv::{Opened, Store, StoreOptions};
+use pumice_node::StoredMember;
 use pumice_reactor::Addr;
 use serde_json::{Value, json};
 
@@ -107,13 +107,11 @@ fn drive(target: &str) -> Result<Value, Stop> {
         if let Some(opened) = raw::open(&device, &|done, total| bar.set(done, total)).await? {
             return Ok(raw::info(target, &opened, space::geometry));
         }
-        let failed = |e: &dyn std::fmt::Display| Stop::because(format!("drive {target}: {e}"));
         let opened = Store::open(device, StoreOptions::default(), &|done, total| bar.set(done, total)).await;
         let Opened { store, clean, replayed, damage, .. } = opened.map_err(|e| {
             drives::explain_unreadable(std::iter::once(&spec), &format!("drive {target}: {e}"))
         })?;
-        let member = store.get(SliceId(0), MEMBER_KEY).await.map_err(|e| failed(&e))?;
-        let member = member.and_then(|entry| Member::decode(&entry.value).ok());
+        let member = StoredMember::read(&store, target).await.map_err(Stop::because)?.member;
         let stats = store.stats();
         let mut value = json!({
             "device": target,

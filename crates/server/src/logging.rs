@@ -25,6 +25,8 @@ pub fn start(level: &str) -> Result<(), Stop> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(colours)
+        // A line that cannot be written (a full disk, a terminal that is gone) is no reason to end: saying so would panic.
+        .log_internal_errors(false)
         .with_target(false);
     let started = if is_journal() { log.without_time().try_init() } else { log.try_init() };
     started.map_err(|e| Stop::doing("logging", e))

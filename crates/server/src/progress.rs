@@ -2,6 +2,8 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::exit;
+
 /// A bar that counts to a total which may become known late.
 #[derive(Clone)]
 pub struct Progress {
@@ -33,7 +35,7 @@ impl Progress {
 
     /// Writes lines to stderr above the bar, whoever watches.
     pub fn say(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("{text}"));
+        self.bar.suspend(|| exit::say(text));
     }
 
     /// Takes the bar away.

@@ -220,20 +220,29 @@ fn specs(settings: &Settings) -> Result<Vec<DeviceSpec>, Stop> {
     Ok(specs)
 }
 
+/// When dropped, whoever waits for the first core hears that it has ended: also where another core took it along.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        *lock(&self.0.phases) = mpsc::channel().0;
+        self.0.bound.set();
+        self.0.opened.set();
+        self.0.done.set();
+    }
+}
+
 fn root(shared: Arc<Shared>, core: CoreId) -> LocalBoxFuture<'static, ()> {
     let cold = CoreId(shared.settings.cores);
+    let end = (core == CoreId(0)).then(|| End(shared.clone()));
     Box::pin(async move {
+        let _end = end;
         if core == CoreId(0) {
             let outcome = first_core(&shared).await;
             let mut slot = lock(&shared.outcome);
             if slot.is_ok() {
                 *slot = outcome;
             }
-            drop(slot);
-            *lock(&shared.phases) = mpsc::channel().0; // whoever listens hears the end
-            shared.bound.set();
-            shared.opened.set();
-            shared.done.set();
         } else if core == cold {
             shared.opened.wait().await;
             if let Some(node) = shared.health.node() {
@@ -461,6 +470,7 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         password: settings.password.clone().unwrap_or_default().into_bytes(),
         clients_max: u64::from(settings.clients_max),
         clients_possible: shared.clients_possible,
+        unix_mode: settings.redis_socket_mode,
         protected_mode: settings.protected_mode,
         input_bytes_max: client_bytes,
         output_bytes_max: client_bytes,

@@ -76,11 +76,21 @@ impl Storage {
         let oob_at = capacity_bytes + (count * ENTRY_BYTES) as u64;
         let full_bytes = oob_at + (geometry.raw_bytes() - capacity_bytes);
         let storage = Self::File { file: file.clone(), capacity_bytes, oob_at };
-        if file.len().await.map_err(fail)? < full_bytes {
-            if !read_only {
-                file.set_len(full_bytes).await.map_err(fail)?;
+        match file.len().await.map_err(fail)? {
+            0 => {
+                if !read_only {
+                    file.set_len(full_bytes).await.map_err(fail)?;
+                }
+                return Ok((storage, fresh));
             }
-            return Ok((storage, fresh));
+            len if len != full_bytes => {
+                return Err(FlashError::Geometry(format!(
+                    "{} holds {len} B, and such a drive {full_bytes} B: it was made with other options, or is something else; \
+                     name another file, or remove it if nothing in it is wanted",
+                    path.display()
+                )));
+            }
+            _ => {}
         }
         let (result, table) = file.read_at(IoBuf::zeroed(count * ENTRY_BYTES), capacity_bytes).await;
         result.map_err(fail)?;

@@ -119,7 +119,7 @@ fn list(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
         for at in 3..args.len() {
             ids.push(args.int_or(at, "ERR Invalid client ID")? as u64);
         }
-        clients.retain(|client| ids.contains(&client.id));
+        clients = ctx.server.clients.of(&ids);
     } else if args.len() != 2 {
         return Err(errors::SYNTAX.into());
     }

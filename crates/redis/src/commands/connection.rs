@@ -93,7 +93,7 @@ async fn hello(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     if let Some((user, password)) = credentials {
         authenticate(ctx, user, password)?;
     }
-    if !ctx.session.is_authenticated {
+    if !ctx.is_authenticated() {
         return Err(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> \
               <pass> option can be used to authenticate the client and select the RESP protocol version at \
@@ -132,8 +132,14 @@ fn set_protocol(ctx: &mut Ctx, protocol: Protocol) {
     ctx.session.client.protocol.store(number, Ordering::Relaxed);
 }
 
+/// Longest name of a connection: it is in no account of memory.
+const NAME_BYTES_MAX: usize = 1024;
+
 /// A connection's name, which must fit into one word of CLIENT LIST.
 pub(super) fn client_name(name: &[u8]) -> Result<String, Failure> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Failure::new(format!("ERR Client names cannot have more than {NAME_BYTES_MAX} bytes.")));
+    }
     if name.iter().any(|b| !(b'!'..=b'~').contains(b)) {
         return Err("ERR Client names cannot contain spaces, newlines or special characters.".into());
     }

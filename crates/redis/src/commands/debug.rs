@@ -49,7 +49,12 @@ const HELP: &[&str] = &[
 const STRINGMATCH_BYTES_MAX: u64 = 16 << 20;
 
 async fn debug(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    match (args[1].to_ascii_lowercase().as_slice(), args.len()) {
+    let subcommand = args[1].to_ascii_lowercase();
+    let needs_data = [&b"object"[..], b"digest", b"digest-value", b"populate", b"reload", b"loadaof"];
+    if !ctx.server.is_loaded() && needs_data.contains(&&subcommand[..]) {
+        return Err(errors::LOADING.into());
+    }
+    match (subcommand.as_slice(), args.len()) {
         (b"sleep", 3) => {
             let seconds = number::parse_double(&args[2]).filter(|s| (0.0..=1e6).contains(s)).unwrap_or(0.0);
             pumice_reactor::sleep(Duration::from_secs_f64(seconds)).await;

@@ -51,6 +51,12 @@ const VALUE_OVERHEAD_BYTES: usize = 128;
 /// A field of sub [`MEMBERS`] and what is stored of it.
 pub(super) type Element = (Bytes, Entry);
 
+/// An element that is kept: what a scan answers are parts of what it has read.
+fn owned((field, mut entry): Element) -> Element {
+    entry.value = Bytes::copy_from_slice(&entry.value);
+    (Bytes::copy_from_slice(&field), entry)
+}
+
 /// What is answered of an element besides its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum With {
@@ -222,7 +228,7 @@ impl<'a> Urn<'a> {
                 return Err(damaged(self.collection, rank));
             };
             while let Some((_, i)) = ranks.next_if(|(wanted, _)| *wanted == rank) {
-                drawn[i] = Some(element.clone());
+                drawn[i] = Some(owned(element.clone()));
             }
             rank += 1;
         }
@@ -274,7 +280,8 @@ impl Distinct {
             Self::Draws { seen, wanted } => {
                 while (seen.len() as u64) < *wanted {
                     let element = urn.one(ctx).await?;
-                    if seen.insert(element.0.clone()) {
+                    if !seen.contains(&element.0) {
+                        seen.insert(Bytes::copy_from_slice(&element.0));
                         return Ok(Some(element));
                     }
                 }
@@ -320,7 +327,8 @@ impl Answer<'_> {
         let bytes = VALUE_OVERHEAD_BYTES + field.len() + entry.value.len();
         if self.repeats && self.values_bytes + bytes <= VALUES_BYTES_MAX {
             self.values_bytes += bytes;
-            self.values.insert(field.clone(), entry.clone());
+            let (field, entry) = owned((field.clone(), entry.clone()));
+            self.values.insert(field, entry);
         }
         Ok(entry)
     }

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use pumice_kv::{Direction, Want};
 
 use crate::args::Args;
+use crate::collected::Collected;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
@@ -98,11 +99,15 @@ async fn keys(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let hole = ctx.reply.hole();
     let before = ctx.reply.len();
     let mut count = 0;
+    let mut collected = Collected::new(ctx.server.clone(), "KEYS");
     while let Some((key, _)) = walk.next(ctx).await? {
         if glob::matches(pattern, &key) {
             ctx.reply.bulk(&key);
             count += 1;
-            if ctx.reply.len() - before > KEYS_BYTES_MAX {
+            let bytes = ctx.reply.len() - before;
+            // EXEC counts all that it holds.
+            let is_too_much = !ctx.in_exec() && collected.hold(bytes as u64).is_err();
+            if bytes > KEYS_BYTES_MAX || is_too_much {
                 return Err("ERR more keys match than fit into one answer: walk them with SCAN".into());
             }
         }

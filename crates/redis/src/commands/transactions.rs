@@ -165,7 +165,13 @@ async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
             hashes.push(latch_hash(database, &args[at]));
         }
     }
-    let _held = if everything { ctx.latch_all().await } else { ctx.latch_hashes(&hashes).await };
+    // While loading there are no keys: what was queued does without, and there is nothing to watch.
+    let is_loaded = ctx.server.is_loaded();
+    let _held = match everything {
+        _ if !is_loaded => None,
+        true => Some(ctx.latch_all().await),
+        false => Some(ctx.latch_hashes(&hashes).await),
+    };
     ctx.now_ms = pumice_reactor::wall_ms();
     let changed = ctx.watched_changed().await;
     ctx.forget_watches();

@@ -185,7 +185,8 @@ async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str)
     let mut result: Vec<(Bytes, f64)> = Vec::new();
     while let Some(joined) = merge.next(ctx).await? {
         if let Some(score) = spec.score(&joined)? {
-            result.push((member_of(&joined.field), score));
+            // A copy: what a scan answers is a part of what it has read.
+            result.push((Bytes::copy_from_slice(&member_of(&joined.field)), score));
         }
     }
     result.sort_unstable_by(|(a, a_score), (b, b_score)| {

@@ -34,6 +34,9 @@ impl PlainGet {
             return None;
         }
         let digits = rest.iter().take(KEY_DIGITS_MAX).take_while(|byte| byte.is_ascii_digit()).count();
+        if digits == 0 {
+            return None;
+        }
         let key_len = rest[..digits].iter().fold(0, |len, digit| len * 10 + usize::from(digit - b'0'));
         let behind = rest[digits..].strip_prefix(b"\r\n")?;
         if behind.get(key_len..key_len + 2)? != b"\r\n" {

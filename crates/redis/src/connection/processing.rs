@@ -26,7 +26,7 @@ impl Streams for StreamRules<'_> {
         let session = &self.0.session;
         // A transaction may select another database before it stores the value under its key: such values
         // wait in memory.
-        if session.multi.is_some() || !session.is_authenticated || !self.0.server.is_loaded() {
+        if session.multi.is_some() || !self.0.is_authenticated() || !self.0.server.is_loaded() {
             return false;
         }
         let arguments = Args::new(buf, arguments, &[]);
@@ -34,7 +34,7 @@ impl Streams for StreamRules<'_> {
     }
 
     fn is_unauthenticated(&self) -> bool {
-        !self.0.session.is_authenticated
+        !self.0.is_authenticated()
     }
 }
 
@@ -300,6 +300,7 @@ impl Connection {
             self.ctx.flush_replies();
             if self.output().is_full() {
                 self.output().drain().await;
+                self.ctx.begin_run();
             }
             if self.output().is_closed() {
                 return Flow::Stop;

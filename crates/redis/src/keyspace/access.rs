@@ -87,12 +87,14 @@ impl Ctx {
         Latched(Some(set))
     }
 
-    /// The latch of one key if it is free.
+    /// The latch of one key if it is free, and its database is where it was when the key was made.
     pub fn try_latch(&self, key: &HeadKey) -> Option<Latched> {
         if self.transaction.is_some() {
             return Some(Latched(None));
         }
-        self.server.node.latches().try_latch(&[key.hash()]).map(|set| Latched(Some(set)))
+        let held = self.server.node.latches().try_latch(&[key.hash()])?;
+        // Emptied since the key was made: what is written there now would be gone.
+        (key.space() == self.space_of(key.database)).then_some(Latched(Some(held)))
     }
 
     /// What `key` holds; `None` when absent or expired.
@@ -175,6 +177,7 @@ impl Ctx {
             home: key.slot,
             elements: key.place,
             count: 0,
+            stored_count: 0,
             hints,
             stored_hints: hints,
             compact: self.server.settings.compact(kind),
@@ -323,7 +326,10 @@ impl Ctx {
             let Some(collection) = found else { return Ok(None) };
             let entry = self.element_entry(&collection, sub, field).await?;
             let element = entry.map(|entry| (collection.elements, entry));
-            if element.is_some() && !self.has_waited {
+            let is_older = element.as_ref().is_some_and(|(place, entry)| {
+                place.drive == collection.key.place.drive && entry.seq <= collection.seq
+            });
+            if is_older && !self.has_waited {
                 return Ok(element);
             }
             // If the key holds another collection by now, there may never have been a moment when it held this element, which
@@ -396,8 +402,15 @@ impl Ctx {
             change.retire(collection.elements, &prefix);
             return Ok(());
         }
+        // Of a list that was being cut when something ended that, nobody knows how many are left outside.
+        let mut left = 2 * most;
         let mut scan = self.scan_prefix(collection.elements, &prefix);
         while let Some((raw, _)) = scan.next_raw(self).await? {
+            if left == 0 {
+                change.retire(collection.elements, &prefix);
+                return Ok(());
+            }
+            left -= 1;
             change.delete(collection.elements, &raw);
         }
         Ok(())

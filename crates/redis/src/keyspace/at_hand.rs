@@ -51,11 +51,20 @@ impl Ctx {
             }
         };
         let element = element_key(key.space(), id, sub, field);
+        let mark = self.reply.mark();
         let reply = &mut self.reply;
         let found =
             self.server.node.peek_with(place, &element, |found| (found.seq, write(reply, Some(found))));
         let (seq, answer) = match found {
-            Peek::Found((seq, answer)) => (Some(seq), answer),
+            Peek::Found((seq, answer)) => {
+                // What is newer than the head may have been put there under the collection's new key.
+                let is_newer = place.drive != key.place.drive || head_seq.is_none_or(|head| seq > head);
+                if is_newer && !matches!(self.owner(&key, kind).0, Says::Is((now, _)) if now == id) {
+                    self.reply.rollback(mark);
+                    return Fast::Slow;
+                }
+                (Some(seq), answer)
+            }
             Peek::NeedsFlash(hint) => {
                 self.peeked = Some((element, hint));
                 return Fast::Slow;

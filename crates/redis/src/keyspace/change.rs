@@ -159,7 +159,12 @@ impl Change {
             }
             return;
         }
-        if collection.count > collection.compact.entries {
+        // As in Redis, where something is added, or set in a hash: what shrinks stays as it is, though the limit was lowered since.
+        let may_grow = match collection.kind {
+            Type::Hash => collection.count >= collection.stored_count,
+            _ => collection.count > collection.stored_count,
+        };
+        if may_grow && collection.count > collection.compact.entries {
             collection.hints |= HINT_MANY;
         }
         if !head_changed && !collection.is_new && collection.hints == collection.stored_hints {

@@ -137,6 +137,8 @@ pub struct Collection {
     pub elements: Place,
     /// How many elements.
     pub count: u64,
+    /// How many there were when it was read.
+    pub(crate) stored_count: u64,
     /// `HINT_…` bits, for OBJECT ENCODING.
     pub hints: u8,
     /// The hints as stored, to tell whether they changed.
@@ -219,6 +221,7 @@ impl Collection {
             home,
             elements: place(home),
             count,
+            stored_count: count,
             hints,
             stored_hints: hints,
             compact,

@@ -13,6 +13,8 @@ use crate::number::{format_double, push_int};
 /// Values from this size on are sent from where they lie instead of being copied into the reply buffer:
 /// a copy of 4 KiB costs about what one more vector entry costs.
 pub const COPY_BYTES_MAX: usize = 4096;
+/// A larger buffer is given back once what it held is on its way: nothing counts what connections keep.
+const BUFFER_KEPT_BYTES: usize = 128 << 10;
 
 /// Which protocol the connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,6 +258,9 @@ impl Reply {
     pub fn rollback(&mut self, mark: Mark) {
         if self.parts.len() == mark.parts {
             self.buf.truncate(mark.offset);
+            if self.buf.capacity() > BUFFER_KEPT_BYTES.max(2 * mark.offset) {
+                self.buf = BytesMut::from(&self.buf[..]);
+            }
             return;
         }
         let kept = self.parts[mark.parts].slice(..mark.offset);
@@ -284,7 +289,11 @@ impl Reply {
 
     fn cut(&mut self) {
         // Also when empty: a mark finds its place by counting parts.
+        let is_large = self.buf.capacity() > BUFFER_KEPT_BYTES;
         let piece = self.buf.split().freeze();
+        if is_large {
+            self.buf = BytesMut::new();
+        }
         self.parts_bytes += piece.len();
         self.parts.push(piece);
     }

@@ -601,6 +601,83 @@ fn a_password_asked_for_at_run_time_holds_for_new_clients() {
 }
 
 #[test]
+fn a_password_that_is_taken_away_is_asked_of_nobody() {
+    let server = TestServer::with(Setup {
+        options: Options { port: 0, password: "one".into(), ..Options::default() },
+        ..Setup::default()
+    });
+    let (mut client, mut waiting) = (server.client(), server.client());
+    assert!(waiting.line("GET a").to_string().starts_with("(error) NOAUTH"));
+    client.line("AUTH one");
+    assert_eq!(client.line("CONFIG SET requirepass \"\"").to_string(), "OK");
+    assert_eq!(waiting.line("GET a").to_string(), "nil");
+    // It never gave one.
+    assert_eq!(client.line("CONFIG SET requirepass two").to_string(), "OK");
+    assert!(waiting.line("GET a").to_string().starts_with("(error) NOAUTH"));
+    assert_eq!(client.line("GET a").to_string(), "nil");
+}
+
+#[test]
+fn clients_are_listed_in_the_order_asked_for_and_names_have_a_length() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let others = [server.client(), server.client()];
+    let mut ids = vec![client.line("CLIENT ID").to_string()];
+    ids.extend(others.into_iter().map(|mut other| {
+        let id = other.line("CLIENT ID").to_string();
+        // It stays.
+        std::mem::forget(other);
+        id
+    }));
+    let asked = format!("CLIENT LIST ID {} {} 999999 {}", ids[2], ids[0], ids[2]);
+    let found: Vec<String> = text(client.line(&asked))
+        .lines()
+        .map(|line| line.split(' ').next().unwrap_or_default().into())
+        .collect();
+    assert_eq!(found, [&ids[2], &ids[0], &ids[2]].map(|id| format!("id={id}")));
+    let name = "n".repeat(1025);
+    let refused = client.line(&format!("CLIENT SETNAME {name}")).to_string();
+    assert_eq!(refused, "(error) ERR Client names cannot have more than 1024 bytes.");
+    assert_eq!(client.line(&format!("CLIENT SETNAME {}", &name[1..])).to_string(), "OK");
+}
+
+/// A limit that was lowered since changes nothing of what only shrinks, nor of what is asked for.
+#[test]
+fn what_shrinks_keeps_its_encoding() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for line in [
+        "HSET h a 1 b 1 c 1 d 1 e 1",
+        "ZADD z 1 a 1 b 1 c 1 d 1 e",
+        "CONFIG SET hash-max-listpack-entries 2",
+        "CONFIG SET zset-max-listpack-entries 2",
+        "HDEL h a",
+        "ZREM z a",
+        "ZADD z 2 b",
+        "ZPOPMIN z",
+    ] {
+        assert!(!client.line(line).to_string().starts_with("(error)"), "{line}");
+    }
+    check_on(
+        &mut client,
+        r#"
+        > OBJECT ENCODING h
+        "listpack"
+        > OBJECT ENCODING z
+        "listpack"
+        > HSET h b 2
+        0
+        > OBJECT ENCODING h
+        "hashtable"
+        > ZADD z 9 f
+        1
+        > OBJECT ENCODING z
+        "skiplist"
+        "#,
+    );
+}
+
+#[test]
 fn a_password_is_bytes_and_no_other_bytes_are_it() {
     let server = TestServer::start();
     let mut client = server.client();

@@ -26,6 +26,7 @@ mod large_memory;
 mod large_parts;
 mod last_elements;
 mod left_spaces;
+mod loading;
 mod long_pops;
 mod long_searches;
 mod monitors;

@@ -198,7 +198,7 @@ async fn lead(shared: &Arc<Shared>) -> Outcome {
         let seconds = started.elapsed().as_secs_f64();
         let tally = lock(&turn.parts).1.clone();
         if let Some(error) = &tally.first_error {
-            eprintln!("pumice: {}: {error}", turn.workload.name);
+            crate::exit::say(format_args!("pumice: {}: {error}", turn.workload.name));
         }
         lock(&shared.rows).push(Row::new(turn.workload.name, &tally, seconds, cost(&node).since(before)));
     }
@@ -216,15 +216,18 @@ async fn prepare(spec: &DeviceSpec, plan: &Plan) -> Result<Device, Stop> {
     if plan.reuse && is_there {
         return drives::open_locked(spec).await;
     }
+    drives::refuse_device_that_is_missing(spec)?;
+    if let (DeviceSpec::Path(path), false) = (spec, plan.force) {
+        // Before the file grows.
+        drives::refuse_foreign(path)?;
+        drives::refuse_ours(path)?;
+    }
     let size = match (plan.size, spec) {
         (Some(size), _) => size,
         (None, DeviceSpec::Path(path)) if !is_there => drives::fitting_bytes(path, drives::NAME_A_SIZE)?,
         _ => 0,
     };
     let device = Device::create(spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;
-    if let (DeviceSpec::Path(path), false) = (spec, plan.force) {
-        drives::refuse_foreign(path)?;
-    }
     let options = StoreFormat { drive_id: drives::new_id()?, force: plan.force, ..StoreFormat::default() };
     drives::format(spec, &device, &options).await?;
     Ok(device)

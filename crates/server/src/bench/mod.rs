@@ -99,7 +99,7 @@ fn measure(plan: &network::Plan, workload: &Workload, show: &mut dyn FnMut(Row))
     let (tally, seconds) = network::run(plan, workload)?;
     let after = network::cost(&plan.addr, plan.password.as_deref())?;
     if let Some(error) = &tally.first_error {
-        eprintln!("pumice: {}: {error}", workload.name);
+        crate::exit::say(format_args!("pumice: {}: {error}", workload.name));
     }
     show(Row::new(workload.name, &tally, seconds, after.since(before)));
     Ok(())

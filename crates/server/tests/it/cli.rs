@@ -628,3 +628,47 @@ fn a_redis_face_on_a_unix_socket_replaces_a_stale_one() {
     assert!(child.wait().unwrap().success());
     assert!(!socket.exists(), "a server that ends takes its socket along");
 }
+
+#[test]
+fn what_is_refused_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (foreign, drive, media) = (at("backup.img"), at("drive"), at("media"));
+    std::fs::write(&foreign, vec![7; 100_000]).unwrap();
+    let emulated = |blocks: u32| format!("emu:tiny,channels=2,blocks={blocks},path={media}");
+    check_exit(&run(&["format", &drive, "--size", "32MiB"]), 0, "");
+    check_exit(&run(&["format", &emulated(32)]), 0, "");
+    let bytes = || [&foreign, &drive, &media].map(|path| std::fs::metadata(path).unwrap().len());
+    let before = bytes();
+    check_exit(
+        &run(&["bench", "--device", &foreign, "--size", "64MiB"]),
+        1,
+        "holds data that is not Pumice's",
+    );
+    check_exit(&run(&["bench", "--device", &drive, "--size", "64MiB"]), 1, "is a Pumice drive already");
+    check_exit(&run(&["format", &drive, "--size", "64MiB"]), 1, "is a Pumice drive already");
+    check_exit(&run(&["format", &emulated(64)]), 1, "is a Pumice drive already");
+    // Other options make other media of it.
+    for blocks in [16, 64] {
+        let refused = Server::try_start(dir.path(), &["--device", &emulated(blocks)]).err().unwrap();
+        assert!(
+            refused.contains("exit status: 2") && refused.contains("made with other options"),
+            "{refused}"
+        );
+    }
+    let refused =
+        Server::try_start(dir.path(), &["--device", &format!("emu:tiny,path={foreign}")]).err().unwrap();
+    assert!(refused.contains("or is something else"), "{refused}");
+    assert_eq!(bytes(), before);
+    check_exit(&run(&["info", &emulated(32)]), 0, "");
+}
+
+#[test]
+fn a_device_that_is_missing_is_not_made_up() {
+    for command in ["format", "bench --device"] {
+        let mut args: Vec<&str> = command.split(' ').collect();
+        args.push("/dev/pumice-test-is-no-disk");
+        check_exit(&run(&args), 2, "there is no device /dev/pumice-test-is-no-disk");
+        assert!(!Path::new("/dev/pumice-test-is-no-disk").exists());
+    }
+}

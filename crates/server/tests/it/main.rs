@@ -10,6 +10,7 @@ mod emulated;
 mod hardship;
 mod http;
 mod killed;
+mod logs;
 mod machine;
 mod memory;
 mod notify;

@@ -1,5 +1,7 @@
 //! Settings from the config file and the command line together.
 
+use std::os::unix::fs::PermissionsExt;
+
 use crate::common::{Server, check_exit, pumice, run, stderr, stdout};
 
 const TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/tests/it/tls");
@@ -103,4 +105,44 @@ fn an_empty_password_is_none_and_takes_no_other_one_away() {
         check_exit(&with_an_empty_one().args(command).output().unwrap(), 0, "");
     }
     server.stop();
+}
+
+#[test]
+fn an_empty_log_level_in_the_environment_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut serve = pumice();
+    serve.env("PUMICE_LOG", "").args([
+        "serve",
+        "--redis",
+        "127.0.0.1:0",
+        "--device",
+        "/nonexistent",
+        "--data",
+    ]);
+    let output = serve.arg(dir.path()).output().unwrap();
+    check_exit(&output, 2, "memory: ");
+}
+
+#[test]
+fn a_socket_has_the_permissions_that_were_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("redis.sock");
+    let mode = || std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
+    let addr = format!("unix:{}", socket.display());
+    let server = Server::start(dir.path(), &["--redis", &addr, "--redis-socket-mode", "660"]);
+    assert_eq!(mode(), 0o660);
+    server.stop();
+    let config = dir.path().join("pumice.toml");
+    let at = config.to_str().unwrap();
+    std::fs::write(&config, "redis-socket-mode = '0606'\n").unwrap();
+    let server = Server::start(dir.path(), &["--redis", &addr, "--config", at]);
+    assert_eq!(mode(), 0o606);
+    server.stop();
+    check_exit(&run(&["serve", "--redis-socket-mode", "888"]), 2, "octal digits");
+    std::fs::write(&config, "redis-socket-mode = '1777'\n").unwrap();
+    check_exit(
+        &run(&["serve", "--config", at]),
+        2,
+        &format!("config file {at}: redis-socket-mode must be octal"),
+    );
 }
