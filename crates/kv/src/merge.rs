@@ -324,7 +324,7 @@ impl Inner {
         for (slice, prefix, seq) in retired.iter().filter(|(.., seq)| *seq <= checkpoint) {
             let version = &versions[usize::from(slice.0)];
             if !version.tables().any(|table| may_hold(&table.meta, prefix, seq)) {
-                gone.push(Change::Retired(slice, prefix.clone()));
+                gone.push((slice, prefix.clone(), seq));
             }
             looks += 1 + version.tables().count();
             if looks > LOOKS_AT_ONCE {
@@ -332,7 +332,10 @@ impl Inner {
                 yield_now().await;
             }
         }
-        gone
+        // Not those that were retired again meanwhile.
+        let now = lock(&self.manifest).retired.clone();
+        gone.retain(|(slice, prefix, seq)| now.seq_of(*slice, prefix) == Some(*seq));
+        gone.into_iter().map(|(slice, prefix, _)| Change::Retired(slice, prefix)).collect()
     }
 }
 

@@ -51,6 +51,11 @@ impl Retired {
         }
     }
 
+    /// The number that retired a prefix.
+    pub fn seq_of(&self, slice: SliceId, prefix: &Bytes) -> Option<Seq> {
+        self.prefixes.get(&(slice, prefix.clone())).copied()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
