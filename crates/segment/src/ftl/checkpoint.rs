@@ -1,6 +1,8 @@
 //! What a drive remembers of its blocks beside their tags: erase counts, bad blocks, and with them which block held which
 //! segment. Layout in `docs/format/raw-flash.md`.
 
+use std::collections::BTreeSet;
+
 use pumice_base::checksum::crc32c_seeded;
 use pumice_flash::Geometry;
 
@@ -213,7 +215,15 @@ pub(crate) fn decode_payload(bytes: &[u8], blocks: usize) -> Option<Payload> {
         bytes.copy_from_slice(id);
         u128::from_le_bytes(bytes)
     });
-    Some(Payload { states, ids: bearers.into_iter().zip(ids).collect() })
+    let ids: Vec<(u32, u128)> = bearers.into_iter().zip(ids).collect();
+    let mut live = BTreeSet::new();
+    // Of two blocks that bear an id one is live at most.
+    let is_one_of_two =
+        |&(block, id): &(u32, u128)| states[block as usize].role() == Role::Used && !live.insert(id);
+    if ids.iter().any(is_one_of_two) {
+        return None;
+    }
+    Some(Payload { states, ids })
 }
 
 fn bears(state: BlockState) -> bool {

@@ -195,7 +195,9 @@ impl Inner {
             let role = match (state.role(), map.borne(number)) {
                 (role @ (Role::Bad | Role::System | Role::Erased), _) => role,
                 (_, None) => Role::Dirty,
-                (_, Some((_, true))) => continue,
+                (Role::Used, Some((_, true))) => continue,
+                // Another core has written it since its state was looked at.
+                (_, Some((_, true))) => Role::Used,
                 (_, Some((_, false))) => Role::Dead,
             };
             *state = BlockState::new(role, state.erases());

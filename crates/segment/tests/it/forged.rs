@@ -215,6 +215,34 @@ fn forge_log_with_entry(dir: &Path, forge: impl Fn(&mut MetaRecord)) {
     });
 }
 
+/// What the half of the log that does not hold begins with counts as far as can be, and does not verify.
+#[test]
+fn a_generation_behind_which_there_is_none_ends_no_opening() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("directory");
+        drive(dir.path(), true).await;
+        let superblock::Decoded::Superblock(found) =
+            Superblock::decode(&read(dir.path(), 0, SUPERBLOCK_BYTES))
+        else {
+            panic!("no superblock")
+        };
+        let half_bytes = u64::from(found.meta_half_segments) * u64::from(SEGMENT_BYTES);
+        let halves = [0, 1].map(|half| 2 * u64::from(SEGMENT_BYTES) + half * half_bytes);
+        let heads = halves.map(|start| read(dir.path(), start, PAGE_BYTES));
+        let generation = |half: usize| MetaRecord::peek_generation(&heads[half]);
+        let newer = usize::from(generation(1) > generation(0));
+        let mut head = heads[newer].clone();
+        head[16..24].fill(0xFF);
+        on_disk(dir.path()).write_all_at(&head, halves[1 - newer]).expect("write");
+        assert_eq!(MetaRecord::peek_generation(&head), Some(u64::MAX));
+        // Refused or not: it must not panic, and the record that verifies may count.
+        match open(dir.path()).await {
+            Ok(_) => {}
+            Err(error) => assert!(matches!(error, HeapError::Damaged(_)), "{error}"),
+        }
+    });
+}
+
 /// Live bytes are a hint, and a wrong one is no reason to refuse a drive.
 #[test]
 fn a_hint_that_cannot_be_does_no_harm() {
