@@ -1,11 +1,13 @@
 //! The real process on the real kernel: killed, stopped, crowded, its drive taken from under it.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::{
-    Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run, skipped, stderr,
+    Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run, skipped, stderr, stdout,
 };
 use redis::{Commands, RedisResult};
 use rustix::process::Signal;
@@ -160,6 +162,49 @@ fn a_drive_is_served_once_only_and_the_second_server_says_why() {
     for command in ["check", "info"] {
         check_exit(&run(&[command, drive.to_str().unwrap()]), 2, "in use by another process");
     }
+    assert_eq!(server.client().set::<_, _, String>("still", "served").unwrap(), "OK");
+    server.stop();
+}
+
+/// A disk that is a file, as long as it is needed.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn new(file: &Path) -> Option<Self> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let name = stdout(&output).trim().to_string();
+        (output.status.success() && name.starts_with("/dev/")).then_some(Self(name))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// Each container has names of its own for the machine's disks.
+#[test]
+fn a_disk_is_served_once_only_by_whatever_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("disk");
+    std::fs::File::create(&file).unwrap().set_len(256 << 20).unwrap();
+    let other = dir.path().join("name");
+    let Some(disk) = LoopDevice::new(&file) else { return skipped("there are no loop devices here") };
+    let number = std::fs::metadata(&disk.0).unwrap().rdev();
+    let (major, minor) = (rustix::fs::major(number).to_string(), rustix::fs::minor(number).to_string());
+    let made = Command::new("mknod").arg(&other).args(["b", &major, &minor]).status();
+    if !made.is_ok_and(|made| made.success()) || std::fs::File::open(&other).is_err() {
+        return skipped("devices cannot have other names here");
+    }
+    check_exit(&run(&["format", &disk.0]), 0, "");
+    let server = Server::start(dir.path(), &["--device", &disk.0]);
+    for command in ["check", "info"] {
+        check_exit(&run(&[command, other.to_str().unwrap()]), 2, "in use by another process, or mounted");
+    }
+    let twice = tempfile::tempdir().unwrap();
+    let refused = Server::try_start(twice.path(), &["--device", other.to_str().unwrap()]).err().unwrap();
+    assert!(refused.contains("in use by another process"), "{refused}");
     assert_eq!(server.client().set::<_, _, String>("still", "served").unwrap(), "OK");
     server.stop();
 }
@@ -409,8 +454,8 @@ fn a_server_leaves_locked_memory_to_its_user_s_other_processes_and_its_successor
     let dir = tempfile::tempdir().unwrap();
     let Some(mut user) = pumice_of_a_user(dir.path(), 8192) else { return };
     // As the same user each time, which the limit is for.
-    let again = |user: &std::process::Command| {
-        let mut command = std::process::Command::new(user.get_program());
+    let again = |user: &Command| {
+        let mut command = Command::new(user.get_program());
         command.args(user.get_args());
         command
     };
@@ -436,7 +481,7 @@ fn a_command_waits_for_the_locked_memory_of_who_has_just_died() {
     let drive = dir.path().join("drive").display().to_string();
     let Some(user) = pumice_of_a_user(dir.path(), 1024) else { return };
     let again = || {
-        let mut command = std::process::Command::new(user.get_program());
+        let mut command = Command::new(user.get_program());
         command.args(user.get_args());
         command
     };
