@@ -4,7 +4,8 @@
 //! each key are copied under it, those behind what all have in common, and rows are sorted by these without it; those that are alike
 //! in them in the same way by what follows.
 //!
-//! (Rejected: the sorted list that scans make. To sort a full memtable by its keys where they lie takes tenths of a second.)
+//! (Rejected: the sorted list that scans make. To sort a full memtable by its keys where they lie is one turn: of a server of 2 GiB that
+//! took SETs of 100 B as fast as it could, GETs waited 91 to 94 ms for it at most, and 22 to 46 so.)
 
 use std::ops::Range;
 use std::sync::Mutex;
