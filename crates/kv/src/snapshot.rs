@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pumice_base::sync::lock;
 use pumice_segment::Pin;
@@ -125,12 +125,7 @@ impl Store {
         // Before the tables are looked up, so that none of them is reused.
         let pin = Arc::new(store.heap.pin());
         let slices = store.all_slices();
-        let seq = store.heap.last_seq();
-        store.snapshots.add(seq);
-        let views = (0u16..).zip(&slices).map(|(id, slice)| SliceView::of(SliceId(id), slice));
-        let views = views.collect();
-        drop(slices);
-        Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices: views, pin }) }
+        Self::seen(&store, &slices, pin)
     }
 
     /// Several stores as they are at one moment: what is written to some of them together ([`crate::write_together`]) is seen on all
@@ -138,14 +133,17 @@ impl Store {
     pub fn snapshots_together(stores: &[Self]) -> Vec<Snapshot> {
         let pins: Vec<_> = stores.iter().map(|store| Arc::new(store.inner.heap.pin())).collect();
         let slices: Vec<_> = stores.iter().map(|store| store.inner.all_slices()).collect();
-        let made = stores.iter().zip(&slices).zip(pins).map(|((store, slices), pin)| {
-            let store = store.inner.clone();
-            let seq = store.heap.last_seq();
-            store.snapshots.add(seq);
-            let views = (0u16..).zip(slices).map(|(id, slice)| SliceView::of(SliceId(id), slice));
-            Snapshot { inner: Arc::new(SnapshotInner { seq, slices: views.collect(), pin, store }) }
-        });
-        made.collect()
+        let made = stores.iter().zip(&slices).zip(pins);
+        made.map(|((store, slices), pin)| Self::seen(&store.inner, slices, pin)).collect()
+    }
+
+    /// All slices, which are locked.
+    fn seen(store: &Arc<Inner>, slices: &[MutexGuard<'_, Slice>], pin: Arc<Pin>) -> Snapshot {
+        let seq = store.heap.last_seq();
+        store.snapshots.add(seq);
+        let views = (0u16..).zip(slices).map(|(id, slice)| SliceView::of(SliceId(id), slice));
+        let (store, slices) = (store.clone(), views.collect());
+        Snapshot { inner: Arc::new(SnapshotInner { store, seq, slices, pin }) }
     }
 
     /// One slice as it is now; scans of others find nothing.

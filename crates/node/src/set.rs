@@ -2,8 +2,8 @@
 //!
 //! Keys are spread over drives by a rule that counts them, so a server must find exactly the drives that were
 //! there when the keys were written. Each drive therefore keeps one small entry, "member i of n of set s", under
-//! [`MEMBER_KEY`] in its first slice, and in its last so that nothing depends on one place (`docs/format/node.md`). Opening sorts the drives by it and refuses any other
-//! company. A drive without one has never been served: a set of such drives is made on the spot, and a set whose
+//! [`MEMBER_KEY`] in its first slice, and in its last so that nothing depends on one place (`docs/format/node.md`). Opening sorts
+//! the drives by it and refuses any other company. A drive without one has never been served: a set of such drives is made on the spot, and a set whose
 //! making was cut short (some members written, and nothing else on any drive) is completed.
 
 use pumice_kv::{Batch, SliceId, Store};

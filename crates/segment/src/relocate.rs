@@ -41,7 +41,7 @@ async fn fresh_segment(inner: &Arc<Inner>) -> Result<OpenSegment, String> {
     for attempt in 0..3 {
         match inner.open_segments(Stream::Commit, 1, AppendClass::Rescue, &mut out) {
             Ok(()) => break,
-            Err(AppendError::Busy | AppendError::Full(_)) => {
+            Err(AppendError::Busy | AppendError::Full(_)) if attempt < 2 => {
                 if attempt > 0 {
                     // Better that reads end than that the drive does.
                     inner.table().end_reads(now());
@@ -49,6 +49,7 @@ async fn fresh_segment(inner: &Arc<Inner>) -> Result<OpenSegment, String> {
                 // Also where the drive seems to be full: a record that is being written may bring some.
                 metalog::write_meta(inner, Write::internal()).await.map_err(|error| error.to_string())?;
             }
+            Err(AppendError::Busy | AppendError::Full(_)) => break,
             Err(error) => return Err(error.to_string()),
         }
     }

@@ -228,18 +228,8 @@ pub fn fitting_bytes(path: &Path, advice: &str) -> Result<u64, Stop> {
     Ok(bytes)
 }
 
-/// Refuses to format over a drive of ours, by its first bytes; where these are damaged the store itself does.
-pub fn refuse_ours(path: &Path) -> Outcome {
-    let mut head = [0; OURS[0].len()];
-    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    if read.is_err() || !OURS.contains(&&head[..]) {
-        return Ok(());
-    }
-    Err(Stop::No(format!("{} is a Pumice drive already; --force destroys what it holds", path.display())))
-}
-
-/// Refuses to format over what somebody else wrote: a drive of ours is refused by [`refuse_ours`] and the store itself.
-pub fn refuse_foreign(path: &Path) -> Result<(), Stop> {
+/// Refuses to format over what is there, before a file grows. A drive of ours whose first bytes are damaged the store itself refuses.
+pub fn refuse_filled(path: &Path) -> Result<(), Stop> {
     let mut head = vec![0; PROBE_BYTES];
     let Ok(mut file) = fs::File::open(path) else { return Ok(()) };
     let mut got = 0;
@@ -251,8 +241,14 @@ pub fn refuse_foreign(path: &Path) -> Result<(), Stop> {
         }
     }
     head.truncate(got);
-    if head.iter().all(|&b| b == 0) || OURS.iter().any(|magic| head.starts_with(magic)) {
+    if head.iter().all(|&b| b == 0) {
         return Ok(());
+    }
+    if OURS.iter().any(|magic| head.starts_with(magic)) {
+        return Err(Stop::No(format!(
+            "{} is a Pumice drive already; --force destroys what it holds",
+            path.display()
+        )));
     }
     let mut pages = head.chunks(RAW_FLASH_ALIGN);
     if pages.any(|page| RAW_FLASH.iter().any(|magic| page.starts_with(magic))) {

@@ -28,9 +28,7 @@ pub fn run(args: FormatArgs) -> Outcome {
     };
     drives::refuse_device_that_is_missing(&spec)?;
     if !args.force {
-        drives::refuse_foreign(path)?;
-        // Before the file grows.
-        drives::refuse_ours(path)?;
+        drives::refuse_filled(path)?;
     }
     let segment_bytes = args
         .segment

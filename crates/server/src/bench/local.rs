@@ -218,9 +218,7 @@ async fn prepare(spec: &DeviceSpec, plan: &Plan) -> Result<Device, Stop> {
     }
     drives::refuse_device_that_is_missing(spec)?;
     if let (DeviceSpec::Path(path), false) = (spec, plan.force) {
-        // Before the file grows.
-        drives::refuse_foreign(path)?;
-        drives::refuse_ours(path)?;
+        drives::refuse_filled(path)?;
     }
     let size = match (plan.size, spec) {
         (Some(size), _) => size,
