@@ -351,9 +351,11 @@ impl Replay {
             let what = "frames that a checkpoint covers are lost".into();
             self.damage.push(Damage { segment: found.id, offset: found_end, what });
         }
-        // Where not even the header got to, none of it was durable.
+        // Where not even the header got to, none of it was durable. Where nothing reads of what may have been written elsewhere
+        // for a program that failed, nothing was either when the last metadata record was written: what came since is asked for by number.
         let is_blank = found.is_blank && frames.iter().all(|frame| frame.header.number >= self.known_durable);
-        let next_frame = if is_blank { u64::MAX } else { found.first_frame.unwrap_or(0) };
+        let may_be_nothing = is_blank || (found.may_have_failed && frames.is_empty());
+        let next_frame = if may_be_nothing { u64::MAX } else { found.first_frame.unwrap_or(0) };
         self.extents.insert(found.id, Extent { end, live, last_seq, known_end, next_frame });
         for frame in &frames {
             if frame.header.meta_stamp > self.loaded_stamp {
