@@ -40,6 +40,9 @@ pub(super) const HASH_BYTES: usize = 4;
 /// other commits get their turn. Below it, a command is all or nothing on a crash.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
+/// Elements looked up at once: each takes some hundred bytes meanwhile.
+pub(super) const LOOKED_UP_MAX: usize = 4096;
+
 /// An element's field, on the stack while it is short.
 pub type Field = SmallVec<[u8; 56]>;
 
@@ -99,6 +102,21 @@ pub(super) fn note_sizes(collection: &mut Collection, name: usize, value: usize)
 
 /// Which of `names` (each once) are in `collection`; reads no values.
 pub(super) async fn contains(
+    ctx: &mut Ctx,
+    collection: &Collection,
+    names: &[&[u8]],
+) -> Result<Vec<bool>, Failure> {
+    if names.len() <= LOOKED_UP_MAX {
+        return contains_some(ctx, collection, names).await;
+    }
+    let mut known = Vec::with_capacity(names.len());
+    for some in names.chunks(LOOKED_UP_MAX) {
+        known.append(&mut contains_some(ctx, collection, some).await?);
+    }
+    Ok(known)
+}
+
+async fn contains_some(
     ctx: &mut Ctx,
     collection: &Collection,
     names: &[&[u8]],

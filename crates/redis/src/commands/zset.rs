@@ -8,8 +8,8 @@ use bytes::Bytes;
 use pumice_base::hash::HashMap;
 
 use super::collection::{
-    Field, MEMBER_BYTES_MAX, MEMBERS, ORDER, check_member, member_field, member_of, note_sizes, only_name,
-    unique,
+    Field, LOOKED_UP_MAX, MEMBER_BYTES_MAX, MEMBERS, ORDER, check_member, member_field, member_of,
+    note_sizes, only_name, unique,
 };
 use super::element_scan;
 use super::sample::{self, With};
@@ -152,11 +152,17 @@ pub(super) fn remove(change: &mut Change, zset: &mut Collection, member: &[u8], 
 pub(super) async fn scores<'a>(
     ctx: &mut Ctx,
     zset: &Collection,
-    members: impl Iterator<Item = &'a [u8]>,
+    members: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> Result<Vec<Option<f64>>, Failure> {
-    let fields: Vec<Field> = members.map(member_field).collect();
-    let stored = ctx.elements(zset, MEMBERS, fields.iter().map(|field| &field[..])).await?;
-    stored.into_iter().map(|entry| entry.map(|entry| decode_stored_score(&entry.value)).transpose()).collect()
+    let mut found = Vec::with_capacity(members.len());
+    let mut fields = members.map(member_field);
+    while fields.len() > 0 {
+        let some: Vec<Field> = fields.by_ref().take(LOOKED_UP_MAX).collect();
+        for entry in ctx.elements(zset, MEMBERS, some.iter().map(|field| &field[..])).await? {
+            found.push(entry.map(|entry| decode_stored_score(&entry.value)).transpose()?);
+        }
+    }
+    Ok(found)
 }
 
 #[derive(Clone, Copy, Default)]

@@ -185,12 +185,17 @@ impl Connection {
                     self.ctx.turn.wants((at_hand + piece.len()) as u64);
                     let flow = if from_pending {
                         let pending = std::mem::take(&mut self.pending);
+                        self.count_command(&pending[..taken]);
                         let flow = self.dispatch(&pending[..taken]).await;
                         self.keep_buffer(pending, taken);
                         flow
                     } else {
+                        self.count_command(&rest[..taken]);
                         let flow = self.dispatch(&rest[..taken]).await;
                         rest = &rest[taken..];
+                        if self.counted_bytes > 0 {
+                            self.count_input(0);
+                        }
                         flow
                     };
                     if matches!(flow, Flow::Stop) {

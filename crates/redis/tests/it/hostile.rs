@@ -306,15 +306,17 @@ fn a_command_too_long_to_be_kept_is_refused_by_name_and_the_connection_goes_on()
             most = most.max(server.server().stats.input_waiting_bytes.load(Ordering::Relaxed));
         }
         assert_eq!(client.read().to_string(), "\"before\"", "command {number}");
-        let refused = client.read().to_string();
-        let named = refused.contains("exceeds maximum allowed size: 1048576 bytes");
-        assert!(named, "command {number}: {refused}");
+        let named = |refused: String| {
+            let named = refused.contains("exceeds maximum allowed size: 1048576 bytes");
+            assert!(named, "command {number}: {refused}");
+        };
+        named(client.read().to_string());
         assert_eq!(client.read().to_string(), "OK", "command {number}");
         assert_eq!(client.line("GET k").to_string(), "\"after\"");
         // A transaction with such a command does not run.
         assert_eq!(client.line("MULTI").to_string(), "OK");
         client.send(command);
-        assert_eq!(client.read().to_string(), refused);
+        named(client.read().to_string());
         assert!(client.line("EXEC").to_string().contains("EXECABORT"));
         // A client that wants no replies gets none.
         client.send(&encode(&["CLIENT", "REPLY", "OFF"]));
@@ -327,6 +329,53 @@ fn a_command_too_long_to_be_kept_is_refused_by_name_and_the_connection_goes_on()
     let fits = vec![b'v'; 900_000];
     assert_eq!(server.client().call(&[b"HSET", &b"hash"[..], b"f", &fits]).to_string(), "1");
     assert_eq!(server.server().stats.input_limit_closes.load(Ordering::Relaxed), 0);
+    no_input_waits(&server);
+}
+
+/// `command key` and `count` short elements.
+fn of_elements(command: &str, key: &str, count: usize) -> Vec<u8> {
+    let elements: Vec<String> = (0..count).map(|i| i.to_string()).collect();
+    let words: Vec<&str> = [command, key].into_iter().chain(elements.iter().map(String::as_str)).collect();
+    encode(&words)
+}
+
+#[test]
+fn what_the_arguments_of_a_command_take_while_it_runs_is_counted() {
+    let server = small_input();
+    let mut client = server.client();
+    // 256 bytes each, of a mebibyte: whether they come in one piece or in many.
+    for (command, count, pieces) in [("SADD", 5000, 1), ("RPUSH", 5000, 1), ("SADD", 100_000, 40_000)] {
+        let long = of_elements(command, "many", count);
+        for piece in long.chunks(long.len().div_ceil(pieces).max(100)) {
+            client.send(piece);
+        }
+        let refused = client.read().to_string();
+        let is_told = refused.contains("arguments take, or more exceeds maximum allowed size: 1048576 bytes");
+        assert!(is_told, "{command} of {count}: {refused}");
+        assert_eq!(client.line("EXISTS many").to_string(), "0");
+    }
+    client.send(&of_elements("SADD", "set", 3000));
+    assert_eq!(client.read().to_string(), "3000");
+    // Who only reads takes less.
+    client.send(&of_elements("SMISMEMBER", "set", 5000));
+    let Reply::Array(found) = client.read() else { panic!("not an array") };
+    assert_eq!(found.iter().filter(|found| found.to_string() == "1").count(), 3000);
+    client.send(&of_elements("DEL", "none", 5000));
+    assert_eq!(client.read().to_string(), "0");
+    // Others' count, for as long as they wait.
+    let waiting = of_elements("SADD", "other", 3000);
+    let (begin, end) = waiting.split_at(waiting.len() - 3);
+    let mut other = server.client();
+    other.send(begin);
+    let held = || server.server().stats.input_waiting_bytes.load(Ordering::Relaxed);
+    common::eventually("its arguments are counted", || held() > 2900 * 256);
+    client.send(&of_elements("SREM", "set", 3000));
+    let refused = client.read().to_string();
+    assert!(refused.contains("OOM commands of"), "{refused}");
+    other.send(end);
+    assert_eq!(other.read().to_string(), "3000");
+    client.send(&of_elements("SREM", "set", 3000));
+    assert_eq!(client.read().to_string(), "3000");
     no_input_waits(&server);
 }
 

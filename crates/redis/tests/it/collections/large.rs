@@ -348,3 +348,34 @@ fn drawing_a_field_reads_no_values_but_those_that_are_answered() {
         }
     }
 }
+
+#[test]
+fn commands_of_many_elements_are_done_as_those_of_few() {
+    with_pair(PROTOCOLS, |pair| {
+        // More than are looked up at once, some of them twice, near each other and far apart.
+        let members = |from: usize, count: usize| -> Vec<String> {
+            (from..from + count).map(|i| format!("m{}", if i % 10 == 9 { i / 2 } else { i })).collect()
+        };
+        let pairs = |from: usize, count: usize| -> String {
+            let members = members(from, count).into_iter().enumerate();
+            members.map(|(i, member)| format!("{i} {member} ")).collect()
+        };
+        pair.check(&format!("SADD s {}", members(0, 10_000).join(" ")));
+        pair.check(&format!("SADD s {}", members(5_000, 10_000).join(" ")));
+        pair.check(&format!("SMISMEMBER s {}", members(12_000, 9_000).join(" ")));
+        pair.check(&format!("SREM s {}", members(2_000, 9_000).join(" ")));
+        pair.check("SCARD s");
+        let named = |from| pairs(from, 10_000).split(' ').rev().collect::<Vec<_>>().join(" ");
+        pair.check(&format!("HSET h {}", named(0)));
+        pair.check(&format!("HSET h {}", named(5_000)));
+        pair.check(&format!("HMGET h {}", members(12_000, 9_000).join(" ")));
+        pair.check(&format!("HDEL h {}", members(2_000, 9_000).join(" ")));
+        pair.check("HLEN h");
+        pair.check(&format!("ZADD z {}", pairs(0, 10_000)));
+        pair.check(&format!("ZADD z XX CH {}", pairs(5_000, 10_000)));
+        pair.check(&format!("ZADD z GT {}", pairs(5_000, 10_000)));
+        pair.check(&format!("ZMSCORE z {}", members(12_000, 9_000).join(" ")));
+        pair.check(&format!("ZREM z {}", members(2_000, 9_000).join(" ")));
+        pair.check("ZRANGE z 0 -1 WITHSCORES");
+    });
+}
