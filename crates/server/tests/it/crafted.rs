@@ -25,7 +25,8 @@ fn members_that_would_share_one_hash_in_every_unseeded_process_are_added_like_ot
     let hash = |n: u64| HashState.hash_one(&member(n)[..]);
     assert!((1..1000).all(|n| hash(n) == hash(0)), "they do not share one here");
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(dir.path(), &["--durability", "none"]);
+    // What so many arguments take has room.
+    let server = Server::start(dir.path(), &["--durability", "none", "--memory", "1GiB"]);
     let mut command = format!("*{}\r\n$4\r\nSADD\r\n$1\r\ns\r\n", MEMBERS + 2).into_bytes();
     for n in 0..MEMBERS {
         command.extend_from_slice(b"$16\r\n");
