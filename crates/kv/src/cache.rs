@@ -1,7 +1,7 @@
 //! Key tables in memory: heads (filter and block index) first, blocks in what is left of the budget.
 //!
 //! Heads live in their tables and are swept (`cache/heads.rs`) when they exceed three quarters of the budget; blocks lie
-//! in one cache per slice, whose capacity is what the heads leave. Where heads do not fit, a head of tens of KiB is read for most
+//! in several caches by where they are (all keys of a large collection are in one slice), whose capacity is what the heads leave. Where heads do not fit, a head of tens of KiB is read for most
 //! look-ups, and hundreds of these may be under way: heads being read have a part of the budget, too, blocks being read have as much,
 //! and nobody keeps a head while it waits for a block. What all tables together do not need is the row caches':
 //! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle. So is what
@@ -13,6 +13,7 @@ pub(crate) mod kept_pieces;
 pub(crate) mod lending;
 pub(crate) mod refused;
 pub mod rows;
+pub(crate) mod shares;
 
 use std::ops::Range;
 use std::pin::pin;
@@ -30,6 +31,7 @@ use smallvec::SmallVec;
 use crate::cache::flights::Flights;
 use crate::cache::heads::HeadSweep;
 use crate::cache::lending::LENDING_STEP_BYTES;
+use crate::cache::shares::Shares;
 use crate::entry::KeyEntry;
 use crate::errors::StoreError;
 use crate::store::Inner;
@@ -37,7 +39,7 @@ use crate::table::block::{Block, Malformed};
 use crate::table::filter::filter_hash;
 use crate::table::version::{Table, Version};
 use crate::table::{BLOCK_BYTES, Head, TableMeta};
-use crate::types::{Hint, Peek, SliceId};
+use crate::types::{Hint, Peek};
 
 #[derive(Clone)]
 struct BlockWeight;
@@ -55,6 +57,9 @@ impl Weighter<(u64, u32), Block> for BlockWeight {
 const NEEDED_MIN_BYTES: u64 = 4 << 20;
 /// Rows given up under a slice's lock at a time.
 const SHRINK_BYTES: u64 = 1 << 20;
+
+/// Caches of blocks, each with a lock of its own.
+const BLOCK_CACHES: u64 = 16;
 
 /// Heads being read have this part of the budget, and blocks being read as much, alone or together.
 const UNDER_WAY_PART: u64 = 8;
@@ -92,6 +97,7 @@ pub struct TableCache {
     /// Bytes of all tables, as of the last sweep.
     table_bytes: AtomicU64,
     blocks: Box<[Mutex<Blocks>]>,
+    row_shares: Mutex<Shares>,
     head_reads: Flights<u64, Arc<Head>>,
     block_reads: Flights<(u64, u32), Block>,
     /// By the first block's number. What does not verify is missing.
@@ -99,10 +105,10 @@ pub struct TableCache {
 }
 
 impl TableCache {
-    /// For `slices` slices, in `budget` bytes.
+    /// In `budget` bytes, for the tables of `slices` slices.
     pub fn new(slices: usize, budget: u64) -> Self {
-        let each = budget / slices as u64;
-        let blocks = (0..slices).map(|_| {
+        let each = budget / BLOCK_CACHES;
+        let blocks = (0..BLOCK_CACHES).map(|_| {
             let items = (each / 4096).max(16) as usize;
             Mutex::new(Cache::with(items, each, BlockWeight, HashState, Default::default()))
         });
@@ -114,6 +120,7 @@ impl TableCache {
             heads: HeadSweep::new(budget / 4 * 3),
             table_bytes: AtomicU64::new(0),
             blocks: blocks.collect(),
+            row_shares: Mutex::new(Shares::new(slices)),
             head_reads: Flights::default(),
             block_reads: Flights::default(),
             window_reads: Flights::default(),
@@ -141,29 +148,29 @@ impl TableCache {
         self.blocks.iter().map(|blocks| lock(blocks).weight()).sum()
     }
 
-    fn get(&self, slice: SliceId, table: u64, offset: u32) -> Option<Block> {
-        lock(&self.blocks[usize::from(slice.0)]).get(&(table, offset)).cloned()
+    /// The cache of the block at `offset` of a table: those behind each other are in different ones.
+    fn blocks_at(&self, table: u64, offset: u32) -> &Mutex<Blocks> {
+        let mixed = (table << 32 | u64::from(offset)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.blocks[(mixed >> 32) as usize % self.blocks.len()]
+    }
+
+    fn get(&self, table: u64, offset: u32) -> Option<Block> {
+        lock(self.blocks_at(table, offset)).get(&(table, offset)).cloned()
     }
 
     /// What the block at `offset` says of `key`, if the block is in memory. Under the lock, because a handle to the block would
     /// cost more than looking the key up.
-    fn look_up(
-        &self,
-        slice: SliceId,
-        table: u64,
-        offset: u32,
-        key: &[u8],
-    ) -> Option<Result<Option<KeyEntry>, Malformed>> {
-        lock(&self.blocks[usize::from(slice.0)]).get(&(table, offset)).map(|block| block.get(key))
+    fn look_up(&self, table: u64, offset: u32, key: &[u8]) -> Option<Result<Option<KeyEntry>, Malformed>> {
+        lock(self.blocks_at(table, offset)).get(&(table, offset)).map(|block| block.get(key))
     }
 
-    /// Blocks of a slice that are read at once, at most: those behind must not push out those before.
-    fn window_max(&self, slice: SliceId) -> usize {
-        (lock(&self.blocks[usize::from(slice.0)]).capacity() / 4) as usize / BLOCK_BYTES
+    /// Blocks that are read at once, at most: those behind must not push out those before.
+    fn window_max(&self) -> usize {
+        (lock(&self.blocks[0]).capacity() / 4 * BLOCK_CACHES) as usize / BLOCK_BYTES
     }
 
-    fn insert(&self, slice: SliceId, table: u64, offset: u32, block: Block) {
-        lock(&self.blocks[usize::from(slice.0)]).insert((table, offset), block);
+    fn insert(&self, table: u64, offset: u32, block: Block) {
+        lock(self.blocks_at(table, offset)).insert((table, offset), block);
     }
 }
 
@@ -178,7 +185,7 @@ impl Inner {
             // Copies, or each would hold the whole table.
             let bytes = Bytes::copy_from_slice(&payload[offset as usize..(offset + len) as usize]);
             let block = Block::verify(meta.id, offset, bytes).expect("the builder's own block verifies");
-            self.cache.insert(meta.slice, meta.id, offset, block);
+            self.cache.insert(meta.id, offset, block);
         }
     }
 
@@ -188,13 +195,20 @@ impl Inner {
         let cache = &self.cache;
         let versions: Vec<Arc<Version>> =
             self.slices.iter().map(|slice| lock(slice).version.clone()).collect();
-        let (mut table_bytes, mut bounds_bytes) = (0, 0);
-        for table in versions.iter().flat_map(|version| version.tables()) {
-            table_bytes += u64::from(table.meta.ptr.len);
-            bounds_bytes += (table.meta.min_key.len() + table.meta.max_key.len()) as u64;
-        }
+        let mut bounds_bytes = 0;
+        let table_bytes: Vec<u64> = versions
+            .iter()
+            .map(|version| {
+                let tables = version.tables().map(|table| &table.meta);
+                tables.fold(0, |bytes, meta| {
+                    bounds_bytes += (meta.min_key.len() + meta.max_key.len()) as u64;
+                    bytes + u64::from(meta.ptr.len)
+                })
+            })
+            .collect();
         self.metadata_room.set_bounds(bounds_bytes);
-        cache.table_bytes.store(table_bytes, Ordering::Relaxed);
+        cache.table_bytes.store(table_bytes.iter().sum(), Ordering::Relaxed);
+        lock(&cache.row_shares).set(&table_bytes);
         let bytes = cache.heads.sweep(&versions);
         cache.head_bytes.store(bytes, Ordering::Relaxed);
         let tables = cache.needed();
@@ -223,11 +237,13 @@ impl Inner {
 
     /// Gives the row caches `bytes` together. A slice is not held up for longer than [`SHRINK_BYTES`] of rows take to go.
     fn size_row_caches(&self, bytes: u64) {
-        let slices = self.slices.len() as u64;
-        let each = bytes / slices;
-        // Less than what is lent or taken back at a time, or that would be ignored.
-        let ignored = (each / 16).min(LENDING_STEP_BYTES / slices / 2);
-        for slice in &self.slices {
+        for (at, slice) in self.slices.iter().enumerate() {
+            let (each, step) = {
+                let shares = lock(&self.cache.row_shares);
+                (shares.of(bytes, at), shares.of(LENDING_STEP_BYTES, at))
+            };
+            // Less than what is lent or taken back at a time, or that would be ignored.
+            let ignored = (each / 16).min(step / 2);
             loop {
                 let mut slice = lock(slice);
                 let now = slice.rows.capacity();
@@ -262,7 +278,7 @@ impl Inner {
             }
             let Some(block) = head.index.block_of(key) else { continue };
             let (offset, _) = head.index.place(block);
-            let Some(found) = self.cache.look_up(table.meta.slice, table.meta.id, offset, key) else {
+            let Some(found) = self.cache.look_up(table.meta.id, offset, key) else {
                 return Peek::NeedsFlash(Hint::default());
             };
             match found {
@@ -334,9 +350,14 @@ impl Inner {
 
     /// The block at an offset of a table, if it is in the cache.
     pub fn cached_block(&self, table: &Table, offset: u32) -> Option<Block> {
-        let block = self.cache.get(table.meta.slice, table.meta.id, offset)?;
+        let block = self.cache.get(table.meta.id, offset)?;
         self.counters.block_hits.add(1);
         Some(block)
+    }
+
+    /// Puts a block of a table that has its bytes to itself into the cache.
+    pub fn keep_block(&self, table: &Table, offset: u32, block: &Block) {
+        self.cache.insert(table.meta.id, offset, block.clone());
     }
 
     /// A block of a table, from the cache, or from flash, which puts it there.
@@ -353,7 +374,7 @@ impl Inner {
             let _permit = self.block_permit(len).await;
             // A copy of its own: the buffer that was read into is larger, and pooled.
             let block = self.read_block(table, offset, len, |bytes| Bytes::copy_from_slice(&bytes)).await?;
-            self.cache.insert(meta.slice, meta.id, offset, block.clone());
+            self.cache.insert(meta.id, offset, block.clone());
             Ok(block)
         });
         self.cache.block_reads.share((meta.id, offset), read).await
@@ -375,7 +396,7 @@ impl Inner {
             && window.contains(&at)
             && self.cache.window_reads.is_under_way(&(meta.id, window.start));
         if !is_awaited {
-            window = table.window.next(at, place.of, self.cache.window_max(meta.slice));
+            window = table.window.next(at, place.of, self.cache.window_max());
             if window.len() < 2 {
                 return None;
             }
@@ -404,7 +425,7 @@ impl Inner {
             let from = (offset - start) as usize;
             let own = Bytes::copy_from_slice(&bytes[from..from + len as usize]);
             let block = Block::verify(table.meta.id, offset, own)?;
-            self.cache.insert(table.meta.slice, table.meta.id, offset, block.clone());
+            self.cache.insert(table.meta.id, offset, block.clone());
             Some(block)
         });
         let verified = verified.collect();

@@ -97,6 +97,8 @@ pub(crate) struct SliceView {
     pub version: Arc<Version>,
     /// [`Slice::puts`] of that time.
     pub puts: u64,
+    /// [`Slice::epoch`] of that time.
+    pub epoch: u64,
     /// Whether the slice knew of gaps.
     pub has_gaps: bool,
 }
@@ -113,6 +115,7 @@ impl SliceView {
             memtables,
             version: slice.version.clone(),
             puts: slice.puts,
+            epoch: slice.epoch,
             has_gaps: !slice.gaps.is_empty(),
         }
     }
@@ -188,6 +191,11 @@ impl SnapshotInner {
     /// What its scans see of memtables.
     pub fn sight(&self) -> Sight {
         Sight { max_seq: self.seq, settled: self.store.settled() }
+    }
+
+    /// [`Slice::epoch`] as it was, of a slice that it holds.
+    pub fn epoch(&self, slice: SliceId) -> Option<u64> {
+        self.slices.iter().find(|view| view.slice == slice).map(|view| view.epoch)
     }
 
     /// To be asked after each read: nothing that was read before is from a later time.

@@ -538,8 +538,16 @@ impl Inner {
         }
     }
 
+    /// Version `seq` of a key, if its row is cached.
+    pub fn row_of(&self, slice: SliceId, key: &[u8], seq: Seq) -> Option<Entry> {
+        let mut state = self.slice(slice);
+        let row = state.rows.get(key_hash(key), key).filter(|row| row.seq == seq)?;
+        self.counters.row_hits.add(1);
+        Some(row.to_entry())
+    }
+
     /// Caches what flash answered of a key as it was in `epoch`, if the cache has room for it or refused it lately.
-    fn keep_read(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
+    pub fn keep_read(&self, slice: SliceId, epoch: u64, key: &[u8], found: &KeyEntry, entry: &mut Entry) {
         own_value(found, entry);
         let mut slice = self.slice(slice);
         if slice.keeps_read(key, entry) {

@@ -1,4 +1,7 @@
 //! What a scan has ahead of it: keys that the merge gave, and their values, read side by side and together.
+//!
+//! The first values of a scan are looked for in the row cache, and kept there as those of look-ups are: a short collection that is read
+//! again and again is read from flash once. Of a long scan, what comes behind would cost more than it is worth.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -27,6 +30,10 @@ const SPAN_BYTES_MAX: u32 = 512 << 10;
 /// Values shorter than this are copied out of what was read together.
 const SHORT_BYTES: usize = 4 << 10;
 const BYTES_AHEAD_MAX: u64 = 2 << 20;
+/// Values that are looked for in the row cache before one is not found there, and not in memory...
+const FROM_ROWS_MAX: usize = 256;
+/// ...and the longest that is kept there.
+const ROW_BYTES_MAX: u64 = 64 << 10;
 
 /// A key handed over by the merge, and its value when it is there.
 pub(super) struct Ahead {
@@ -39,7 +46,7 @@ pub(super) struct Ahead {
 pub(super) enum State {
     Ready(Result<Entry, StoreError>),
     /// To be read, alone or with its neighbours.
-    Planned(SliceId, KeyEntry, RecordPtr),
+    Planned(Wanted),
     Reading(LocalBoxFuture<'static, Result<Entry, StoreError>>),
     /// One of the spans brings it.
     InSpan,
@@ -51,13 +58,20 @@ pub(super) struct SpanRead {
     read: LocalBoxFuture<'static, Vec<Result<Entry, StoreError>>>,
 }
 
+/// A value to be read.
+pub(super) struct Wanted {
+    slice: SliceId,
+    found: KeyEntry,
+    ptr: RecordPtr,
+    /// It is to be cached, as it was when the slice was in this epoch.
+    epoch: Option<u64>,
+}
+
 /// A value to be read: who waits for it, and what for.
 struct Planned {
     number: usize,
-    slice: SliceId,
     key: Bytes,
-    found: KeyEntry,
-    ptr: RecordPtr,
+    wanted: Wanted,
 }
 
 impl Ahead {
@@ -69,17 +83,25 @@ impl Ahead {
 /// Reads values that lie near each other; what cannot be had that way is read alone, which says why.
 async fn read_span(snapshot: Arc<SnapshotInner>, span: Vec<Planned>) -> Vec<Result<Entry, StoreError>> {
     let store = &snapshot.store;
-    let ptrs: Vec<RecordPtr> = span.iter().map(|planned| planned.ptr).collect();
+    let ptrs: Vec<RecordPtr> = span.iter().map(|planned| planned.wanted.ptr).collect();
     let records = store.heap.read_neighbours(&ptrs).await;
+    // What was read without a pin may be of a later time: nobody gets it.
+    let is_of_its_time = snapshot.still_holds().is_ok();
     let mut entries = Vec::with_capacity(span.len());
-    for (Planned { slice, key, found, ptr, .. }, record) in span.iter().zip(records) {
+    for (Planned { key, wanted, .. }, record) in span.iter().zip(records) {
+        let Wanted { slice, found, ptr, epoch } = wanted;
         let value = record.map(|record| store.value_in_record(*slice, key, *ptr, &record));
-        entries.push(match value {
+        entries.push(match (value, epoch.filter(|_| is_of_its_time)) {
+            (Some(Ok(value)), Some(epoch)) => {
+                let mut entry = entry_of(found, value);
+                store.keep_read(*slice, epoch, key, found, &mut entry);
+                Ok(entry)
+            }
             // A short value must not keep the whole span in memory.
-            Some(Ok(value)) if value.len() < SHORT_BYTES => {
+            (Some(Ok(value)), None) if value.len() < SHORT_BYTES => {
                 Ok(entry_of(found, Bytes::copy_from_slice(&value)))
             }
-            Some(Ok(value)) => Ok(entry_of(found, value)),
+            (Some(Ok(value)), None) => Ok(entry_of(found, value)),
             _ => store.value_of(*slice, key, found).await,
         });
     }
@@ -147,11 +169,19 @@ impl Scan {
             Body::Record(ptr) if !found.large => {
                 let store = &self.snapshot.store;
                 let ptr = store.place_of(ptr);
-                let state = match store.heap.peek(ptr) {
-                    Some(record) => State::Ready(store.value_in_record(slice, key, ptr, &record).map(plain)),
-                    None => State::Planned(slice, found, ptr),
-                };
-                (value_len, state)
+                if let Some(record) = store.heap.peek(ptr) {
+                    let value = store.value_in_record(slice, key, ptr, &record);
+                    return (value_len, State::Ready(value.map(plain)));
+                }
+                let is_among_first = self.ahead_from + self.ahead.len() < FROM_ROWS_MAX;
+                let epoch =
+                    (is_among_first && value_len <= ROW_BYTES_MAX).then(|| self.snapshot.epoch(slice));
+                if epoch.is_some()
+                    && let Some(row) = store.row_of(slice, key, seq)
+                {
+                    return (value_len, State::Ready(Ok(row)));
+                }
+                (value_len, State::Planned(Wanted { slice, found, ptr, epoch: epoch.flatten() }))
             }
             _ => {
                 let (snapshot, own) = (self.snapshot.clone(), key.clone());
@@ -182,23 +212,25 @@ impl Scan {
             if !matches!(slot.state, State::Planned(..)) {
                 continue;
             }
-            if let State::Planned(slice, found, ptr) = std::mem::replace(&mut slot.state, State::InSpan) {
+            if let State::Planned(wanted) = std::mem::replace(&mut slot.state, State::InSpan) {
                 let (number, key) = (self.ahead_from + at, slot.key.clone());
-                planned.push(Planned { number, slice, key, found, ptr });
+                planned.push(Planned { number, key, wanted });
             }
         }
-        planned.sort_unstable_by_key(|planned| planned.ptr.addr);
+        planned.sort_unstable_by_key(|planned| planned.wanted.ptr.addr);
         let mut planned = planned.into_iter().peekable();
         while let Some(first) = planned.next() {
-            let start = first.ptr.addr;
-            let mut end = start.offset() + first.ptr.len;
+            let RecordPtr { addr: start, len } = first.wanted.ptr;
+            let mut end = start.offset() + len;
             let mut span = vec![first];
             while let Some(next) = planned.next_if(|next| {
-                next.ptr.addr.segment() == start.segment()
-                    && next.ptr.addr.offset() <= end.saturating_add(next.ptr.len.max(GAP_BYTES_MAX))
-                    && next.ptr.addr.offset() + next.ptr.len - start.offset() <= SPAN_BYTES_MAX
+                let RecordPtr { addr, len } = next.wanted.ptr;
+                addr.segment() == start.segment()
+                    && addr.offset() <= end.saturating_add(len.max(GAP_BYTES_MAX))
+                    && addr.offset() + len - start.offset() <= SPAN_BYTES_MAX
             }) {
-                end = end.max(next.ptr.addr.offset() + next.ptr.len);
+                let RecordPtr { addr, len } = next.wanted.ptr;
+                end = end.max(addr.offset() + len);
                 span.push(next);
             }
             self.snapshot.store.counters.value_reads.add(1);

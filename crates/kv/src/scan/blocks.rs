@@ -1,6 +1,7 @@
 //! A run's blocks as a scan reads them: ahead.
 //!
-//! The first block is read alone, because most scans end in it. From then on each read takes twice as many bytes as the one
+//! The first block is read alone, because most scans end in it, and kept in memory as look-ups' are: many begin in the same place.
+//! From then on each read takes twice as many bytes as the one
 //! before, up to what the scan allows a run, and the next one is on its way while the last one is used. Nothing is read
 //! ahead beyond the scan's end, nor what all scans together have no room for (`scan/room.rs`).
 
@@ -161,14 +162,21 @@ impl BlocksAhead {
         if let Some(block) = store.cached_block(course.table, offset) {
             return Ok(block);
         }
+        let is_first = self.piece_bytes == 0;
         if !self.read.as_ref().is_some_and(|(stretch, ..)| stretch.holds(course.table, offset, len)) {
             self.read = None;
             self.read = Some(self.fetch(store, course, number).await?);
         }
         let (stretch, _, bytes) = self.read.as_ref().expect("it was just read");
         let start = (offset - stretch.offset) as usize;
-        Block::verify(course.table.meta.id, offset, bytes.slice(start..start + len as usize))
-            .ok_or_else(|| damaged(course.table, "a block's checksum does not match"))
+        let bytes = bytes.slice(start..start + len as usize);
+        let bytes = if is_first { Bytes::copy_from_slice(&bytes) } else { bytes };
+        let block = Block::verify(course.table.meta.id, offset, bytes)
+            .ok_or_else(|| damaged(course.table, "a block's checksum does not match"))?;
+        if is_first {
+            store.keep_block(course.table, offset, &block);
+        }
+        Ok(block)
     }
 
     async fn fetch(

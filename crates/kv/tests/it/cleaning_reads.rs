@@ -42,7 +42,7 @@ fn with_slow_reads(options: StoreOptions, test: impl AsyncFnOnce(Store) + 'stati
 #[test]
 fn cleaning_asks_for_key_blocks_side_by_side() {
     let small =
-        StoreOptions { memory_bytes: 24 << 20, memtable_bytes: Some(768 << 10), ..StoreOptions::default() };
+        StoreOptions { memory_bytes: 20 << 20, memtable_bytes: Some(768 << 10), ..StoreOptions::default() };
     with_slow_reads(small, async |store| {
         let mut batch = Batch::new();
         let mut order: Vec<u64> = (0..KEYS).collect();

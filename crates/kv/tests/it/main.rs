@@ -44,6 +44,7 @@ mod refused_early;
 mod retiring;
 mod retiring_many;
 mod rows;
+mod scanned_rows;
 mod scans_ahead;
 mod set_aside;
 mod shadows;

@@ -209,3 +209,44 @@ fn rows_do_without_what_is_withheld_until_it_is_given_back() {
     };
     world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }
+
+/// All elements of a large collection are in one slice: what others do not need is theirs.
+#[test]
+fn one_slice_that_holds_nearly_all_has_nearly_all_of_the_memory() {
+    const ONE: SliceId = SliceId(1);
+    let world = World::new(9);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let counters = world.clone();
+    let test = async move {
+        let device = made().await;
+        drop(formatted(&device).await);
+        let store = open_with(&device, options(MEMORY, MEMTABLE)).await.store;
+        let mut batch = Batch::new();
+        // Of these 12 MB, more than a fourth of what rows have, and of these key tables 14, more than a fourth of what tables have.
+        let values = (0..3_000u64).map(|n| (key(n), VALUE_BYTES));
+        let small = (0..300_000u64).map(|n| (format!("small:{n:08}").into_bytes(), 40));
+        for (key, len) in values.chain(small) {
+            batch.clear();
+            batch.put(ONE, &key, 0, 0, &vec![7; len]);
+            write(&store, &batch).await;
+        }
+        store.close().await.expect("close");
+        let store = open_with(&device, options(MEMORY, MEMTABLE)).await.store;
+        let tables = store.stats().table_bytes;
+        assert!(tables > SHARED / 4, "{tables} B of tables");
+        let read = async || {
+            let before = counters.counters(host).reads;
+            for n in 0..3_000 {
+                assert!(store.get(ONE, &key(n)).await.expect("get").is_some());
+            }
+            for n in (0..300_000).step_by(10) {
+                let small = format!("small:{n:08}").into_bytes();
+                assert!(store.get(ONE, &small).await.expect("get").is_some());
+            }
+            counters.counters(host).reads - before
+        };
+        read().await;
+        assert_eq!(read().await, 0, "all of it is in memory: {} B of rows", store.stats().row_bytes);
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
+}

@@ -53,17 +53,23 @@ async fn step(scan: &mut Scan, n: u64, value_bytes: usize) {
     assert_eq!(entry.value[..], value(n, value_bytes));
 }
 
-fn begin(store: &Store) -> Scan {
-    let snapshot = store.snapshot();
-    store.scan(&snapshot, SliceSet::All, Bound::Unbounded, Bound::Unbounded, Direction::Forward, Want::Values)
+fn begin(store: &Store, from: u64) -> Scan {
+    let (snapshot, from) = (store.snapshot(), Bound::Included(key(from).into()));
+    store.scan(&snapshot, SliceSet::All, from, Bound::Unbounded, Direction::Forward, Want::Values)
+}
+
+/// Where a scan begins. Of what lies beside keys most is read once, by the first of those that begin near each other: these begin far
+/// from others.
+fn start(scan: usize, value_bytes: usize) -> u64 {
+    if value_bytes < 100 { 1000 * scan as u64 } else { 0 }
 }
 
 /// Scans side by side, which rest now.
 async fn resting((store, scans, keys_each, value_bytes): Case<'_>) -> Vec<Scan> {
-    let mut scans: Vec<Scan> = (0..scans).map(|_| begin(store)).collect();
+    let mut scans: Vec<Scan> = (0..scans).map(|scan| begin(store, start(scan, value_bytes))).collect();
     for n in 0..keys_each {
-        for scan in &mut scans {
-            step(scan, n, value_bytes).await;
+        for (at, scan) in scans.iter_mut().enumerate() {
+            step(scan, start(at, value_bytes) + n, value_bytes).await;
         }
     }
     scans
@@ -83,9 +89,9 @@ async fn held_ahead(case: Case<'_>) -> u64 {
     let (store, _, keys_each, value_bytes) = case;
     let mut values = 0;
     // None goes meanwhile: others would have its room.
-    for scan in &mut resting(case).await {
+    for (at, scan) in resting(case).await.iter_mut().enumerate() {
         let before = store.stats().heap.reads;
-        for n in keys_each.. {
+        for n in start(at, value_bytes) + keys_each.. {
             step(scan, n, value_bytes).await;
             if store.stats().heap.reads > before {
                 break;

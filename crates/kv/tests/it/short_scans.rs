@@ -5,6 +5,7 @@ use std::ops::Bound;
 use crate::common::*;
 use bytes::Bytes;
 use pumice_kv::{Direction, SliceId, SliceSet, Store, Want};
+use pumice_reactor::sim::{HostOptions, World};
 
 fn blocks(store: &Store) -> u64 {
     let counters = store.stats().counters;
@@ -48,6 +49,46 @@ fn a_range_with_few_keys_or_none_reads_a_few_blocks_forward_and_backward() {
         }
         store.close().await.expect("close");
     });
+}
+
+/// Who looks at the same few keys again and again reads them from flash once.
+#[test]
+fn a_short_range_is_read_from_flash_once() {
+    let world = World::new(3);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let test = async {
+        let device = device("emu:small").await;
+        let store = formatted(&device).await;
+        for n in 0..20_000u32 {
+            put(&store, 1, format!("key:{n:08}").as_bytes(), b"a value of some bytes").await;
+        }
+        store.close().await.expect("close");
+        let store = open(&device).await;
+        let snapshot = store.snapshot_of(SliceId(1));
+        let look = async |at: u32, direction| {
+            let name = |n: u32| Bytes::from(format!("key:{n:08}"));
+            let (lower, upper) = (Bound::Included(name(at)), Bound::Excluded(name(at + 20)));
+            let before = store.stats().counters.block_reads;
+            let mut scan =
+                store.scan(&snapshot, SliceSet::One(SliceId(1)), lower, upper, direction, Want::Keys);
+            let mut found = 0;
+            while scan.next().await.expect("scan").is_some() {
+                found += 1;
+            }
+            assert_eq!(found, 20);
+            store.stats().counters.block_reads - before
+        };
+        for at in [7, 1234, 15_000] {
+            assert!(look(at, Direction::Forward).await > 0, "nothing was on flash");
+            // It may have gone over the end of a block.
+            look(at, Direction::Backward).await;
+            for direction in [Direction::Forward, Direction::Backward] {
+                assert_eq!(look(at, direction).await, 0, "{direction:?} from {at}");
+            }
+        }
+        store.close().await.expect("close");
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }
 
 /// Of a scan that need not read, nearly all is at hand: short elements in memtables, in tables and in both; not one that is gone or

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::common::{Setup, TestServer, open};
+use crate::common::{self, Setup, TestServer, open};
 use pumice_base::hash::stable_hash64;
 use pumice_kv::Turn;
 use pumice_node::NodeBatch;
@@ -23,6 +23,7 @@ fn field() -> Vec<u8> {
 fn a_field_is_told_that_the_key_held() {
     let server = TestServer::start();
     server.client().line("HSET k f old");
+    server.client().line(&common::keys_before_k());
     let dir = server.into_dir();
     let setup = Setup::default();
     let head = |key: &[u8]| [&head_prefix(Space(1))[..], key].concat();
@@ -33,7 +34,7 @@ fn a_field_is_told_that_the_key_held() {
         let id = u64::from_le_bytes(stored.value[..8].try_into().expect("an id"));
         node.close().await.expect("closed");
         drop(node);
-        // Opened anew nothing of it is in memory: it does not lie in a slice that says of which set its drive is.
+        // Opened anew nothing of it is in memory: others lie where scans begin, and none in a slice that says of which set its drive is.
         let node = open(&setup, dir.path()).await;
         let server = Arc::new(Server::new(setup.options.clone()).expect("a server"));
         server.attach(node.clone()).await.expect("attached");

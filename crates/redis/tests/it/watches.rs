@@ -1,6 +1,6 @@
 //! Watches that cannot be compared.
 
-use crate::common::client::encode;
+use crate::common::{self, client::encode};
 use crate::simulated::Stage;
 use pumice_reactor::sim::{FaultOp, FileFault};
 use pumice_redis::options::Options;
@@ -10,7 +10,14 @@ const ENODATA: i32 = 61;
 #[test]
 fn an_exec_that_cannot_read_what_is_watched_ends_the_watch() {
     let stage = Stage::start(Options::default());
-    stage.play(async |clients| assert_eq!(clients.connect().await.line("SET k v").await, "+OK"));
+    stage.play(async |clients| {
+        let mut client = clients.connect().await;
+        assert_eq!(client.line("SET k v").await, "+OK");
+        // Blocks where scans begin are in memory from the start: it lies in another.
+        let others = common::keys_before_k();
+        client.send(encode(&others.split(' ').collect::<Vec<_>>())).await;
+        assert_eq!(client.read_line().await, "+OK");
+    });
     stage.restart();
     let (world, server) = (stage.world.clone(), stage.server);
     stage.play(async move |clients| {

@@ -258,6 +258,12 @@ pub fn read_unserved(dir: &Path) -> Vec<(SliceId, Bytes, Entry)> {
     })
 }
 
+/// An MSET of keys before `k`, of several blocks in every slice: opening has no block of `k` in memory when it has gone over where
+/// scans begin.
+pub fn keys_before_k() -> String {
+    (0..6000).fold("MSET".to_string(), |line, n| format!("{line} a:{n:06} v"))
+}
+
 /// Waits until `test` holds: for what the server does in its own time.
 #[track_caller]
 #[allow(clippy::disallowed_methods)] // tests of a real server live in real time
