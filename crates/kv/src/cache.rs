@@ -1,11 +1,11 @@
 //! Key tables in memory: heads (filter and block index) first, blocks in what is left of the budget.
 //!
 //! Heads live in their tables and are swept (`cache/heads.rs`) when they exceed three quarters of the budget; blocks lie
-//! in several caches by where they are (all keys of a large collection are in one slice), whose capacity is what the heads leave. Where heads do not fit, a head of tens of KiB is read for most
-//! look-ups, and hundreds of these may be under way: heads being read have a part of the budget, too, blocks being read have as much,
-//! and nobody keeps a head while it waits for a block. What all tables together do not need is the row caches':
-//! with values of a few KiB the tables are a small part of the data, and half of the memory would lie idle. So is what
-//! memtables do not need for now, see [`crate::lending`].
+//! in several caches by where they are (all keys of a large collection are in one slice), whose capacity is what the heads
+//! leave. Where heads do not fit, a head of tens of KiB is read for most look-ups, and hundreds of these may be under way: heads being
+//! read have a part of the budget, too, blocks being read have as much, and nobody keeps a head while it waits for a block. What
+//! all tables together do not need is the row caches': with values of a few KiB the tables are a small part of the data, and half of
+//! the memory would lie idle. So is what memtables do not need for now, see [`lending`].
 
 pub(crate) mod flights;
 pub(crate) mod heads;

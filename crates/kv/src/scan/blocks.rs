@@ -1,9 +1,9 @@
 //! A run's blocks as a scan reads them: ahead.
 //!
-//! The first block is read alone, because most scans end in it, and kept in memory as look-ups' are: many begin in the same place.
-//! From then on each read takes twice as many bytes as the one
-//! before, up to what the scan allows a run, and the next one is on its way while the last one is used. Nothing is read
-//! ahead beyond the scan's end, nor what all scans together have no room for (`scan/room.rs`).
+//! The first block is read alone, because most scans end in it, and kept in memory as look-ups' are: many begin in the same
+//! place. From then on each read takes twice as many bytes as the one before, up to what the scan allows a run, and the next one is on
+//! its way while the last one is used. Nothing is read ahead beyond the scan's end, nor what all scans together have no room for
+//! (`scan/room.rs`).
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
