@@ -184,18 +184,21 @@ impl Mover {
         for _ in &commands {
             last = connection.receive().await.ok()?;
         }
-        let parts = match &last {
-            Reply::Array(Some(parts)) if commands.len() > 1 => parts.as_slice(),
-            one => std::slice::from_ref(one),
+        let transaction = match &last {
+            Reply::Array(Some(parts)) if commands.len() > 1 => Some(parts),
+            _ => None,
         };
-        if parts.iter().any(failed) {
+        if let Some(parts) =
+            transaction.filter(|parts| parts.iter().any(|part| failed(part) || refused(part)))
+        {
+            self.history.count("transactions done in part", 1);
+            self.done_in_part(index, parts);
+        } else if failed(&last) {
             self.history.count("commands on several keys failed by the media", 1);
         } else if refused(&last) || matches!(&last, Reply::Error(text) if text.starts_with("EXECABORT")) {
             // Never carried out, which a read that nobody heard of says.
             self.history.count("commands on several keys refused", 1);
             self.history.group.borrow_mut()[index].op.act = Act::Size;
-        } else if parts.iter().any(refused) {
-            self.history.count("transactions refused in part", 1);
         } else {
             self.history.count("commands on several keys", 1);
             let operation = &mut self.history.group.borrow_mut()[index];
@@ -203,6 +206,17 @@ impl Mover {
             operation.returned = Some((next(&self.history.clock), last));
         }
         Some(())
+    }
+
+    /// Of a transaction that was carried out, commands that could not read, or had no room, did nothing: it was one of the others.
+    fn done_in_part(&self, index: usize, parts: &[Reply]) {
+        let operation = &mut self.history.group.borrow_mut()[index];
+        let Act::Exec(acts) = &operation.op.act else { return };
+        let done = acts.iter().zip(parts).filter(|(_, part)| !failed(part) && !refused(part));
+        let (acts, parts): (Vec<_>, Vec<_>) = done.map(|(act, part)| (act.clone(), part.clone())).unzip();
+        operation.op.act = Act::Exec(acts);
+        operation.op.answered_ms = Some(wall_ms());
+        operation.returned = Some((next(&self.history.clock), Reply::Array(Some(parts))));
     }
 }
 
