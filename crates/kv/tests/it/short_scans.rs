@@ -12,16 +12,21 @@ fn blocks(store: &Store) -> u64 {
     counters.block_hits + counters.block_reads
 }
 
+/// Keys of one slice, all of them in tables.
+async fn opened_anew() -> Store {
+    let device = device("emu:small").await;
+    let store = formatted(&device).await;
+    for n in 0..20_000u32 {
+        put(&store, 1, format!("key:{n:08}").as_bytes(), b"a value of some bytes").await;
+    }
+    store.close().await.expect("close");
+    open(&device).await
+}
+
 #[test]
 fn a_range_with_few_keys_or_none_reads_a_few_blocks_forward_and_backward() {
     pumice_reactor::block_on(async {
-        let device = device("emu:small").await;
-        let store = formatted(&device).await;
-        for n in 0..20_000u32 {
-            put(&store, 1, format!("key:{n:08}").as_bytes(), b"a value of some bytes").await;
-        }
-        store.close().await.expect("close");
-        let store = open(&device).await;
+        let store = opened_anew().await;
         let runs = store.stats().runs_max as u64;
         assert!(runs > 0, "the keys lie in tables");
         let snapshot = store.snapshot_of(SliceId(1));
@@ -57,13 +62,7 @@ fn a_short_range_is_read_from_flash_once() {
     let world = World::new(3);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let test = async {
-        let device = device("emu:small").await;
-        let store = formatted(&device).await;
-        for n in 0..20_000u32 {
-            put(&store, 1, format!("key:{n:08}").as_bytes(), b"a value of some bytes").await;
-        }
-        store.close().await.expect("close");
-        let store = open(&device).await;
+        let store = opened_anew().await;
         let snapshot = store.snapshot_of(SliceId(1));
         let look = async |at: u32, direction| {
             let name = |n: u32| Bytes::from(format!("key:{n:08}"));
