@@ -1,6 +1,6 @@
-//! The seam between the executor and a world: io_uring or the simulation.
+//! The seam between the executor and a world: the kernel, through io_uring or through epoll and Linux AIO, or the simulation.
 //!
-//! The contract, which both drivers keep and `tests/it/contract` checks:
+//! The contract, which all drivers keep and `tests/it/contract` checks:
 //!
 //! 1. [`Driver::submit`] takes an operation with everything it needs, owned, and a [`Token`]. It never fails and
 //!    never completes inside the call: failures come back as completions too.
@@ -22,6 +22,8 @@
 
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::{IoBuf, RecvBuf};
+use crate::epoll::Epoll;
+use crate::run::Config;
 use crate::sim::SimDriver;
 use crate::time::Nanos;
 use crate::uring::Uring;
@@ -70,7 +72,7 @@ impl Drop for HandleKind {
         // Closing alone would not do: a process that was forked meanwhile holds the file, and with it the lock, until it
         // runs its own program.
         if let Self::Os { fd, is_locked: true } = self {
-            crate::uring::unlock(fd);
+            crate::sys::unlock(fd);
         }
     }
 }
@@ -110,7 +112,7 @@ impl Handle {
     pub(crate) fn fd(&self) -> RawFd {
         match &*self.0 {
             HandleKind::Os { fd, .. } => fd.as_raw_fd(),
-            HandleKind::Sim(handle) => panic!("simulated handle {} used on io_uring", handle.id),
+            HandleKind::Sim(handle) => panic!("simulated handle {} used on a real core", handle.id),
         }
     }
 }
@@ -407,7 +409,7 @@ impl Outcome {
     /// Nobody waits for it any more. A signal is still to be heard by who asks next.
     pub(crate) fn forget(self) {
         if let Self::Signal(Ok(signal)) = self {
-            crate::uring::raise(signal);
+            crate::sys::raise(signal);
         }
     }
 
@@ -470,6 +472,8 @@ pub trait Kick: Send + Sync {
 pub enum Driver {
     /// The kernel, through io_uring.
     Uring(Box<Uring>),
+    /// The kernel, through epoll and Linux AIO.
+    Epoll(Box<Epoll>),
     /// The simulated world.
     Sim(Box<SimDriver>),
 }
@@ -478,6 +482,7 @@ macro_rules! either {
     ($self:expr, $driver:ident => $call:expr) => {
         match $self {
             Driver::Uring($driver) => $call,
+            Driver::Epoll($driver) => $call,
             Driver::Sim($driver) => $call,
         }
     };
@@ -519,10 +524,28 @@ impl Driver {
         either!(self, driver => driver.has_work())
     }
 
+    /// Has the kernel know the memory of its buffers, where that helps.
+    pub(crate) fn register_memory(&mut self, config: &Config) {
+        match self {
+            Self::Uring(uring) => uring.register_memory(config),
+            Self::Epoll(_) | Self::Sim(_) => {}
+        }
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Uring(_) => "io_uring",
+            Self::Epoll(_) => "epoll",
+            Self::Sim(_) => "simulation",
+        }
+    }
+
     /// What happened since the last look.
     pub(crate) fn take_counts(&mut self) -> DriverCounts {
         match self {
             Self::Uring(uring) => uring.take_counts(),
+            Self::Epoll(epoll) => epoll.take_counts(),
             Self::Sim(_) => DriverCounts::default(),
         }
     }

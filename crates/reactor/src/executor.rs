@@ -124,6 +124,7 @@ impl Core {
     pub fn new(server: &Arc<Server>, id: CoreId, driver: Driver) -> Rc<Self> {
         let pool = match &driver {
             Driver::Uring(uring) => Arc::clone(uring.pool()),
+            Driver::Epoll(epoll) => Arc::clone(epoll.pool()),
             Driver::Sim(_) => Arc::new(Pool::unregistered(true, Pool::KEPT_LARGE_BYTES)),
         };
         Rc::new(Self {

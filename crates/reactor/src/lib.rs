@@ -1,5 +1,5 @@
-//! One core of a server: a `!Send` executor, timers, buffers, files and sockets, over a driver that is either
-//! io_uring or a simulation.
+//! One core of a server: a `!Send` executor, timers, buffers, files and sockets, over a driver: io_uring,
+//! epoll where that is not to be had, or a simulation.
 //!
 //! Everything here acts on the *current core*, which the executor names while it polls a task. Code above this
 //! crate is the same in both worlds: it never sees a thread, a clock or a file descriptor. Wakers, [`sync`]
@@ -15,6 +15,7 @@
 mod addr;
 pub mod buf;
 pub mod driver;
+mod epoll;
 pub mod executor;
 pub mod file;
 pub mod metrics;
@@ -24,6 +25,7 @@ mod remote;
 mod run;
 pub mod sim;
 pub mod sync;
+mod sys;
 mod task;
 pub mod time;
 mod uring;
@@ -34,10 +36,10 @@ pub use buf::{IoBuf, RecvBuf};
 pub use driver::{KEEPALIVE_SECONDS, ListenOptions, OpenOptions, ShutdownHow, Signal, WriteSync};
 pub use file::File;
 pub use net::{Came, Listener, ListenerShare, RecvHalf, SendHalf, Sending, Stream};
-pub use run::{Config, Init, Running, Without, block_on, block_on_with, start};
+pub use run::{Config, Init, KernelInterface, Running, Without, block_on, block_on_with, start};
+pub use sys::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 pub use task::{Aborted, JoinHandle};
 pub use time::{Elapsed, Nanos, now, sleep, sleep_until, timeout, wall_ms, wall_us, yield_now};
-pub use uring::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 
 use std::future::Future;
 use std::pin::Pin;
@@ -69,6 +71,11 @@ pub fn core() -> CoreId {
 /// How many cores the current server has.
 pub fn core_count() -> usize {
     executor::with_core(|core| core.server().core_count())
+}
+
+/// Through what the current core asks the kernel: `io_uring` or `epoll`; `simulation` where it does not.
+pub fn driver_name() -> &'static str {
+    executor::with_core(|core| core.driver.borrow().name())
 }
 
 /// Whether the caller is polled by a core at all.

@@ -41,7 +41,7 @@ counters! {
     sleeps,
     /// Messages from other cores: wakes and spawned tasks.
     remote_messages,
-    /// System calls that handed over operations or waited (io_uring_enter).
+    /// System calls that handed over operations of files or waited (io_uring_enter; io_submit, io_getevents, epoll_wait).
     enters,
     /// Timers that ran out.
     timers,

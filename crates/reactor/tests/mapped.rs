@@ -2,7 +2,7 @@
 //! Alone in a program of its own: it counts what the process has mapped.
 #![allow(unsafe_code, dead_code)] // each part has more than is asked of it here
 
-#[path = "../src/uring/memory.rs"]
+#[path = "../src/sys/memory.rs"]
 mod memory;
 
 use memory::{HUGE_PAGE_BYTES, Mapping};

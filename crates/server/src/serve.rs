@@ -39,7 +39,7 @@ use crate::{allocator, bench, control, drives, http, logging, notify, process, w
 /// Files beside connections: drives, the log, the HTTP face's.
 const FILES_BESIDE_CLIENTS: u64 = 128;
 const _: () = assert!((http::FACES_MAX * http::CONNECTIONS_MAX) as u64 <= FILES_BESIDE_CLIENTS / 2);
-/// Files of each core: its ring, its listeners, what wakes it.
+/// Files of each core: its ring (or epoll instance), its listeners, what wakes it, signals.
 const FILES_PER_CORE: u64 = 8;
 
 /// A signal this long after the first one ends the process at once.
@@ -150,7 +150,10 @@ pub fn run(args: ServeArgs) -> Outcome {
     let cores = shared.clone();
     let init: Init = Arc::new(move |core| root(cores.clone(), core));
     let running = process::once_memory_is_free(|| pumice_reactor::start(&config, init.clone()))
-        .map_err(|e| Stop::doing("starting the cores (io_uring)", e))?;
+        .map_err(|e| Stop::doing("starting the cores", e))?;
+    if let Some(error) = running.uring_error() {
+        tracing::warn!("{error}: going on with epoll and Linux AIO, which take more CPU");
+    }
     let side = lead(&shared, &heard, faces);
     let joined = running.join();
     if let Some(side) = side {

@@ -177,7 +177,7 @@ fn who_reads_finds_a_batch_on_all_drives_or_on_none() {
         })
     };
     let config = Config { cores: 2, ..Config::default() };
-    let running = pumice_reactor::start(&config, Arc::new(start)).expect("io_uring");
+    let running = pumice_reactor::start(&config, Arc::new(start)).expect("cores");
     running.join().expect("no core panics");
 }
 

@@ -7,7 +7,7 @@
 
 use super::ALIGNMENT_BYTES;
 use super::runs::{Runs, pages_of};
-use crate::uring::{HUGE_PAGE_BYTES, Mapping};
+use crate::sys::memory::{HUGE_PAGE_BYTES, Mapping};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::ptr::NonNull;

@@ -4,7 +4,7 @@
 //! Rejected: letting the kernel fill one buffer bit by bit (IOU_PBUF_RING_INC). Its completions do not say where in the
 //! buffer their bytes are; one completion out of order would hand a client's bytes to another.
 
-use super::memory::Mapping;
+use crate::sys::memory::Mapping;
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 use std::cell::Cell;

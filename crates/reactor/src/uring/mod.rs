@@ -3,7 +3,7 @@
 //! An operation's slot keeps what the kernel uses — memory and file descriptor — until the last completion, whatever
 //! its owner does meanwhile. File operations go to the kernel at once: a device that waits for the end of a turn stands
 //! still while the core works (random 8 KiB reads at depth 32: 48,000 a second, and 80,000 with this). Reads wait for each
-//! other where the device has enough to do meanwhile ([`held`], `docs/decisions/0041`). All else is queued without a system call
+//! other where the device has enough to do meanwhile ([`held`](crate::sys::held), `docs/decisions/0041`). All else is queued without a system call
 //! until the `io_uring_enter` that ends a turn, which also waits (for one completion: waiting some microseconds
 //! for several doubled the CPU of unpipelined requests, by its timers); sent one by one between the reads, replies wake their
 //! receivers one by one. What the kernel does at once anyway (open, bind, stat, shutdown) is called directly.
@@ -12,31 +12,26 @@
 //! have a fallback, chosen when the kernel refuses. The oldest kernel is 5.19.
 
 mod bufring;
-mod held;
-mod memory;
 mod receive;
 mod slot;
-mod sys;
-mod zones;
 
 pub(crate) use bufring::BufRing;
-pub(crate) use memory::{HUGE_PAGE_BYTES, Mapping};
-pub(crate) use sys::{EventFd, hold_signals, raise, unlock};
-pub use sys::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 
 use crate::buf::Pool;
 use crate::driver::{Completion, DriverCounts, Handle, Op, Outcome, Token, Wait, WriteSync};
 use crate::run::Config;
+use crate::sys::held::HeldReads;
+use crate::sys::helper::{Helper, Request};
+use crate::sys::message::Message;
+use crate::sys::{self, EventFd};
 use crate::time::Nanos;
-use held::HeldReads;
 use io_uring::{IoUring, opcode, squeue, types};
 use receive::ReceiveBuffers;
-use slot::{InFlight, Message, Slots};
+use slot::{InFlight, Slots};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use zones::{Request, ZoneThread};
 
 /// The kick's poll. Tokens stay below: their generations would have to wrap first.
 const KICK: u64 = u64::MAX;
@@ -74,7 +69,7 @@ pub struct Uring {
     pool: Arc<Pool>,
     /// Since the last look.
     counts: DriverCounts,
-    zones: ZoneThread,
+    helper: Helper,
 }
 
 impl Uring {
@@ -102,10 +97,17 @@ impl Uring {
             sends_whole,
             pool: Arc::new(Pool::unregistered(false, config.kept_buffer_bytes)),
             counts: DriverCounts::default(),
-            zones: ZoneThread::default(),
+            helper: Helper::default(),
         };
         uring.arm_kick();
         Ok(uring)
+    }
+
+    /// Whether an error of [`new`](Self::new) says that there is no io_uring here, or none that is new enough. Not that memory is
+    /// short, which passes.
+    pub(crate) fn is_missing(error: &io::Error) -> bool {
+        use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+        matches!(error.kind(), PermissionDenied | Unsupported | InvalidInput)
     }
 
     /// Registers as much memory for file I/O as the locked-memory limit allows, halving from what is configured, or none.
@@ -228,9 +230,8 @@ impl Uring {
                 self.start_now(token, entry, InFlight::Plain { file });
             }
             Op::Punch { file, offset, bytes } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                let entry =
-                    opcode::Fallocate::new(types::Fd(file.fd()), bytes).offset(offset).mode(mode).build();
+                let entry = opcode::Fallocate::new(types::Fd(file.fd()), bytes);
+                let entry = entry.offset(offset).mode(sys::PUNCH_MODE).build();
                 self.start_now(token, entry, InFlight::Plain { file });
             }
             Op::Allocate { file, offset, bytes } => {
@@ -266,10 +267,10 @@ impl Uring {
                 self.finish(token, Outcome::Done(sys::set_len(&file, bytes).map(|()| 0)))
             }
             Op::ReportZones { file, from, zones_max } => {
-                self.zones.submit(&self.kick, token, file, Request::Report { from, zones_max });
+                self.helper.submit(&self.kick, token, file, Request::Report { from, zones_max });
             }
             Op::ManageZones { file, action, start, bytes } => {
-                self.zones.submit(&self.kick, token, file, Request::Manage { action, start, bytes });
+                self.helper.submit(&self.kick, token, file, Request::Manage { action, start, bytes });
             }
             Op::Len { file } => self.finish(token, Outcome::Done(sys::len(&file))),
             Op::Bind { addr, options } => self.finish(token, Outcome::Bound(sys::bind(&addr, &options))),
@@ -361,7 +362,7 @@ impl Uring {
             Err(error) => return Err(error),
         }
         self.reap(out);
-        self.zones.reap(out);
+        self.helper.reap(out);
         Ok(())
     }
 
@@ -440,6 +441,7 @@ fn explain(error: &io::Error) -> io::Error {
             " (io_uring is forbidden here: see the sysctl kernel.io_uring_disabled and the container's seccomp profile)"
         }
         Some(libc::ENOSYS) => " (this kernel has no io_uring)",
+        Some(libc::EINVAL) => " (this kernel is older than 5.19)",
         Some(libc::ENOMEM) => {
             " (the locked-memory limit, which counts all of a user's processes, has no room for a ring: raise it with \
              `ulimit -l`, or LimitMEMLOCK= in the unit)"

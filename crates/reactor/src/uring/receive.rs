@@ -1,12 +1,13 @@
 //! Receives, and the buffers that they share. Where those are all in use, receives wait their turn here
 //! (`docs/decisions/0048`): into memory of their own they would bring far more than the core works on next, and more than its caches hold.
 
+use super::Uring;
 use super::bufring::BufRing;
 use super::slot::{InFlight, size};
-use super::{Uring, sys};
 use crate::buf::RecvBuf;
 use crate::driver::{Handle, Outcome, ReceiveInto, SMALL_RECEIVE_BYTES, Token, Wait};
 use crate::run::Config;
+use crate::sys;
 use crate::time::Nanos;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::collections::VecDeque;

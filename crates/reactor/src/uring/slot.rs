@@ -2,10 +2,11 @@
 
 use super::Uring;
 use super::receive::Turn;
-use super::sys::{self, RawAddr, SignalInfo};
 use crate::addr::PeerAddr;
 use crate::buf::{IoBuf, RecvBuf};
 use crate::driver::{Completion, Handle, Outcome, SendData, Token};
+use crate::sys::message::Message;
+use crate::sys::{self, RawAddr, SignalInfo};
 use bytes::Bytes;
 use io_uring::cqueue;
 use std::io;
@@ -154,46 +155,6 @@ impl Slots {
         if self.spare.len() < SPARE_MESSAGES_MAX {
             self.spare.push(message);
         }
-    }
-}
-
-/// The pieces of a vectored send, at an address that stays.
-pub(super) struct Message {
-    header: libc::msghdr,
-    pieces: Vec<libc::iovec>,
-}
-
-impl Message {
-    /// Most pieces the kernel takes at once (UIO_MAXIOV).
-    const PIECES_MAX: usize = 1024;
-
-    fn new() -> Box<Self> {
-        // SAFETY: a message header of zeros is a valid, empty one.
-        let header = unsafe { std::mem::zeroed() };
-        Box::new(Self { header, pieces: Vec::new() })
-    }
-
-    pub(super) fn fill(&mut self, data: &SendData, mut skip: usize) -> &[libc::iovec] {
-        self.pieces.clear();
-        let mut add = |bytes: &[u8]| {
-            let rest = &bytes[skip.min(bytes.len())..];
-            skip -= bytes.len() - rest.len();
-            if !rest.is_empty() && self.pieces.len() < Self::PIECES_MAX {
-                let piece = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
-                self.pieces.push(piece);
-            }
-        };
-        match data {
-            SendData::Parts(parts) => parts.iter().for_each(|part| add(part)),
-            SendData::One(data) => add(data),
-        }
-        self.header.msg_iov = self.pieces.as_mut_ptr();
-        self.header.msg_iovlen = self.pieces.len();
-        &self.pieces
-    }
-
-    pub(super) fn header(&self) -> *const libc::msghdr {
-        &self.header
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::contract::{Check, Place};
 use pumice_reactor::sync::Event;
-use pumice_reactor::{Addr, Config, Without, start};
+use pumice_reactor::{Addr, Config, KernelInterface, Without, start};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -71,6 +71,33 @@ mod with_refused_receives {
     fn run(_name: &str, check: Check) {
         let without = Without { multishot_receive: true, ..Without::default() };
         run_with(&Config { without, ..Config::default() }, 300, check);
+    }
+
+    contract_tests!(run);
+}
+
+/// As where there is no io_uring.
+mod by_epoll {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        run_with(&Config { interface: KernelInterface::Epoll, ..Config::default() }, 1000, check);
+    }
+
+    contract_tests!(run);
+}
+
+/// As there, with a file queue that is full all the time and receives of a few bytes.
+mod by_epoll_with_tiny_queues {
+    use super::*;
+
+    fn run(_name: &str, check: Check) {
+        let interface = KernelInterface::Epoll;
+        run_with(
+            &Config { interface, queue_depth: 1, receive_buffer_bytes: 700, ..Config::default() },
+            300,
+            check,
+        );
     }
 
     contract_tests!(run);

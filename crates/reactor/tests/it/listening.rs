@@ -11,7 +11,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use pumice_reactor::{
-    Addr, ListenOptions, Listener, Stream, block_on, sleep, somebody_listens, spawn, timeout, yield_now,
+    Addr, Config, KernelInterface, ListenOptions, Listener, Stream, block_on, block_on_with, sleep,
+    somebody_listens, spawn, timeout, yield_now,
 };
 
 /// Listens at `path` and accepts nobody, with no room for one more.
@@ -46,31 +47,36 @@ fn a_socket_whose_owner_takes_no_connections_is_in_use_and_nobody_waits_for_it()
 /// The kernel answers EAGAIN to whoever does not wait: the driver does.
 #[test]
 fn connections_beyond_a_full_backlog_are_made_once_there_is_room() {
+    for interface in [KernelInterface::Any, KernelInterface::Epoll] {
+        let config = Config { interface, ..Config::default() };
+        block_on_with(&config, connect_beyond_a_full_backlog()).unwrap();
+    }
+}
+
+async fn connect_beyond_a_full_backlog() {
     const MANY: usize = 20;
     let dir = tempfile::tempdir().unwrap();
     let addr = Addr::Unix(dir.path().join("socket"));
-    block_on(async {
-        let options = ListenOptions { backlog: 0, ..ListenOptions::default() };
-        let listener = Listener::bind(&addr, options).await.unwrap();
-        let connecting: Vec<_> = (0..MANY)
-            .map(|_| {
-                let addr = addr.clone();
-                spawn(async move { Stream::connect(&addr).await.unwrap().recv().await.unwrap().len() })
-            })
-            .collect();
-        // All are under way, and nobody takes any.
-        yield_now().await;
-        sleep(Duration::from_millis(20)).await;
-        assert!(connecting.iter().all(|task| !task.is_finished()));
-        for _ in 0..MANY {
-            let (stream, _) =
-                timeout(Duration::from_secs(60), listener.accept()).await.expect("all come").unwrap();
-            stream.send_one(b"x".to_vec()).await.0.unwrap();
-        }
-        for task in connecting {
-            assert_eq!(task.await.unwrap(), 1);
-        }
-    });
+    let options = ListenOptions { backlog: 0, ..ListenOptions::default() };
+    let listener = Listener::bind(&addr, options).await.unwrap();
+    let connecting: Vec<_> = (0..MANY)
+        .map(|_| {
+            let addr = addr.clone();
+            spawn(async move { Stream::connect(&addr).await.unwrap().recv().await.unwrap().len() })
+        })
+        .collect();
+    // All are under way, and nobody takes any.
+    yield_now().await;
+    sleep(Duration::from_millis(20)).await;
+    assert!(connecting.iter().all(|task| !task.is_finished()));
+    for _ in 0..MANY {
+        let (stream, _) =
+            timeout(Duration::from_secs(60), listener.accept()).await.expect("all come").unwrap();
+        stream.send_one(b"x".to_vec()).await.0.unwrap();
+    }
+    for task in connecting {
+        assert_eq!(task.await.unwrap(), 1);
+    }
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn server(ctx: &Ctx, lines: &mut Lines) {
     lines.add("pumice_version", env!("CARGO_PKG_VERSION"));
     lines.add("os", system());
     lines.add("arch_bits", usize::BITS);
-    lines.add("multiplexing_api", "io_uring");
+    lines.add("multiplexing_api", pumice_reactor::driver_name());
     lines.add("process_supervised", "no");
     lines.add("process_id", std::process::id());
     lines.add("run_id", &ctx.server.run_id);

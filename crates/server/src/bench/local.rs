@@ -24,7 +24,7 @@ use super::report::{Cost, Row, Tally};
 use super::space;
 use super::workload::{Op, Stream, Workload};
 use crate::cli::{BenchArgs, Distribution, DurabilityArg};
-use crate::exit::{Outcome, Stop};
+use crate::exit::{Outcome, Stop, say};
 use crate::{drives, process};
 
 /// Values longer than this are written in pieces.
@@ -127,7 +127,10 @@ pub fn run(args: &BenchArgs, chosen: &[Workload], values: &Values, show: &mut dy
             Box::pin(async move { root(&shared, core).await })
         }),
     )
-    .map_err(|e| Stop::doing("starting the cores (io_uring)", e))?;
+    .map_err(|e| Stop::doing("starting the cores", e))?;
+    if let Some(error) = running.uring_error() {
+        say(format_args!("{error}: measuring with epoll and Linux AIO, which take more CPU"));
+    }
     running.join().map_err(|e| Stop::doing("running", e))?;
     lock(&shared.rows).drain(..).for_each(show);
     std::mem::replace(&mut *lock(&shared.outcome), Ok(()))
@@ -198,7 +201,7 @@ async fn lead(shared: &Arc<Shared>) -> Outcome {
         let seconds = started.elapsed().as_secs_f64();
         let tally = lock(&turn.parts).1.clone();
         if let Some(error) = &tally.first_error {
-            crate::exit::say(format_args!("pumice: {}: {error}", turn.workload.name));
+            say(format_args!("pumice: {}: {error}", turn.workload.name));
         }
         lock(&shared.rows).push(Row::new(turn.workload.name, &tally, seconds, cost(&node).since(before)));
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::{
-    Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, run, skipped, stderr, stdout,
+    Server, check_exit, eventually, pause_ms, pumice, pumice_of_a_user, pumice_without_uring, run, skipped,
+    stderr, stdout,
 };
 use redis::{Commands, RedisResult};
 use rustix::process::Signal;
@@ -531,4 +532,24 @@ fn no_locked_memory_at_all_is_an_error_that_says_what_to_do() {
         assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
     }
     assert!(!dir.path().join("made").exists() && !dir.path().join("data/drive0").exists());
+}
+
+#[test]
+fn where_io_uring_is_forbidden_a_server_goes_on_without_and_says_so() {
+    let Some(without) = pumice_without_uring() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let interface = |server: &Server| {
+        let info: String = redis::cmd("INFO").arg("server").query(&mut server.client()).unwrap();
+        info.lines().find_map(|line| line.strip_prefix("multiplexing_api:")).unwrap().to_owned()
+    };
+    let server = Server::try_start_of(without, dir.path(), &["--cores", "2"]).unwrap();
+    assert_eq!(interface(&server), "epoll");
+    let said = server.said();
+    assert!(said.contains("kernel.io_uring_disabled") && said.contains("epoll and Linux AIO"), "{said}");
+    let () = server.client().set("key", "value").unwrap();
+    server.kill();
+    let server = Server::start(dir.path(), &[]);
+    assert_eq!(interface(&server), "io_uring");
+    assert_eq!(server.client().get::<_, String>("key").unwrap(), "value");
+    server.stop();
 }

@@ -107,7 +107,7 @@ impl TestServer {
                 })
             }),
         )
-        .expect("io_uring");
+        .expect("cores");
         let (server, tcp) = is_ready.recv_timeout(PATIENCE).expect("the server starts");
         Self { dir, socket, server, tcp, may_load, running: Some(running), _thread: None }
     }

@@ -51,6 +51,21 @@ pub fn pumice_of_a_user(home: &Path, locked_kib: u32) -> Option<Command> {
     Some(command)
 }
 
+/// [`pumice`] in a process that may not use io_uring; `None`, with a message, where that cannot be had.
+pub fn pumice_without_uring() -> Option<Command> {
+    let wrapper = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/without_uring");
+    let make = || {
+        let mut command = Command::new(&wrapper);
+        command.arg(pumice().get_program()).env_remove("PUMICE_PASSWORD").env_remove("PUMICE_LOG");
+        command
+    };
+    if !make().arg("--version").output().is_ok_and(|output| output.status.success()) {
+        skipped("a process without io_uring cannot be had here (python3, seccomp)");
+        return None;
+    }
+    Some(make())
+}
+
 /// Says that a test, or a part of one, did not run. Past what the test harness keeps of a test that passes: `./test` counts
 /// these lines. A failure where `PUMICE_NO_SKIPS=1` says that there is all that tests need.
 #[track_caller]

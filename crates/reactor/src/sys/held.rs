@@ -7,7 +7,7 @@ const HELD_MAX: u32 = 16;
 /// notification of the device, which a virtual machine leaves for. But a device with little to do must not wait for
 /// the end of a turn. So at most half as many reads wait as the device has.
 #[derive(Debug, Default)]
-pub(super) struct HeldReads {
+pub(crate) struct HeldReads {
     /// The kernel's.
     under_way: u32,
     /// Queued, and not yet the kernel's.
@@ -16,18 +16,18 @@ pub(super) struct HeldReads {
 
 impl HeldReads {
     /// A read was queued. Whether all that is queued is to be handed over now.
-    pub(super) fn queued(&mut self) -> bool {
+    pub(crate) fn queued(&mut self) -> bool {
         self.held += 1;
         self.held >= HELD_MAX.min(self.under_way / 2)
     }
 
     /// All that was queued is the kernel's.
-    pub(super) fn handed_over(&mut self) {
+    pub(crate) fn handed_over(&mut self) {
         self.under_way += std::mem::take(&mut self.held);
     }
 
     /// One read completed.
-    pub(super) fn completed(&mut self) {
+    pub(crate) fn completed(&mut self) {
         self.under_way -= 1;
     }
 }

@@ -1,10 +1,18 @@
-//! System calls that io_uring is not needed for: opening, binding, asking, clocks, signals.
+//! What the two drivers of the real world share: system calls that are made directly whatever the driver (opening, binding, asking,
+//! clocks, signals), memory, and a thread for what would hold a core up.
+
+pub(crate) mod held;
+pub(crate) mod helper;
+pub(crate) mod memory;
+pub(crate) mod message;
+mod zones;
 
 use crate::addr::{Addr, PeerAddr};
 use crate::driver::{
-    FileInfo, Handle, KEEPALIVE_SECONDS, Kick, ListenOptions, OpenOptions, ShutdownHow, Signal,
+    FileInfo, Handle, KEEPALIVE_SECONDS, Kick, ListenOptions, OpenOptions, SendData, ShutdownHow, Signal,
 };
 use crate::time::Nanos;
+use message::Message;
 use std::ffi::CString;
 use std::fs::Permissions;
 use std::io;
@@ -15,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-fn check(result: i32) -> io::Result<i32> {
+pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -32,16 +40,16 @@ fn clock(id: libc::clockid_t) -> libc::timespec {
     time
 }
 
-pub(super) fn monotonic() -> Nanos {
+pub(crate) fn monotonic() -> Nanos {
     let time = clock(libc::CLOCK_MONOTONIC);
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-pub(super) fn wall_ms() -> u64 {
+pub(crate) fn wall_ms() -> u64 {
     wall_us() / 1000
 }
 
-pub(super) fn wall_us() -> u64 {
+pub(crate) fn wall_us() -> u64 {
     let time = clock(libc::CLOCK_REALTIME);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
@@ -55,12 +63,12 @@ impl EventFd {
         owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
     }
 
-    pub(super) fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
     /// Makes it unreadable again.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let mut count = 0u64;
         // SAFETY: reads eight bytes into eight bytes.
         unsafe { libc::read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
@@ -81,7 +89,7 @@ fn path_string(path: &Path) -> io::Result<CString> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path with a zero byte"))
 }
 
-pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, FileInfo)> {
+pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, FileInfo)> {
     let name = path_string(path)?;
     let mut flags = libc::O_CLOEXEC | libc::O_NOCTTY;
     flags |= if options.read_only { libc::O_RDONLY } else { libc::O_RDWR };
@@ -147,8 +155,7 @@ fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
     if u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFDIR {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    let zoned =
-        if block_device { super::zones::zoned_info(stat.stx_rdev_major, stat.stx_rdev_minor) } else { None };
+    let zoned = if block_device { zones::zoned_info(stat.stx_rdev_major, stat.stx_rdev_minor) } else { None };
     if !direct {
         return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device, zoned });
     }
@@ -162,20 +169,32 @@ fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
     Ok(FileInfo { direct, alignment, memory_alignment, block_device, zoned })
 }
 
-pub(super) fn set_len(file: &Handle, bytes: u64) -> io::Result<()> {
+pub(crate) fn set_len(file: &Handle, bytes: u64) -> io::Result<()> {
     let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: no memory is passed.
     check(unsafe { libc::ftruncate(file.fd(), bytes) }).map(drop)
 }
 
-pub(super) fn len(file: &Handle) -> io::Result<u64> {
+/// How [`allocate`] gives a range back.
+pub(crate) const PUNCH_MODE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// Reserves space for a range or gives it back. May take as long as the device likes.
+fn allocate(file: &Handle, mode: i32, offset: u64, bytes: u64) -> io::Result<()> {
+    let position =
+        |bytes: u64| i64::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let (offset, bytes) = (position(offset)?, position(bytes)?);
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fallocate(file.fd(), mode, offset, bytes) }).map(drop)
+}
+
+pub(crate) fn len(file: &Handle) -> io::Result<u64> {
     // Seeking tells the size of regular files and block devices alike; nothing uses the position.
     // SAFETY: no memory is passed.
     let end = unsafe { libc::lseek(file.fd(), 0, libc::SEEK_END) };
     u64::try_from(end).map_err(|_| io::Error::last_os_error())
 }
 
-pub(super) fn shutdown(stream: &Handle, how: ShutdownHow) -> io::Result<()> {
+pub(crate) fn shutdown(stream: &Handle, how: ShutdownHow) -> io::Result<()> {
     let how = match how {
         ShutdownHow::Send => libc::SHUT_WR,
         ShutdownHow::Both => libc::SHUT_RDWR,
@@ -185,7 +204,7 @@ pub(super) fn shutdown(stream: &Handle, how: ShutdownHow) -> io::Result<()> {
 }
 
 /// A socket address as the kernel wants it.
-pub(super) struct RawAddr {
+pub(crate) struct RawAddr {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
 }
@@ -241,11 +260,11 @@ impl RawAddr {
         Ok(raw)
     }
 
-    pub(super) fn as_ptr(&self) -> *const libc::sockaddr {
+    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.storage).cast()
     }
 
-    pub(super) fn len(&self) -> libc::socklen_t {
+    pub(crate) fn len(&self) -> libc::socklen_t {
         self.len
     }
 
@@ -270,7 +289,7 @@ impl RawAddr {
 }
 
 /// The peer of an accepted connection; a connection that is gone already counts as unnamed.
-pub(super) fn peer(fd: &OwnedFd) -> PeerAddr {
+pub(crate) fn peer(fd: &OwnedFd) -> PeerAddr {
     let mut raw = RawAddr::empty();
     // SAFETY: the kernel writes at most the length it is told.
     let result = unsafe { libc::getpeername(fd.as_raw_fd(), (&raw mut raw.storage).cast(), &mut raw.len) };
@@ -297,7 +316,7 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()>
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
 }
 
-pub(super) fn connecting_socket(addr: &Addr) -> io::Result<(Handle, Box<RawAddr>, PeerAddr)> {
+pub(crate) fn connecting_socket(addr: &Addr) -> io::Result<(Handle, Box<RawAddr>, PeerAddr)> {
     let raw = RawAddr::new(addr)?;
     let fd = socket(addr, 0)?;
     let peer = match addr {
@@ -310,7 +329,7 @@ pub(super) fn connecting_socket(addr: &Addr) -> io::Result<(Handle, Box<RawAddr>
     Ok((Handle::os(fd), raw, peer))
 }
 
-pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, Addr)> {
+pub(crate) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, Addr)> {
     let raw = RawAddr::new(addr)?;
     let fd = socket(addr, 0)?;
     if let Addr::Tcp(_) = addr {
@@ -358,6 +377,66 @@ pub(super) fn bind(addr: &Addr, options: &ListenOptions) -> io::Result<(Handle, 
         Addr::Unix(_) => addr.clone(),
     };
     Ok((Handle::os(fd), addr))
+}
+
+/// Begins to connect; whether it is done already. Otherwise the socket can be written to once [`connected`] knows more.
+pub(crate) fn begin_connect(stream: &Handle, addr: &RawAddr) -> io::Result<bool> {
+    set_nonblocking(stream)?;
+    // SAFETY: the address is as long as it says.
+    match check(unsafe { libc::connect(stream.fd(), addr.as_ptr(), addr.len()) }) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What came of connecting.
+pub(crate) fn connected(stream: &Handle) -> io::Result<()> {
+    let (mut error, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    let name = libc::SO_ERROR;
+    // SAFETY: the kernel writes four bytes.
+    check(unsafe {
+        libc::getsockopt(stream.fd(), libc::SOL_SOCKET, name, (&raw mut error).cast(), &raw mut len)
+    })?;
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+/// Has calls on it return rather than wait.
+pub(crate) fn set_nonblocking(handle: &Handle) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let flags = check(unsafe { libc::fcntl(handle.fd(), libc::F_GETFL) })?;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fcntl(handle.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+/// The next connection of a listener that does not wait.
+pub(crate) fn accept(listener: &Handle) -> io::Result<(Handle, PeerAddr)> {
+    let none = std::ptr::null_mut();
+    // SAFETY: no memory is passed.
+    let fd = owned(unsafe { libc::accept4(listener.fd(), none, none.cast(), libc::SOCK_CLOEXEC) })?;
+    let peer = peer(&fd);
+    Ok((Handle::os(fd), peer))
+}
+
+/// What has come, without waiting.
+pub(crate) fn receive(stream: &Handle, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most so many bytes.
+    let came = unsafe { libc::recv(stream.fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+    usize::try_from(came).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sends what there is room for, without waiting.
+pub(crate) fn send(
+    stream: &Handle,
+    message: &mut Message,
+    data: &SendData,
+    skip: usize,
+) -> io::Result<usize> {
+    message.fill(data, skip);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the message names pieces of `data`.
+    let sent = unsafe { libc::sendmsg(stream.fd(), message.header(), flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Whether somebody listens at a Unix socket. Never waits for who does: one that takes no connections, so that its backlog is
@@ -442,28 +521,37 @@ pub(crate) fn raise(signal: Signal) {
     unsafe { libc::kill(libc::getpid(), number) };
 }
 
-pub(super) fn signal_fd() -> io::Result<Handle> {
+pub(crate) fn signal_fd() -> io::Result<Handle> {
     hold_signals()?;
     // SAFETY: the set is initialised.
     owned(unsafe { libc::signalfd(-1, &signal_set(), libc::SFD_CLOEXEC) }).map(Handle::os)
 }
 
+/// The next signal of a descriptor that does not wait.
+pub(crate) fn read_signal(signals: &Handle) -> io::Result<Signal> {
+    let mut info = SignalInfo::new();
+    // SAFETY: the kernel writes at most so many bytes.
+    let bytes = unsafe { libc::read(signals.fd(), info.as_mut_ptr().cast(), SignalInfo::BYTES as usize) };
+    let bytes = usize::try_from(bytes).map_err(|_| io::Error::last_os_error())?;
+    info.signal(bytes)
+}
+
 /// Where the kernel writes which signal came.
-pub(super) struct SignalInfo(libc::signalfd_siginfo);
+pub(crate) struct SignalInfo(libc::signalfd_siginfo);
 
 impl SignalInfo {
-    pub(super) const BYTES: u32 = size_of::<libc::signalfd_siginfo>() as u32;
+    pub(crate) const BYTES: u32 = size_of::<libc::signalfd_siginfo>() as u32;
 
-    pub(super) fn new() -> Box<Self> {
+    pub(crate) fn new() -> Box<Self> {
         // SAFETY: plain numbers.
         Box::new(Self(unsafe { zeroed() }))
     }
 
-    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         (&raw mut self.0).cast()
     }
 
-    pub(super) fn signal(&self, bytes: usize) -> io::Result<Signal> {
+    pub(crate) fn signal(&self, bytes: usize) -> io::Result<Signal> {
         match i32::try_from(self.0.ssi_signo) {
             Ok(libc::SIGTERM) if bytes == Self::BYTES as usize => Ok(Signal::Terminate),
             Ok(libc::SIGINT) => Ok(Signal::Interrupt),
