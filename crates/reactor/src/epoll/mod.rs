@@ -1,8 +1,8 @@
 //! The driver for kernels and sandboxes without io_uring: epoll for sockets, Linux AIO for files.
 //!
 //! It is there so that Pumice runs where io_uring is older than 5.19, switched off (`kernel.io_uring_disabled`) or
-//! forbidden (Docker's default seccomp profile), and not to be fast: a receive, a send and a wait are a system call each. Linux
-//! 4.18 will do. Nothing of it holds memory for connections that are silent, and nothing waits in the kernel but files: a
+//! forbidden (Docker's default seccomp profile), and not to be fast: a receive, a send and a wait are a system call each. The oldest
+//! kernel is 4.18. Nothing of it holds memory for connections that are silent, and nothing waits in the kernel but files: a
 //! cancelled operation on a socket ends at once.
 //!
 //! What can be tried without waiting is tried first — sends, receives into given memory — and watched only if that fails; what is
