@@ -15,9 +15,9 @@ use pumice_base::sync::lock;
 use pumice_flash::{Device, FlashError};
 use pumice_reactor::{IoBuf, WriteSync};
 
-use crate::HeapError;
 use crate::inner::Inner;
 use crate::layout::superblock::{Placed, RETIRED_MAX, Superblock, range_segments};
+use crate::{HeapError, wear};
 
 /// See the module's text. What changes it holds the metadata log's turn.
 pub(crate) struct Home(Mutex<State>);
@@ -153,7 +153,14 @@ async fn write(inner: &Inner, mut next: Superblock, elsewhere: bool) -> Result<b
         if at == newest_at && (elsewhere || written + pages > geometry.pages_per_block) {
             at = other(&next, at);
         }
-        let result = write_at(device, &next, at, (at == newest_at).then_some(written)).await;
+        let page = (at == newest_at).then_some(written);
+        let mut result = write_at(device, &next, at, page).await;
+        if result.is_ok() {
+            // One that does not read would leave the place of the log's next half unknown.
+            let first = page.unwrap_or(0);
+            let read = wear::check_vital(device, geometry.block(at), first..first + pages).await;
+            result = read.map(drop);
+        }
         let Err(error) = result else {
             let system = next.system_segments();
             let mut state = inner.home.state();

@@ -12,7 +12,7 @@
 //!    is retired at one and a half times these. Between them a page read back costs the bus a second transfer: up to half of the
 //!    write rate where the bus is the limit, as it is on SDF.
 //!
-//! 4. Records of the metadata log are read back whole, always ([`check_vital`]).
+//! 4. Superblocks and records of the metadata log are read back whole, always ([`check_vital`]).
 //!
 //! Rejected: reading back all that is written, at that price for life; and retiring blocks at a quarter, which gives up a third
 //! of their life. `segment::ftl` asks the same of each segment that it has written.
