@@ -79,9 +79,11 @@ impl Store {
         if let Err(error) = flushed {
             report.problem(error.to_string());
         }
-        match inner.heap.superblock_damage().await {
-            Ok(damage) => damage.iter().for_each(|damage| report.problem(damage.to_string())),
-            Err(error) => report.problem(error.to_string()),
+        for found in [inner.heap.superblock_damage().await, inner.heap.metadata_damage().await] {
+            match found {
+                Ok(damage) => damage.iter().for_each(|damage| report.problem(damage.to_string())),
+                Err(error) => report.problem(error.to_string()),
+            }
         }
         // What is retired at the snapshot's time: later the list forgets prefixes of which no table speaks any more, which
         // the snapshot's tables may do.

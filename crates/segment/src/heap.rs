@@ -546,6 +546,14 @@ impl Heap {
         Ok(found)
     }
 
+    /// Records of the metadata log of which one of the two does not verify.
+    ///
+    /// # Errors
+    /// The device's.
+    pub async fn metadata_damage(&self) -> Result<Vec<Damage>, HeapError> {
+        metalog::damage(&self.inner).await
+    }
+
     /// Every segment that holds data, for checks.
     pub fn segments_in_use(&self) -> Vec<SegmentId> {
         self.inner.table().in_use()

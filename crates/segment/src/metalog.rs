@@ -1,10 +1,14 @@
 //! The metadata log: a snapshot, then edits, in one of two halves; the next snapshot goes to the other half.
 //!
-//! 1. Records follow each other page by page; one is written at a time and is durable before the next begins, so a
-//!    record that does not verify is the log's end.
+//! 1. Records follow each other page by page; one is written at a time and is durable before the next begins, so the first
+//!    place where none verifies is the log's end.
 //! 2. A half is overwritten only once the other holds a newer, complete snapshot.
-//! 3. The client's state is kept as it was given (snapshot, edits), so that the heap can write a snapshot of its
+//! 3. Each record is written twice, one behind the other and at once: where the first does not verify the second counts, and the
+//!    next record is a snapshot (`docs/decisions/0061`). Only of a snapshot that the half has little room for there is one.
+//! 4. The client's state is kept as it was given (snapshot, edits), so that the heap can write a snapshot of its
 //!    own when a half is full or its end is uncertain after a crash.
+
+mod read;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,7 +24,9 @@ use crate::home;
 use crate::inner::Inner;
 use crate::layout::meta::{MetaKind, MetaRecord};
 use crate::layout::superblock::Superblock;
-use crate::{HeapError, MetaEdit, SegmentId};
+use crate::{HeapError, MetaEdit};
+
+pub(crate) use read::{damage, read_newest};
 
 const CHUNK_BYTES: usize = 1 << 20;
 /// Failures that one record puts up with.
@@ -29,8 +35,9 @@ const TRIES: u32 = 8;
 pub(crate) const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
 /// Zeros are written ahead of the log's end a sixteenth of a half at a time.
 const ZEROED_PART: u64 = 16;
-/// The log is read in pieces of this size, or of a record's size when that is larger.
-const WINDOW_BYTES: usize = 256 << 10;
+/// A snapshot of which two take more than this part of a half is written once: edits need room as well, and snapshots must not follow
+/// each other because of their size.
+const TWICE_PART: u64 = 4;
 
 pub(crate) struct MetaLog {
     writer: Semaphore,
@@ -57,6 +64,8 @@ pub(crate) struct MetaState {
     pub snapshot_bytes: u64,
     /// From `offset` to here the half holds zeros, as far as is known.
     pub zeroed_end: u64,
+    /// A record of this generation was read from its copy: the next one is a snapshot.
+    pub is_damaged: bool,
     pub replay_from: u64,
     pub moved_from: u64,
     /// Of a log in several segments at once: the first frame with a sequence number beyond `replay_from`.
@@ -166,7 +175,8 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     let half_bytes = half_bytes(&inner.superblock);
     let page = inner.page_bytes();
     let (mut tries, mut was_full, mut has_place) = (TRIES, false, true);
-    let mut snapshot = what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_)));
+    let mut snapshot =
+        what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_))) || inner.meta.state().is_damaged;
     loop {
         let mut next = inner.meta.state().clone();
         if snapshot {
@@ -200,11 +210,12 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
         if snapshot {
             next.half = 1 - next.half;
             next.generation += 1;
-            (next.next_index, next.offset, next.zeroed_end) = (0, 0, 0);
+            (next.next_index, next.offset, next.zeroed_end, next.is_damaged) = (0, 0, 0, false);
         }
-        let record = MetaRecord {
+        let mut record = MetaRecord {
             kind: if snapshot { MetaKind::Snapshot } else { MetaKind::Edit },
             clean: is_clean,
+            is_twice: true,
             generation: next.generation,
             index: next.next_index,
             replay_from: next.replay_from,
@@ -221,7 +232,8 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
             pool: composed.pool.clone(),
             blobs,
         };
-        let len = record.encoded_bytes().next_multiple_of(page) as u64;
+        record.is_twice = is_written_twice(&record, page, half_bytes);
+        let len = written_bytes(&record, page);
         if next.offset + len > half_bytes {
             inner.table().composed(&composed, false);
             if !snapshot {
@@ -232,7 +244,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
             inner.fail(&reason);
             return Err(HeapError::Damaged(reason));
         }
-        let result = write_record(inner, &record, &mut next, len as usize).await;
+        let result = write_record(inner, &record, &mut next, len).await;
         {
             let mut table = inner.table();
             table.composed(&composed, result.is_ok());
@@ -287,11 +299,23 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     }
 }
 
+/// Whether a record is to be followed by a copy of itself.
+pub(crate) fn is_written_twice(record: &MetaRecord, page_bytes: usize, half_bytes: u64) -> bool {
+    let twice = 2 * record.encoded_bytes().next_multiple_of(page_bytes) as u64;
+    record.kind == MetaKind::Edit || twice <= half_bytes / TWICE_PART
+}
+
+/// What a record takes, with its copy.
+fn written_bytes(record: &MetaRecord, page_bytes: usize) -> u64 {
+    let once = record.encoded_bytes().next_multiple_of(page_bytes) as u64;
+    if record.is_twice { 2 * once } else { once }
+}
+
 async fn write_record(
     inner: &Inner,
     record: &MetaRecord,
     next: &mut MetaState,
-    len: usize,
+    len: u64,
 ) -> Result<(), FlashError> {
     let superblock = inner.home.superblock();
     let half = next.half;
@@ -299,10 +323,10 @@ async fn write_record(
     if record.kind == MetaKind::Snapshot {
         erase_half(&inner.device, &superblock, half).await?;
     }
-    zero_ahead(&inner.device, &superblock, next, next.offset + len as u64).await?;
-    write_record_to(&inner.device, &superblock, record, half, next.offset, len).await?;
+    let end = next.offset + len;
+    zero_ahead(&inner.device, &superblock, next, end).await?;
+    write_record_to(&inner.device, &superblock, record, half, next.offset).await?;
     let mut at = next.offset;
-    let end = next.offset + len as u64;
     while at < end {
         let (index, in_segment) = (at / per_segment, at % per_segment);
         let chunk = (end - at).min(per_segment - in_segment);
@@ -317,7 +341,7 @@ async fn write_record(
     }
     if record.kind == MetaKind::Snapshot {
         // What is worn keeps this snapshot, and not the next.
-        for index in 0..(len as u64).div_ceil(per_segment) as u32 {
+        for index in 0..len.div_ceil(per_segment) as u32 {
             let segment = superblock.meta_segment(half, index);
             let block = inner.device.geometry().block(segment);
             match crate::wear::check_written(&inner.device, block, 0..1).await {
@@ -369,18 +393,21 @@ async fn zero_ahead(
     Ok(())
 }
 
-/// Programs a record; a snapshot's half is erased.
+/// Programs a record, and its copy if it has one; a snapshot's half is erased.
 pub(crate) async fn write_record_to(
     device: &pumice_flash::Device,
     superblock: &Superblock,
     record: &MetaRecord,
     half: usize,
     offset: u64,
-    len: usize,
 ) -> Result<(), FlashError> {
     let geometry = device.geometry();
+    let len = written_bytes(record, superblock.page_bytes as usize) as usize;
+    let once = if record.is_twice { len / 2 } else { len };
     let mut buf = IoBuf::zeroed(len);
-    record.encode(&mut buf, &superblock.drive_id, offset);
+    for start in (0..len).step_by(once) {
+        record.encode(&mut buf[start..start + once], &superblock.drive_id, offset + start as u64);
+    }
     let data = buf.freeze();
     let segment_bytes = u64::from(superblock.segment_bytes);
     let mut done = 0;
@@ -394,237 +421,4 @@ pub(crate) async fn write_record_to(
         done += chunk;
     }
     Ok(())
-}
-
-/// A half as it was read: its newest complete generation's records in order.
-pub(crate) struct ReadHalf {
-    pub records: Vec<MetaRecord>,
-    /// Where the next record goes.
-    pub offset: u64,
-    pub snapshot_bytes: u64,
-    /// Something follows the last record that verifies: a torn record, or damage.
-    pub uncertain_end: bool,
-    /// What the other half holds is neither older nor nothing: a snapshot that was not written to its end, or one that was and
-    /// does not read any more.
-    pub may_be_old: bool,
-}
-
-/// Reads the half that holds, and says which it is: that of the higher generation, or the other one when its snapshot
-/// does not verify. One page of the half that does not hold is read, no more, unless it may be the newer one.
-///
-/// # Errors
-/// [`HeapError::Damaged`] when it is: records follow a snapshot that does not read.
-pub(crate) async fn read_newest(
-    device: &pumice_flash::Device,
-    superblock: &Superblock,
-) -> Result<Option<(usize, ReadHalf)>, HeapError> {
-    let (mut generations, mut is_blank) = ([None, None], [false, false]);
-    for half in [0, 1] {
-        let first = SegmentId(superblock.meta_segment(half, 0));
-        let head = crate::scan::read_patiently(device, first, 0, superblock.page_bytes as usize).await?;
-        generations[half] = MetaRecord::peek_generation(&head.bytes);
-        is_blank[half] = head.lost.is_empty() && head.bytes.iter().all(|&byte| byte == 0);
-        if let Some((_, error)) = head.failed.into_iter().next() {
-            // The other half may be the older one.
-            return Err(error.into());
-        }
-    }
-    let newer = usize::from(generations[1] > generations[0]);
-    for half in [newer, 1 - newer] {
-        if let Some(mut read) = read_half(device, superblock, half).await? {
-            // Each snapshot goes to the other half than the one before.
-            let generation = read.records.first().map_or(0, |snapshot| snapshot.generation);
-            let is_before =
-                generations[1 - half].is_some_and(|other| other.checked_add(1) == Some(generation));
-            read.may_be_old = !is_before && !is_blank[1 - half];
-            if read.may_be_old && has_edits_beyond(device, superblock, 1 - half, generation).await? {
-                return Err(HeapError::Damaged(format!(
-                    "the newest snapshot of metadata, in {}, does not read, and what follows it is of no use without: \
-                     restore the drive from a copy",
-                    SegmentId(superblock.meta_segment(1 - half, 0))
-                )));
-            }
-            return Ok(Some((half, read)));
-        }
-    }
-    Ok(None)
-}
-
-/// Whether a half holds records that were added to a later snapshot than that of `generation`: so it was once there.
-async fn has_edits_beyond(
-    device: &pumice_flash::Device,
-    superblock: &Superblock,
-    half: usize,
-    generation: u64,
-) -> Result<bool, HeapError> {
-    use crate::layout::meta::Decoded;
-    let reader = HalfReader { device, superblock, half, bytes: half_bytes(superblock) };
-    let page = superblock.page_bytes as usize;
-    let mut window = Window::default();
-    for offset in (0..reader.bytes).step_by(page) {
-        let head = window.get(&reader, offset, page).await?;
-        let Some(len) = MetaRecord::peek_bytes(&head).filter(|&len| len as u64 <= reader.bytes - offset)
-        else {
-            continue;
-        };
-        if MetaRecord::peek_generation(&head).is_none_or(|found| found <= generation) {
-            continue;
-        }
-        let bytes = window.get(&reader, offset, len.next_multiple_of(page)).await?;
-        if let Decoded::Record(record) = MetaRecord::decode(&bytes, &superblock.drive_id, offset)
-            && record.kind == MetaKind::Edit
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Reads a half of the log; nothing when it holds no complete snapshot.
-async fn read_half(
-    device: &pumice_flash::Device,
-    superblock: &Superblock,
-    half: usize,
-) -> Result<Option<ReadHalf>, HeapError> {
-    use crate::layout::meta::Decoded;
-    let reader = HalfReader { device, superblock, half, bytes: half_bytes(superblock) };
-    let page = u64::from(superblock.page_bytes);
-    let mut window = Window::default();
-    let (mut records, mut offset, mut snapshot_bytes) = (Vec::new(), 0u64, 0);
-    let mut generation = 0;
-    let mut uncertain_end = false;
-    while offset < reader.bytes {
-        let head = window.get(&reader, offset, page as usize).await?;
-        let Some(len) = MetaRecord::peek_bytes(&head) else {
-            // Old records of the half's previous use look like this too: only the magic is gone.
-            uncertain_end |= head.iter().any(|&byte| byte != 0);
-            break;
-        };
-        if len as u64 > reader.bytes - offset {
-            uncertain_end = true;
-            break;
-        }
-        let bytes = window.get(&reader, offset, len.next_multiple_of(page as usize)).await?;
-        match MetaRecord::decode(&bytes, &superblock.drive_id, offset) {
-            Decoded::Newer(found) => {
-                return Err(HeapError::UnknownVersion {
-                    what: "metadata log",
-                    found: u32::from(found),
-                    known: u32::from(crate::layout::meta::NEWEST_VERSION),
-                });
-            }
-            Decoded::Record(record) => {
-                let first = records.is_empty();
-                let expected = if first {
-                    record.kind == MetaKind::Snapshot && record.index == 0
-                } else {
-                    record.kind == MetaKind::Edit
-                        && record.generation == generation
-                        && record.index == records.len() as u32
-                };
-                if !expected {
-                    uncertain_end = true;
-                    break;
-                }
-                generation = record.generation;
-                offset += bytes.len() as u64;
-                if first {
-                    snapshot_bytes = offset;
-                }
-                records.push(*record);
-            }
-            Decoded::Nothing => {
-                uncertain_end = true;
-                break;
-            }
-        }
-    }
-    if records.is_empty() {
-        return Ok(None);
-    }
-    // Nothing was ever programmed behind the end of a log that was closed: what does not read there is a torn record.
-    uncertain_end |= window.lost.is_some_and(|lost| lost >= offset);
-    Ok(Some(ReadHalf { records, offset, snapshot_bytes, uncertain_end, may_be_old: false }))
-}
-
-struct HalfReader<'a> {
-    device: &'a pumice_flash::Device,
-    superblock: &'a Superblock,
-    half: usize,
-    bytes: u64,
-}
-
-/// The part of a half that was read last: records are read in large pieces, not page by page.
-#[derive(Default)]
-struct Window {
-    start: u64,
-    bytes: Bytes,
-    /// First place in the half that did not read.
-    lost: Option<u64>,
-    /// First place of which the drive did not say that it is lost.
-    failed: Option<(u64, FlashError)>,
-}
-
-impl Window {
-    /// `len` bytes from `offset` on; zeros where nothing was programmed.
-    async fn get(&mut self, reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<Bytes, HeapError> {
-        let end = self.start + self.bytes.len() as u64;
-        if offset < self.start || offset + len as u64 > end {
-            // What was read already of a record that reaches over the window's end is kept.
-            let kept = if (self.start..end).contains(&offset) {
-                self.bytes.slice((offset - self.start) as usize..)
-            } else {
-                Bytes::new()
-            };
-            let from = offset + kept.len() as u64;
-            let missing = len - kept.len();
-            let wanted = missing.max(WINDOW_BYTES).min((reader.bytes - from) as usize).max(missing);
-            let Span { bytes: read, lost, failed } = read_span(reader, from, wanted).await?;
-            self.bytes = if kept.is_empty() { read } else { [&kept[..], &read[..]].concat().into() };
-            self.start = offset;
-            self.lost = match (self.lost, lost) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
-            self.failed = self.failed.take().or(failed);
-        }
-        // What the drive does not answer behind the log's end is nobody's.
-        if let Some((_, error)) = self.failed.as_ref().filter(|(at, _)| *at < offset + len as u64) {
-            return Err(error.clone().into());
-        }
-        let at = (offset - self.start) as usize;
-        Ok(self.bytes.slice(at..at + len))
-    }
-}
-
-/// Bytes of a half as they were read.
-struct Span {
-    bytes: Bytes,
-    lost: Option<u64>,
-    failed: Option<(u64, FlashError)>,
-}
-
-async fn read_span(reader: &HalfReader<'_>, offset: u64, len: usize) -> Result<Span, HeapError> {
-    let segment_bytes = u64::from(reader.superblock.segment_bytes);
-    let mut out = IoBuf::zeroed(len);
-    let (mut lost, mut failed) = (None, None);
-    let mut done = 0;
-    while done < len {
-        let at = offset + done as u64;
-        let in_segment = at % segment_bytes;
-        let chunk = (len - done).min((segment_bytes - in_segment) as usize);
-        let segment = SegmentId(reader.superblock.meta_segment(reader.half, (at / segment_bytes) as u32));
-        let part = crate::scan::read_patiently(reader.device, segment, in_segment as u32, chunk).await?;
-        out[done..done + chunk].copy_from_slice(&part.bytes);
-        if let Some(&first) = part.lost.first() {
-            lost = lost.or(Some(at - in_segment + u64::from(first)));
-        }
-        failed = failed.or(part
-            .failed
-            .into_iter()
-            .next()
-            .map(|(first, error)| (at - in_segment + u64::from(first), error)));
-        done += chunk;
-    }
-    Ok(Span { bytes: out.freeze(), lost, failed })
 }

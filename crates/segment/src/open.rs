@@ -174,13 +174,14 @@ async fn lay_out(
             (progress.0)(u64::from(segment - first_data) + 1, total);
         }
     }
-    let snapshot = first_snapshot(device, superblock, bad, written);
+    let mut snapshot = first_snapshot(device, superblock, bad, written);
     for &segment in meta.iter().rev() {
         device.erase(geometry.block(segment)).await?;
         device.prewrite(geometry.block(segment)).await?;
     }
-    let len = snapshot.encoded_bytes().next_multiple_of(geometry.page_bytes as usize);
-    metalog::write_record_to(device, superblock, &snapshot, 0, 0, len).await?;
+    let half_bytes = metalog::half_bytes(superblock);
+    snapshot.is_twice = metalog::is_written_twice(&snapshot, geometry.page_bytes as usize, half_bytes);
+    metalog::write_record_to(device, superblock, &snapshot, 0, 0).await?;
     device.sync().await?;
     home::write_at(device, superblock, places[0], Some(0)).await?;
     if superblock.placed.is_none() {
@@ -217,6 +218,7 @@ fn first_snapshot(
     MetaRecord {
         kind: MetaKind::Snapshot,
         clean: true,
+        is_twice: true,
         generation: 1,
         index: 0,
         replay_from: 0,
@@ -540,6 +542,7 @@ pub(crate) async fn open(
         blobs: blobs.clone(),
         snapshot_bytes: log.snapshot_bytes,
         zeroed_end: log.offset,
+        is_damaged: !log.damaged.is_empty(),
         replay_from: last.replay_from,
         moved_from: last.moved_from,
         replay_frame: last.replay_frame,

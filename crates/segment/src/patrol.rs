@@ -132,6 +132,9 @@ impl Patrol {
         };
         let mut step = PatrolStep::default();
         let went_on = go_on(&self.inner, SegmentId(number), walk, &mut step).await?;
+        if went_on.is_none() && step.damage.is_empty() {
+            step.damage = self.damage_of_log(number).await;
+        }
         for damage in &step.damage {
             self.inner.found_damage().add(damage, life);
         }
@@ -161,6 +164,16 @@ impl Patrol {
         if self.inner.blocked().is_none() {
             // A failure has made the heap read-only, which is how others learn of it.
             let _ = metalog::write_meta(&self.inner, Write::internal()).await;
+        }
+    }
+
+    /// Records of the metadata log that begins in this segment of which one of the two does not verify: pages that read do not tell.
+    async fn damage_of_log(&self, number: u32) -> Vec<Damage> {
+        let half = self.inner.meta.state().half;
+        match self.inner.home.superblock().meta_segment(half, 0) == number {
+            // What the device does not answer is met again by who needs it.
+            true => metalog::damage(&self.inner).await.unwrap_or_default(),
+            false => Vec::new(),
         }
     }
 

@@ -200,10 +200,12 @@ pub fn meta_seeds() -> Vec<Vec<u8>> {
     };
     [MetaKind::Snapshot, MetaKind::Edit]
         .iter()
-        .map(|&kind| {
+        .flat_map(|kind| [(kind, false), (kind, true)])
+        .map(|(&kind, is_twice)| {
             let record = MetaRecord {
                 kind,
                 clean: kind == MetaKind::Edit,
+                is_twice,
                 generation: 4,
                 index: u32::from(kind == MetaKind::Edit),
                 replay_from: 800,

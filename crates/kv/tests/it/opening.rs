@@ -20,12 +20,12 @@ fn spec() -> DeviceSpec {
 }
 
 /// Most bytes of the metadata log: its snapshot has 40 B a segment and at most 100 B and two keys a table; its edits come
-/// to twice the snapshot or a sixteenth of the half, and one record more.
+/// to twice the snapshot or a sixteenth of the half, and one record more. All of that is there twice.
 fn log_bytes_max(segments: u64, tables: u64) -> u64 {
     let snapshot = PAGE + 40 * segments + tables * (100 + 2 * KEY_BYTES);
     // 1/4096 of the drive, and room for four snapshots of the segment table, in whole segments.
     let half = (160 * segments + WINDOW).max(segments * SEGMENT / 4096).next_multiple_of(SEGMENT);
-    snapshot + (2 * snapshot).max(half / 16) + snapshot
+    2 * snapshot + (4 * snapshot).max(half / 16) + 2 * snapshot
 }
 
 struct Cost {

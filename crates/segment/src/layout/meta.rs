@@ -5,17 +5,19 @@ use pumice_base::checksum::crc32c_seeded;
 
 use super::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
-/// Newest version that this build reads: records of drives whose log lies in several segments at once are written as this, all
-/// others as 1.
-pub const NEWEST_VERSION: u16 = 2;
+/// Newest version that this build reads, and that of records that are written twice. Those that are written once are of version 2 on
+/// drives whose log lies in several segments at once, and of version 1 on others.
+pub const NEWEST_VERSION: u16 = 3;
 /// Bytes of a metadata record's header, of version 1.
 pub const HEADER_BYTES: usize = 96;
-/// The same of version 2.
+/// The same of later versions.
 pub const WIDE_HEADER_BYTES: usize = 104;
 /// Bytes of a segment's entry.
 pub const ENTRY_BYTES: usize = 40;
 const MAGIC: u32 = u32::from_le_bytes(*b"PMET");
 const FLAG_CLEAN: u8 = 1;
+/// Of version 3: *replay frame* holds something.
+const FLAG_MARKED: u8 = 2;
 
 /// Whether the record replaces or adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,8 @@ pub struct MetaRecord {
     pub kind: MetaKind,
     /// The drive was closed right after this.
     pub clean: bool,
+    /// Version 3: the record is followed by a copy of itself, which says so, too.
+    pub is_twice: bool,
     /// Counts snapshots.
     pub generation: u64,
     /// Position in the generation; the snapshot is 0.
@@ -110,7 +114,7 @@ pub struct MetaRecord {
     pub durable_frames: [u64; 2],
     /// The segment that the patrol reads next, and its passes.
     pub patrol: [u32; 2],
-    /// Version 2, where frames of the log lie in several segments at once: the first commit frame with a sequence number beyond
+    /// From version 2 on, where frames of the log lie in several segments at once: the first commit frame with a sequence number beyond
     /// `replay_from`.
     pub replay_frame: Option<u64>,
     /// Segments: all that are not free and fresh (snapshot), or those that changed (edit).
@@ -142,16 +146,27 @@ impl MetaRecord {
     }
 
     fn header_bytes(&self) -> usize {
-        if self.replay_frame.is_some() { WIDE_HEADER_BYTES } else { HEADER_BYTES }
+        if self.version() > 1 { WIDE_HEADER_BYTES } else { HEADER_BYTES }
+    }
+
+    fn version(&self) -> u16 {
+        match (self.is_twice, self.replay_frame) {
+            (true, _) => 3,
+            (false, Some(_)) => 2,
+            (false, None) => 1,
+        }
     }
 
     /// The record's bytes for `offset` in its half of the log.
     pub fn encode(&self, out: &mut [u8], drive_id: &[u8; 16], offset: u64) {
         let total = self.encoded_bytes();
         put_u32(out, 0, MAGIC);
-        put_u16(out, 8, if self.replay_frame.is_some() { NEWEST_VERSION } else { 1 });
+        put_u16(out, 8, self.version());
         out[10] = self.kind as u8;
         out[11] = if self.clean { FLAG_CLEAN } else { 0 };
+        if self.is_twice && self.replay_frame.is_some() {
+            out[11] |= FLAG_MARKED;
+        }
         put_u32(out, 12, total as u32);
         put_u64(out, 16, self.generation);
         put_u32(out, 24, self.index);
@@ -233,8 +248,10 @@ impl MetaRecord {
             _ => return None,
         };
         let counts = [u32_at(bytes, 28) as usize, u32_at(bytes, 32) as usize, u32_at(bytes, 36) as usize];
-        let replay_frame = (u16_at(bytes, 8) > 1).then(|| u64_at(bytes, HEADER_BYTES));
-        let mut at = if replay_frame.is_some() { WIDE_HEADER_BYTES } else { HEADER_BYTES };
+        let version = u16_at(bytes, 8);
+        let is_marked = version == 2 || version > 2 && bytes[11] & FLAG_MARKED != 0;
+        let replay_frame = is_marked.then(|| u64_at(bytes, HEADER_BYTES));
+        let mut at = if version > 1 { WIDE_HEADER_BYTES } else { HEADER_BYTES };
         if at + counts[0].checked_mul(ENTRY_BYTES)? + counts[1].checked_mul(4)? > total {
             return None;
         }
@@ -277,6 +294,7 @@ impl MetaRecord {
         Some(Self {
             kind,
             clean: bytes[11] & FLAG_CLEAN != 0,
+            is_twice: version > 2,
             generation: u64_at(bytes, 16),
             index: u32_at(bytes, 24),
             replay_from: u64_at(bytes, 40),

@@ -94,6 +94,7 @@ fn forge_log(dir: &Path, forge: impl Fn(&mut MetaRecord)) {
             MetaRecord::decode(&half.slice(at as usize..), &found.drive_id, at)
         {
             let len = record.encoded_bytes().next_multiple_of(PAGE_BYTES) as u64;
+            let len = if record.is_twice { 2 * len } else { len };
             let age = |record: &MetaRecord| (record.generation, record.index);
             if newest.as_ref().is_none_or(|newest| age(newest) < age(&record)) {
                 (newest, place) = (Some(*record), (start, at));
@@ -103,9 +104,12 @@ fn forge_log(dir: &Path, forge: impl Fn(&mut MetaRecord)) {
     }
     let mut record = newest.expect("a record");
     forge(&mut record);
-    let mut bytes = vec![0; record.encoded_bytes().next_multiple_of(PAGE_BYTES)];
-    record.encode(&mut bytes, &found.drive_id, place.1);
-    on_disk(dir).write_all_at(&bytes, place.0 + place.1).expect("write");
+    let once = record.encoded_bytes().next_multiple_of(PAGE_BYTES);
+    for at in [place.1, place.1 + once as u64].into_iter().take(1 + usize::from(record.is_twice)) {
+        let mut bytes = vec![0; once];
+        record.encode(&mut bytes, &found.drive_id, at);
+        on_disk(dir).write_all_at(&bytes, place.0 + at).expect("write");
+    }
 }
 
 fn check(what: &str, is_closed: bool, forge: impl Fn(&Path)) {

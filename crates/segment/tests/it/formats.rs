@@ -243,6 +243,7 @@ fn metadata_records_keep_their_layout() {
     let written = MetaRecord {
         kind: MetaKind::Edit,
         clean: true,
+        is_twice: false,
         generation: 5,
         index: 6,
         replay_from: 100,
@@ -286,12 +287,54 @@ fn metadata_records_keep_their_layout() {
     }
 }
 
+/// Written twice: version 3, with or without the frame at which a log in several segments begins.
+#[test]
+fn metadata_records_that_are_there_twice_keep_their_layout() {
+    let mut written = MetaRecord {
+        kind: MetaKind::Edit,
+        clean: false,
+        is_twice: true,
+        generation: 5,
+        index: 6,
+        replay_from: 100,
+        moved_from: 3,
+        last_seq: 200,
+        next_life: 50,
+        durable_frames: [40, 4],
+        patrol: [7, 8],
+        replay_frame: None,
+        segments: vec![],
+        pool: vec![10],
+        blobs: vec![Bytes::from_static(b"edit")],
+    };
+    let layouts = [
+        (
+            None,
+            "504d4554cd09ea83030002007400000005000000000000000600000000000000010000000100000064000000000000000300000000000000c800000000000000320000000000000028000000000000000400000000000000070000000800000000000000000000000a0000000400000065646974",
+        ),
+        (
+            Some(0x0102_0304_0506_0708),
+            "504d4554a4d76161030002027400000005000000000000000600000000000000010000000100000064000000000000000300000000000000c800000000000000320000000000000028000000000000000400000000000000070000000800000008070605040302010a0000000400000065646974",
+        ),
+    ];
+    for (replay_frame, layout) in layouts {
+        written.replay_frame = replay_frame;
+        let mut bytes = vec![0; written.encoded_bytes()];
+        written.encode(&mut bytes, &DRIVE, 4096);
+        assert_eq!((bytes.len(), bytes[8]), (104 + 4 + 8, 3));
+        check(&bytes, layout);
+        let decoded = MetaRecord::decode(&Bytes::from(bytes), &DRIVE, 4096);
+        assert_eq!(decoded, meta::Decoded::Record(Box::new(written.clone())));
+    }
+}
+
 /// Of a log in several segments at once: version 2, eight bytes longer, which builds that know version 1 only refuse.
 #[test]
 fn metadata_records_of_a_wide_log_keep_their_layout() {
     let written = MetaRecord {
         kind: MetaKind::Edit,
         clean: false,
+        is_twice: false,
         generation: 5,
         index: 6,
         replay_from: 100,
@@ -337,7 +380,9 @@ fn metadata_records_of_a_wide_log_keep_their_layout() {
     let short = MetaRecord { replay_frame: None, segments: vec![], pool: vec![], blobs: vec![], ..written };
     let mut bytes = vec![0; short.encoded_bytes()];
     short.encode(&mut bytes, &DRIVE, 0);
-    for (version, found) in [(2, meta::Decoded::Nothing), (3, meta::Decoded::Newer(3))] {
+    for (version, found) in
+        [(2, meta::Decoded::Nothing), (3, meta::Decoded::Nothing), (4, meta::Decoded::Newer(4))]
+    {
         bytes[8] = version;
         let crc = pumice_base::checksum::crc32c_seeded(0, &[&DRIVE, &bytes[8..]]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());

@@ -426,8 +426,8 @@ fn a_closed_drive_opens_clean_whatever_older_generations_left_behind_the_logs_en
         let dir = tempfile::tempdir().expect("dir");
         let device = file(dir.path(), 32 << 20).await;
         drop(formatted(&device).await);
-        // Fills the log of a half, whose sixteenth part is four pages, with a snapshot and so many edits.
-        for edits in [50, 50, 0, 1, 2, 3, 4, 5, 6, 13, 49] {
+        // Fills the log of a half, whose sixteenth part is four pages, with a snapshot and so many edits, each of two pages.
+        for edits in [25, 25, 0, 1, 2, 3, 4, 5, 6, 13, 24] {
             let (opened, ..) = reopen(&device).await;
             assert!(opened.clean, "before {edits} edits");
             let heap = opened.heap;

@@ -24,6 +24,7 @@ mod heap;
 mod host_full;
 mod lanes;
 mod lost_block;
+mod metadata_twice;
 mod moved;
 mod moved_lanes;
 mod passing_flips;

@@ -102,8 +102,8 @@ fn a_drive_from_before_there_were_two_is_whole_and_gets_its_second() {
     });
 }
 
-/// A snapshot that does not read any more while the one before it ends in a clean mark: what was written since must not be
-/// forgotten in silence.
+/// A snapshot of which neither copy reads any more while the one before it ends in a clean mark: what was written since must not
+/// be forgotten in silence.
 #[test]
 fn an_older_snapshot_with_a_clean_mark_does_not_pass_for_the_newest() {
     for has_edit in [false, true] {
@@ -124,11 +124,11 @@ fn an_older_snapshot_with_a_clean_mark_does_not_pass_for_the_newest() {
             drop((heap, opened.replay));
             // Nothing but a file keeps what follows, and which half is the newer one the first bytes tell.
             let newer = HALVES.into_iter().max_by_key(|&half| page(dir.path(), half)[16]).expect("two");
-            flip(dir.path(), newer + 100);
+            [100, 4096 + 100].into_iter().for_each(|at| flip(dir.path(), newer + at));
             let refused = open(dir.path(), Access::ReadOnly).await;
             assert!(matches!(&refused, Err(HeapError::Damaged(_))), "{refused:?}");
             // Not readable at all.
-            on_disk(dir.path()).write_all_at(&[0xA5; 4096], newer).expect("write");
+            on_disk(dir.path()).write_all_at(&[0xA5; 2 * 4096], newer).expect("write");
             let refused = open(dir.path(), Access::ReadOnly).await;
             assert!(matches!(&refused, Err(HeapError::Damaged(_))), "{refused:?}");
         });

@@ -3,7 +3,7 @@
 //! 1. No read answers anything but what was written, or a typed error. An error says which record or key table it is of, and the
 //!    flipped bit lies there; no more keys answer one than that record, or that block of the table, holds.
 //! 2. A flip inside of any record of a segment in use is found: by opening or by the check.
-//! 3. Only a flip in the metadata log may keep a drive closed. It says so.
+//! 3. None keeps a drive closed: what all depends on is there twice.
 //! 4. Half of the drives were not closed: their log is read with the flipped bit. It may cost what was acknowledged, as media do
 //!    that flip what they hold, but not in silence: opening says so, keys hold what they held at some time before, and no more
 //!    of them than the log had records.
@@ -19,9 +19,9 @@ use crate::worlds::{Broken, Outcome, caught};
 use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
-use pumice_kv::{Batch, OpenError, SliceId, Store, StoreError};
+use pumice_kv::{Batch, SliceId, Store, StoreError};
 use pumice_reactor::sim::HostOptions;
-use pumice_segment::{Addr, HeapError, ReadError, RecordPtr, SegmentId};
+use pumice_segment::{Addr, ReadError, RecordPtr, SegmentId};
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
@@ -36,8 +36,6 @@ const PASSED_BY_CHANCE: u64 = 4;
 enum Effect {
     /// Nothing that anyone reads.
     None,
-    /// The store refuses to open, and says why.
-    Closed,
     /// Opening says that a part of the log is lost: so many keys hold what they held before, nothing, or an error.
     Announced { lost: u64 },
     /// So many keys answer an error, so many do not; the check's number of problems.
@@ -100,7 +98,6 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         })?;
         match effect {
             Effect::None => report.count("flips without effect", 1),
-            Effect::Closed => report.count("flips that keep it closed", 1),
             Effect::Announced { lost } => {
                 report.count("flips that cost a part of the log", 1);
                 report.count("keys that went back with the log", lost);
@@ -167,7 +164,7 @@ fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
         let device = device.map_err(|error| format!("the file does not open: {error}"))?;
         let opened = match Store::open(device, options, &|_, _| {}).await {
             Ok(opened) => opened,
-            Err(error) => return may_stay_closed(&sound, at, &error).map(|()| Effect::Closed),
+            Err(error) => return Err(format!("the drive stays closed: {error}")),
         };
         let (store, announced) = (opened.store, opened.damage.len() as u64);
         if announced > 0 && !sound.is_used(at.segment()) {
@@ -236,19 +233,6 @@ fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
         Ok(Effect::Keys { errors, right, problems })
     });
     ran.map_err(|halt| format!("reading a damaged drive: {halt}"))?
-}
-
-/// What a drive that stays closed must say, and where the damage must be.
-fn may_stay_closed(sound: &Sound, at: Addr, error: &OpenError) -> Result<(), String> {
-    if !sound.is_metadata(at.segment()) {
-        return Err(format!("no metadata lies there, but the drive stays closed: {error}"));
-    }
-    match error {
-        OpenError::Heap(HeapError::Damaged(what)) if what.contains("metadata") => Ok(()),
-        other => {
-            Err(format!("the drive stays closed, and does not say that its metadata is damaged: {other}"))
-        }
-    }
 }
 
 /// Where an error says that the damage is.

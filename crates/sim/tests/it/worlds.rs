@@ -164,7 +164,6 @@ fn flipped_bits_never_give_wrong_data() {
         "drives that were not closed",
         "flips that cost a part of the log",
         "keys that went back with the log",
-        "flips that keep it closed",
         "flips that cost keys",
         "flips in key tables that cost keys",
         "flips found by the check",

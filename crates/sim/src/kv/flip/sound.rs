@@ -78,10 +78,6 @@ impl Sound {
         self.used.contains(&segment)
     }
 
-    pub fn is_metadata(&self, segment: SegmentId) -> bool {
-        self.metadata.contains(&segment.0)
-    }
-
     fn record_at(&self, at: Addr) -> Option<(Addr, &Place)> {
         let (start, place) = self.records.range(..=at).next_back()?;
         let is_inside = start.segment() == at.segment() && at.offset() < place.end;
