@@ -14,7 +14,8 @@ use pumice_reactor::sync::Event;
 
 use crate::clients::Clients;
 use crate::keyspace::{
-    Cursors, Owed, RECORD_PLACE, Spaces, abandon_all, forget_counts, record_key, retire_later, retire_left,
+    Cursors, Owed, RECORD_DRIVE, Spaces, StoredSpaces, abandon_all, forget_counts, retire_later, retire_left,
+    store_record,
 };
 use crate::options::{Options, Settings};
 use crate::stats::Stats;
@@ -143,15 +144,15 @@ impl Server {
     /// their memory, and what is written here waits for room.
     pub async fn attach(self: &Arc<Self>, node: Node) -> Result<(), StartError> {
         let damaged = |why: String| StartError::Databases { why };
-        let key = record_key();
-        let entry = node.get(RECORD_PLACE, &key).await.map_err(|e| damaged(e.to_string()))?;
-        let spaces = match entry {
-            None => Spaces::default(),
-            Some(entry) => Spaces::decode(&entry.value)
-                .ok_or_else(|| damaged("it is damaged or of a newer version of pumice".to_string()))?,
-        };
+        let stored = StoredSpaces::read(node.store(RECORD_DRIVE)).await.map_err(damaged)?;
+        let spaces = stored.spaces;
+        if stored.is_lacking
+            && let Err(error) = store_record(&node, &spaces).await
+        {
+            tracing::warn!(error, "the record of the databases lies in one place for now");
+        }
         // What a crash came before, or a drive refused, is done now.
-        abandon_all(&node).await.map_err(|e| damaged(e.to_string()))?;
+        abandon_all(&node).await;
         let refused = retire_left(&node, &spaces).await;
         forget_counts(&node, &spaces).await;
         let spaces = Arc::new(spaces);

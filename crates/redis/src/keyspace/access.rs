@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::change::{Change, Op, Value};
 use super::head::{Collection, HINT_NONE_OUTSIDE, Head, StringHead, Type, is_expired};
 use super::key::{HeadKey, RawKey, collection_prefix, element_key, latch_hash};
-use super::spaces::RECORD_PLACE;
+use super::record::RECORD_DRIVE;
 use super::unlatched::Look;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
@@ -646,7 +646,7 @@ impl Ctx {
     pub(super) fn depend_on_spaces(&mut self) {
         let moved = self.server.spaces.moved_at();
         if moved != 0 {
-            self.server.node.depend(&mut self.gate, RECORD_PLACE.drive, moved);
+            self.server.node.depend(&mut self.gate, RECORD_DRIVE, moved);
         }
     }
 

@@ -130,8 +130,9 @@ impl Drop for Building {
     }
 }
 
-/// Gives up what was under construction when the drives were closed or lost power. A drive that takes no writes keeps it.
-pub(crate) async fn abandon_all(node: &Node) -> Result<(), pumice_kv::StoreError> {
+/// Gives up what was under construction when the drives were closed or lost power. A drive that takes no writes, or whose notes do not
+/// read, keeps it.
+pub(crate) async fn abandon_all(node: &Node) {
     let prefix = notes_prefix();
     let end = after_prefix(&prefix).map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec().into()));
     for drive in 0..node.drive_count() {
@@ -141,7 +142,15 @@ pub(crate) async fn abandon_all(node: &Node) -> Result<(), pumice_kv::StoreError
         let only = SliceSet::One(SliceId(0));
         let mut notes = store.scan(&snapshot, only, lower, end.clone(), Direction::Forward, Want::Values);
         let (mut batch, mut unfinished) = (NodeBatch::new(), 0);
-        while let Some((key, entry)) = notes.next().await? {
+        loop {
+            let (key, entry) = match notes.next().await {
+                Ok(Some(note)) => note,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(drive = %node.name(drive), %error, "notes of unfinished collections do not read: these take space");
+                    break;
+                }
+            };
             let site = Site::decode(drive, &key, &entry.value);
             match site.filter(|site| node.places().any(|place| place == site.elements)) {
                 Some(site) => {
@@ -163,5 +172,4 @@ pub(crate) async fn abandon_all(node: &Node) -> Result<(), pumice_kv::StoreError
             }
         }
     }
-    Ok(())
 }

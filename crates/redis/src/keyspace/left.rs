@@ -21,7 +21,8 @@ use pumice_kv::{Direction, SliceId, SliceSet, StoreError, Want};
 use pumice_node::{Node, NodeBatch, Place};
 
 use super::key::{SYSTEM_SPACE, Space, space_of, space_prefix};
-use super::spaces::{RECORD_PLACE, Spaces, record_key};
+use super::record::{RECORD_DRIVE, record_places};
+use super::spaces::Spaces;
 use crate::server::Server;
 
 /// Counts taken back by one batch.
@@ -103,7 +104,7 @@ async fn retire_until_taken(server: Arc<Server>, drive: u16) {
 
 async fn retire_durably_left(node: &Node, drive: u16, spaces: &[Space]) -> Result<(), String> {
     // On flash, however early writes are acknowledged.
-    node.sync_drive(RECORD_PLACE.drive).await.map_err(|error| error.to_string())?;
+    node.sync_drive(RECORD_DRIVE).await.map_err(|error| error.to_string())?;
     retire(node, drive, spaces).await
 }
 
@@ -152,11 +153,14 @@ pub(crate) async fn retire_left(node: &Node, spaces: &Spaces) -> Vec<(u16, Vec<S
     refused
 }
 
-async fn store_record(node: &Node, spaces: &Spaces) -> Result<(), String> {
+/// Stores the record as it is, durable on return.
+pub(crate) async fn store_record(node: &Node, spaces: &Spaces) -> Result<(), String> {
     let mut record = NodeBatch::new();
-    record.put(RECORD_PLACE, &record_key(), 0, 0, &spaces.record(spaces.next().0, &[]));
+    for (place, key) in record_places(node.slice_count()) {
+        record.put(place, &key, 0, 0, &spaces.record(spaces.next().0, &[]));
+    }
     node.write_ready(&record).await.map_err(|error| error.to_string())?;
-    node.sync_drive(RECORD_PLACE.drive).await.map_err(|error| error.to_string())
+    node.sync_drive(RECORD_DRIVE).await.map_err(|error| error.to_string())
 }
 
 /// The spaces that no database is in and that are not retired, of which each drive has keys; and the last that has any, or is counted,

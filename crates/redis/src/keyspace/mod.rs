@@ -29,6 +29,7 @@ mod left;
 mod merged;
 mod names;
 mod overlay;
+mod record;
 mod scan;
 mod spaces;
 mod unlatched;
@@ -51,12 +52,13 @@ pub use key::{
     collection_prefix, decode_index, decode_score, element_key, encode_index, encode_score, head_prefix,
     latch_hash, space_of, space_prefix, user_key,
 };
-pub(crate) use left::{Owed, forget_counts, retire_later, retire_left};
+pub(crate) use left::{Owed, forget_counts, retire_later, retire_left, store_record};
 pub use names::{call_keys_by_name, name_of, resolve};
 pub(crate) use names::{name_collection, names_a_collection};
 pub use overlay::Overlay;
+pub use record::{RECORD_DRIVE, StoredSpaces, record_keys};
 pub use scan::{ElementScan, KeyScan};
-pub use spaces::{DATABASES, Moved, RECORD_PLACE, Spaces, record_key};
+pub use spaces::{DATABASES, Moved, Spaces};
 pub(crate) use unlatched::{Unlatched, reads_first};
 
 #[allow(unused_imports)] // for the documentation above

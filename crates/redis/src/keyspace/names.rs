@@ -12,7 +12,8 @@ use pumice_kv::{Direction, SliceId, SliceSet, Store, StoreError, Want};
 
 use super::head::{Head, Type};
 use super::key::{SYSTEM_SPACE, after_prefix, decode_index, decode_score, space_of, user_key};
-use super::spaces::{RECORD_PLACE, Spaces, record_key};
+use super::record::StoredSpaces;
+use super::spaces::Spaces;
 use crate::context::Ctx;
 use crate::errors::Failure;
 
@@ -86,19 +87,11 @@ pub(crate) fn names_a_collection(failure: &Failure) -> bool {
     failure.text().windows(COLLECTION.len()).any(|words| words == COLLECTION.as_bytes())
 }
 
-/// The databases' spaces, where a drive that nobody serves says them: the first of its set does.
-async fn spaces_of(store: &Store) -> Option<Arc<Spaces>> {
-    match store.get(RECORD_PLACE.slice, &record_key()).await {
-        Ok(Some(entry)) => Spaces::decode(&entry.value).map(Arc::new),
-        Ok(None) => Some(Arc::default()),
-        Err(_) => None,
-    }
-}
-
 /// Has the errors of a drive that nobody serves call keys by their names. `has_databases`: it is the first of its set.
 pub async fn call_keys_by_name(store: &Store, has_databases: bool) {
-    let spaces = if has_databases { spaces_of(store).await } else { None };
-    store.call_keys(Arc::new(move |raw| name_of(raw, spaces.as_deref())));
+    let stored = if has_databases { StoredSpaces::read(store).await.ok() } else { None };
+    let spaces = stored.map(|stored| stored.spaces);
+    store.call_keys(Arc::new(move |raw| name_of(raw, spaces.as_ref())));
 }
 
 /// Puts keys where `texts` name collections of a drive by their ids.

@@ -1,19 +1,19 @@
 //! Which space each of the databases 0…15 is in.
 //!
-//! One stored record of the system space says so (`docs/format/redis-keys.md`). Emptying a database gives it
+//! A stored record of the system space says so ([`record`](super::record), `docs/format/redis-keys.md`). Emptying a database gives it
 //! the next unused space and retires the old one's prefix: the cost does not depend on how much it held. The record is
 //! durable before any prefix is retired, so a crash in between leaves a space that nobody reaches; `left` sees to it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pumice_kv::{Seq, SliceId};
-use pumice_node::Place;
+use pumice_kv::Seq;
 
 use super::change::StringValue;
 use super::head::is_expired;
-use super::key::{RawKey, SYSTEM_SPACE, Space, head_prefix, space_prefix};
+use super::key::{SYSTEM_SPACE, Space, space_prefix};
 use super::left::retire_later;
+use super::record::{RECORD_DRIVE, RECORD_PLACE, record_places};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
 
@@ -25,16 +25,6 @@ const RECORD_BYTES: usize = 8 + DATABASES * 8;
 /// The first number that no space has: from here on the names of counts of what expires follow. Numbers are given out once, so this
 /// many times databases can be emptied.
 const END: u32 = SYSTEM_SPACE.expiring().0;
-
-/// Where the record lives.
-pub const RECORD_PLACE: Place = Place { drive: 0, slice: SliceId(0) };
-
-/// The key of the record.
-pub fn record_key() -> RawKey {
-    let mut key = RawKey::from_slice(&head_prefix(SYSTEM_SPACE));
-    key.extend_from_slice(b"databases");
-    key
-}
 
 /// Databases, and the spaces that they move to.
 pub type Moved = Vec<(usize, Space)>;
@@ -196,14 +186,16 @@ impl Ctx {
         }
         let mut change = self.change();
         touched.iter().for_each(|key| change.touch(key));
-        change.put(RECORD_PLACE, &record_key(), 0, 0, &StringValue::Bytes(&record));
+        for (place, key) in record_places(self.server.node.slice_count()) {
+            change.put(place, &key, 0, 0, &StringValue::Bytes(&record));
+        }
         for &(database, _) in &moved[pending.len()..] {
             let old = self.server.spaces.of(database);
-            for place in self.server.node.places().filter(|place| place.drive == RECORD_PLACE.drive) {
+            for place in self.server.node.places().filter(|place| place.drive == RECORD_DRIVE) {
                 change.retire(place, &space_prefix(old));
             }
             for name in [old, old.expiring()] {
-                let drive = RECORD_PLACE.drive;
+                let drive = RECORD_DRIVE;
                 let pending = self.transaction.as_ref().map_or(0, |overlay| overlay.tally_on(drive, name));
                 let counted = self.server.node.tally_on(drive, name.0) + pending;
                 if counted != 0 {
@@ -225,10 +217,10 @@ impl Ctx {
         let old: Vec<Space> = moved.iter().map(|&(database, _)| self.server.spaces.of(database)).collect();
         let node = &self.server.node;
         // The change that has the record was written a moment ago.
-        let needs = self.gate.needs().iter().find(|(drive, _)| *drive == RECORD_PLACE.drive);
-        let record_seq = needs.map_or_else(|| node.store(RECORD_PLACE.drive).last_seq(), |(_, seq)| *seq);
+        let needs = self.gate.needs().iter().find(|(drive, _)| *drive == RECORD_DRIVE);
+        let record_seq = needs.map_or_else(|| node.store(RECORD_DRIVE).last_seq(), |(_, seq)| *seq);
         self.server.spaces.apply(&moved, record_seq);
-        for drive in (0..node.drive_count()).filter(|drive| *drive != RECORD_PLACE.drive) {
+        for drive in (0..node.drive_count()).filter(|drive| *drive != RECORD_DRIVE) {
             retire_later(&self.server, drive, old.iter().copied());
         }
     }

@@ -11,7 +11,7 @@ use pumice_kv::{Batch, SliceId, Store, StoreOptions, Turn};
 use pumice_node::{Node, NodeBatch, Place};
 use pumice_redis::context::Ctx;
 use pumice_redis::face;
-use pumice_redis::keyspace::{DATABASES, Space, Spaces, head_prefix, record_key};
+use pumice_redis::keyspace::{DATABASES, Space, Spaces, head_prefix, record_keys};
 use pumice_redis::server::Server;
 
 const SETUP: fn() -> Setup =
@@ -154,7 +154,7 @@ fn record(next: u32) -> Vec<u8> {
 /// Stores a record on drives that nobody serves.
 fn add_record(dir: &Path, next: u32) {
     let mut batch = Batch::new();
-    batch.put(SliceId(0), &record_key(), 0, 0, &record(next));
+    batch.put(SliceId(0), &record_keys()[0], 0, 0, &record(next));
     add(&dir.join("drive0"), batch);
 }
 

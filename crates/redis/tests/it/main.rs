@@ -11,6 +11,7 @@ mod command_docs;
 mod common;
 mod connections;
 mod crowded;
+mod databases_record;
 mod differential;
 mod emptying;
 mod expiry;

@@ -74,3 +74,99 @@ fn damage_is_told_by_key_database_and_element() {
         assert!(stdout(&report).contains(says), "{says}: {}", stdout(&report));
     }
 }
+
+/// What a small drive holds: two databases, of which one was emptied before.
+const FLIPPED_KEYS: usize = 150;
+
+fn fill(server: &Server) {
+    let mut client = server.client();
+    for database in [0, 1] {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SELECT").arg(database).ignore();
+        for n in 0..FLIPPED_KEYS {
+            pipe.set(format!("key:{n}"), text(&format!("value {n}"), 10)).ignore();
+        }
+        pipe.hset("hash", "field", "value").rpush("list", "element");
+        let () = pipe.query(&mut client).unwrap();
+    }
+}
+
+/// How many replies are not what was written; a reply that is neither that nor an error is wrong data.
+fn count_errors(server: &Server) -> usize {
+    let mut client = server.client();
+    let mut errors = 0;
+    for database in [0, 1] {
+        let () = redis::cmd("SELECT").arg(database).query(&mut client).unwrap();
+        for n in 0..FLIPPED_KEYS {
+            match client.get::<_, String>(format!("key:{n}")) {
+                Ok(value) => assert_eq!(value, text(&format!("value {n}"), 10), "key:{n}"),
+                Err(_) => errors += 1,
+            }
+        }
+        for (command, key, written) in
+            [("HGETALL", "hash", ["field", "value"].as_slice()), ("LRANGE", "list", &["element"])]
+        {
+            let mut command = redis::cmd(command);
+            command.arg(key);
+            if key == "list" {
+                command.arg(0).arg(-1);
+            }
+            match command.query::<Vec<String>>(&mut client) {
+                Ok(found) => assert_eq!(found, written, "{key}"),
+                Err(_) => errors += 1,
+            }
+        }
+    }
+    errors
+}
+
+/// Makes the drive what `image` says.
+fn restore(drive: &Path, image: &[u8]) {
+    let used = image.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    let file = std::fs::File::create(drive).unwrap();
+    file.write_all_at(&image[..used], 0).unwrap();
+    file.set_len(image.len() as u64).unwrap();
+}
+
+/// On no one bit depends more than what lies beside it: a server starts whichever flips, and tells no wrong data. `pumice check` finds
+/// it, or it was of nothing that is used.
+#[test]
+fn a_bit_that_flips_anywhere_keeps_no_server_from_starting() {
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive");
+    let name = drive.to_str().unwrap();
+    check_exit(&run(&["format", name, "--size", "64MiB"]), 0, "");
+    let more = ["--device", name, "--patrol-days", "0", "--memory", "64MiB"];
+    let server = Server::start(dir.path(), &more);
+    fill(&server);
+    let _: String = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
+    fill(&server);
+    server.stop();
+    let whole = std::fs::read(&drive).unwrap();
+    let sectors = whole.chunks(512).enumerate().filter(|(_, sector)| sector.iter().any(|&byte| byte != 0));
+    let sectors: Vec<usize> = sectors.map(|(n, _)| n).collect();
+    // All of superblocks and metadata, which lie in the first 8 MiB of a drive of this size, and some of the rest.
+    let (first, rest): (Vec<usize>, Vec<usize>) = sectors.into_iter().partition(|n| n * 512 < 8 << 20);
+    assert!(first.len() > 10 && rest.len() > 100, "{} and {} sectors", first.len(), rest.len());
+    let sectors = first.into_iter().chain(rest.into_iter().step_by(5));
+    let (mut harmed, mut most) = (0, 0);
+    for (turn, sector) in sectors.enumerate() {
+        let mut hurt = whole.clone();
+        let at = sector * 512 + turn * 37 % 512;
+        hurt[at] ^= 1 << (turn % 8);
+        restore(&drive, &hurt);
+        let server = Server::try_start(dir.path(), &more)
+            .unwrap_or_else(|error| panic!("a bit of byte {at:#x} keeps it from starting: {error}"));
+        let errors = count_errors(&server);
+        server.kill();
+        if errors > 0 {
+            harmed += 1;
+            most = most.max(errors);
+            // What was found damaged while it was served is on the drive still.
+            restore(&drive, &hurt);
+            assert_eq!(run(&["check", name]).status.code(), Some(1), "byte {at:#x}");
+        }
+    }
+    // A block of keys at most.
+    assert!(harmed > 10 && most < FLIPPED_KEYS, "{harmed} bits cost something, at most {most} of the keys");
+}

@@ -11,7 +11,7 @@ use pumice_kv::{Direction, SliceId, SliceSet, Want};
 use pumice_node::Node;
 use pumice_reactor::sim::{DiskImage, HostId, HostOptions, World};
 use pumice_reactor::{Addr, sleep};
-use pumice_redis::keyspace::{RECORD_PLACE, SYSTEM_SPACE, Spaces, Type, record_key, space_of};
+use pumice_redis::keyspace::{RECORD_DRIVE, SYSTEM_SPACE, StoredSpaces, Type, space_of};
 
 use super::resp::{Connection, Reply, encode};
 use super::served::{PORT, SERVING_CORES, Setup, boot, format, open_node};
@@ -72,11 +72,7 @@ pub(super) async fn look(addr: Addr, reads: &[&str]) -> Result<Vec<Reply>, Strin
 /// Keys that nobody can reach and nothing will remove, one line each: elements under an id that no head of their drive names, and
 /// whatever lies in a space that no database is in. What is retired is left out.
 pub(super) async fn leftovers(node: &Node) -> Result<Vec<String>, String> {
-    let record = node.get(RECORD_PLACE, &record_key()).await.map_err(|error| error.to_string())?;
-    let spaces = match record {
-        Some(record) => Spaces::decode(&record.value).ok_or("the record of databases is damaged")?,
-        None => Spaces::default(),
-    };
+    let spaces = StoredSpaces::read(node.store(RECORD_DRIVE)).await?.spaces;
     let mut left = Vec::new();
     for drive in 0..node.drive_count() {
         let (mut named, mut found) = (BTreeSet::new(), BTreeSet::new());
