@@ -106,7 +106,14 @@ impl Context {
         let mut id: libc::c_ulong = 0;
         // SAFETY: the kernel writes one context id.
         if unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut id) } < 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                Some(libc::EAGAIN) => io::Error::new(
+                    error.kind(),
+                    format!("{error} (all that the system allows are in use: see the sysctl fs.aio-max-nr)"),
+                ),
+                _ => error,
+            });
         }
         let context = Self { id };
         let probe = Control::new(Token(0), Command::Write, any_file, any_file);
