@@ -22,7 +22,6 @@ use crate::run::Config;
 use crate::sys::helper::{Helper, Request};
 use crate::sys::message::Message;
 use crate::sys::{self, EventFd};
-use crate::time::Nanos;
 use files::Files;
 use sockets::Waiting;
 use std::io;
@@ -95,18 +94,6 @@ impl Epoll {
     pub(crate) fn take_counts(&mut self) -> DriverCounts {
         self.counts.enters += self.files.take_calls();
         std::mem::take(&mut self.counts)
-    }
-
-    pub(crate) fn now(&self) -> Nanos {
-        sys::monotonic()
-    }
-
-    pub(crate) fn wall_ms(&self) -> u64 {
-        sys::wall_ms()
-    }
-
-    pub(crate) fn wall_us(&self) -> u64 {
-        sys::wall_us()
     }
 
     fn finish(&mut self, token: Token, outcome: Outcome) {
@@ -196,7 +183,7 @@ impl Epoll {
         let most = match wait {
             _ if is_ready => Some(Duration::ZERO),
             Wait::Poll => Some(Duration::ZERO),
-            Wait::Until(deadline) => Some((deadline - self.now()).min(WAIT_MAX)),
+            Wait::Until(deadline) => Some((deadline - sys::monotonic()).min(WAIT_MAX)),
             Wait::Forever => None,
         };
         let most = if self.files.is_stuck() || !self.later.is_empty() {

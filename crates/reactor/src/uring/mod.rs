@@ -24,7 +24,6 @@ use crate::sys::held::HeldReads;
 use crate::sys::helper::{Helper, Request};
 use crate::sys::message::Message;
 use crate::sys::{self, EventFd};
-use crate::time::Nanos;
 use io_uring::{IoUring, opcode, squeue, types};
 use receive::ReceiveBuffers;
 use slot::{InFlight, Slots};
@@ -128,18 +127,6 @@ impl Uring {
 
     pub(crate) fn take_counts(&mut self) -> DriverCounts {
         std::mem::take(&mut self.counts)
-    }
-
-    pub(crate) fn now(&self) -> Nanos {
-        sys::monotonic()
-    }
-
-    pub(crate) fn wall_ms(&self) -> u64 {
-        sys::wall_ms()
-    }
-
-    pub(crate) fn wall_us(&self) -> u64 {
-        sys::wall_us()
     }
 
     fn arm_kick(&mut self) {
@@ -323,7 +310,7 @@ impl Uring {
         // The clock is looked at once, and only where it matters: a look costs as much as a completion.
         let (wait, rest) = match wait {
             _ if ready => (Wait::Poll, Duration::ZERO),
-            Wait::Until(deadline) => match deadline - self.now() {
+            Wait::Until(deadline) => match deadline - sys::monotonic() {
                 rest if rest.is_zero() => (Wait::Poll, rest),
                 // The kernel adds it to its clock, and centuries overflow that.
                 rest => (wait, rest.min(WAIT_MAX)),
@@ -480,7 +467,7 @@ impl Drop for Uring {
             if self.slots.is_empty() {
                 return;
             }
-            let deadline = self.now() + Duration::from_millis(100);
+            let deadline = sys::monotonic() + Duration::from_millis(100);
             if self.turn(Wait::Until(deadline), &mut completions).is_err() {
                 break;
             }
