@@ -157,26 +157,23 @@ impl Node {
         for &index in &set.unwritten {
             node.write_member(Member { set: set.set, index, count }).await?;
         }
-        // In every durability: a drive that forgets its place after others hold data is no member of their set any more.
-        for &index in &set.unwritten {
-            let membership =
-                |e: WaitError| OpenError::Membership { drive: e.name.to_string(), why: e.source.to_string() };
-            node.sync_drive(index).await.map_err(membership)?;
-        }
         Ok(node)
     }
 
+    /// Writes the entry into one slice after the other, on flash in every durability: a drive that forgets its place after others hold
+    /// data is no member of their set any more. What one batch writes lies in one frame, and one bad place would take both.
     async fn write_member(&self, member: Member) -> Result<(), OpenError> {
-        let drive = self.inner.names[usize::from(member.index)].to_string();
-        let mut batch = NodeBatch::new();
+        let failed = |why: String| {
+            let drive = self.inner.names[usize::from(member.index)].to_string();
+            OpenError::Membership { drive, why }
+        };
         for slice in set::member_slices(self.store(member.index)) {
+            let mut batch = NodeBatch::new();
             batch.put(Place { drive: member.index, slice }, MEMBER_KEY, 0, 0, &member.encode());
+            self.write_ready(&batch).await.map_err(|error| failed(error.to_string()))?;
+            self.sync_drive(member.index).await.map_err(|error| failed(error.source.to_string()))?;
         }
-        let gate = self
-            .write_ready(&batch)
-            .await
-            .map_err(|e| OpenError::Membership { drive: drive.clone(), why: e.to_string() })?;
-        self.wait(&gate).await.map_err(|e| OpenError::Membership { drive, why: e.to_string() })
+        Ok(())
     }
 
     /// Drives in the set.

@@ -75,6 +75,8 @@ impl Found {
 pub(crate) struct Fetched {
     pub frames: Vec<Frame>,
     pub bytes_read: u64,
+    /// Where the frames that are whole end, when what lies there does not read: one more may have been there.
+    pub unread_at: Option<u32>,
 }
 
 impl Fetched {
@@ -259,13 +261,17 @@ impl Needed {
 impl Segment<'_> {
     async fn whole(&self, len: u32) -> Result<Fetched, FlashError> {
         if len == 0 {
-            return Ok(Fetched { frames: Vec::new(), bytes_read: 0 });
+            return Ok(Fetched { frames: Vec::new(), bytes_read: 0, unread_at: None });
         }
         let stretch = scan::read_patiently(self.device, self.id, 0, len as usize).await?;
         let mut frames = scan::frames(self.id, self.life, &stretch.bytes, self.page);
         self.refuse_failed(stretch.failed, self.page, &frames)?;
         frames.iter_mut().for_each(|frame| frame.note_lost(self.id, &stretch.lost, self.page));
-        Ok(Fetched { frames, bytes_read: u64::from(len) })
+        let end_of = |frame: Option<&Frame>| frame.map_or(self.page, |frame| frame.end(self.page));
+        let end = end_of(frames.iter().rfind(|frame| frame.damage.is_empty()));
+        let behind = end..=end_of(frames.last()).max(end);
+        let unread_at = stretch.lost.iter().any(|at| behind.contains(at)).then_some(end);
+        Ok(Fetched { frames, bytes_read: u64::from(len), unread_at })
     }
 
     /// Ends the opening when a page that the drive did not answer lies in or between frames, the first of which may begin at
@@ -350,6 +356,6 @@ impl Segment<'_> {
             self.refuse_failed(stretch.failed, base, &rest)?;
             frames.extend(rest);
         }
-        Ok(Fetched { frames, bytes_read })
+        Ok(Fetched { frames, bytes_read, unread_at: None })
     }
 }

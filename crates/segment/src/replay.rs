@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use pumice_flash::Device;
+
 use crate::covered::Covered;
 use crate::fetch::{Ahead, Fetched, Found};
 use crate::inner::Inner;
@@ -79,6 +81,8 @@ pub struct Replay {
     older: BTreeSet<u64>,
     /// Where frames lie of which it was not known that they are durable.
     newest: BTreeSet<(SegmentId, u32)>,
+    /// Where commit segments end as far as they read, and what lies there does not.
+    unread: Vec<(SegmentId, u32)>,
     /// Frames that count though their summaries do not verify: numbers and segments.
     without_summary: Vec<(u64, SegmentId)>,
     /// Commit frames below this number were durable, as far as those that were looked at say.
@@ -210,6 +214,7 @@ impl Replay {
             sought_below: 0,
             older: BTreeSet::new(),
             newest: BTreeSet::new(),
+            unread: Vec::new(),
             without_summary: Vec::new(),
             proven: last.durable_frames[0],
             extents: BTreeMap::new(),
@@ -240,6 +245,11 @@ impl Replay {
             }
             if let Some((found, fetched)) = self.segments.next(&self.inner).await? {
                 self.bytes_read += fetched.bytes_read;
+                // Raw media do not read where a write was torn.
+                let is_told = matches!(self.inner.device, Device::File(_) | Device::Zoned(_));
+                if is_told && found.stream == Stream::Commit {
+                    self.unread.extend(fetched.unread_at.map(|at| (found.id, at)));
+                }
                 match &mut self.wide {
                     // Commit segments come first.
                     Some(wide) if found.stream != Stream::Commit && wide.frames.is_none() => {
@@ -553,6 +563,15 @@ impl Replay {
             let what = format!("commit frames {expected} to {} are lost", self.known_durable - 1);
             let segment = self.extents.keys().next_back().copied().unwrap_or(SegmentId(0));
             self.damage.push(Damage { segment, offset: 0, what });
+        }
+        // Nothing else tells whether the log's last frame was lost, of which somebody may have been told.
+        for (segment, at) in std::mem::take(&mut self.unread) {
+            let end = self.extents.get(&segment).map_or(0, |extent| extent.end);
+            if end.max(self.inner.superblock.page_bytes) == at {
+                let what =
+                    "the page behind its last commit does not read: if one lay there, it is lost".into();
+                self.damage.push(Damage { segment, offset: at, what });
+            }
         }
         // What is still pending is the torn end of the log; its numbers come again.
         if let Some((_, held)) = self.pending.first() {

@@ -42,7 +42,7 @@ pub(crate) async fn patiently<T>(mut read: impl AsyncFnMut() -> T, has_failed: i
     }
 }
 
-/// [`read_tolerant`], [`patiently`].
+/// [`read_tolerant`], [`patiently`]. What the drive does not answer for though it answers for what lies beside it is lost.
 pub(crate) async fn read_patiently(
     device: &Device,
     segment: SegmentId,
@@ -50,7 +50,51 @@ pub(crate) async fn read_patiently(
     len: usize,
 ) -> Result<Stretch, FlashError> {
     let read = async || read_tolerant(device, segment, offset, len).await;
-    patiently(read, |read| read.as_ref().is_ok_and(|stretch| !stretch.failed.is_empty())).await
+    let mut stretch =
+        patiently(read, |read| read.as_ref().is_ok_and(|stretch| !stretch.failed.is_empty())).await?;
+    if !stretch.failed.is_empty() && is_local(device, segment, &stretch).await {
+        stretch.failed.clear();
+    }
+    Ok(stretch)
+}
+
+/// More than this in one place, and in one stretch, is no bad place of a drive any more, but a part of it that is gone, and may come
+/// back: an array that stripes its drives gives each more than that at a time.
+const BAD_PLACE_BYTES: u32 = 32 << 10;
+const BAD_BYTES: usize = 64 << 10;
+
+/// Whether everything that failed are bad places: media errors by another number. The kernel tells of those with one of their own
+/// ([`FlashError::Uncorrectable`]), but virtual disks, arrays and most file systems say EIO, as they do where nothing answers at all.
+async fn is_local(device: &Device, segment: SegmentId, stretch: &Stretch) -> bool {
+    let geometry = device.geometry();
+    let (block, page) = (geometry.block(segment.0), geometry.page_bytes);
+    let failed = &stretch.failed;
+    if failed.len() * page as usize > BAD_BYTES.max(page as usize)
+        || !failed.iter().all(|(_, error)| is_input_error(error))
+    {
+        return false;
+    }
+    for place in failed.chunk_by(|(at, _), (next, _)| at + page == *next) {
+        let (first, end) = (place[0].0, place[place.len() - 1].0 + page);
+        if end - first > BAD_PLACE_BYTES.max(page) {
+            return false;
+        }
+        let beside = [first.checked_sub(page), Some(end).filter(|at| *at < geometry.block_bytes())];
+        let mut answers = false;
+        for at in beside.into_iter().flatten() {
+            let (result, _) = device.read(block, at, IoBuf::for_read(page as usize)).await;
+            answers |= result.is_ok();
+        }
+        if !answers {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_input_error(error: &FlashError) -> bool {
+    const EIO: i32 = 5;
+    matches!(error, FlashError::Io { source, .. } if source.raw_os_error() == Some(EIO))
 }
 
 /// Reads `len` bytes from `offset` of a segment, page by page where the media refuse the whole.

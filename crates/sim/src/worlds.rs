@@ -70,7 +70,10 @@ const WORLDS: &[World] = &[
         },
         run: kv::run_fault,
     },
-    World { info: WorldInfo { name: "kv-flip", about: "bits flip anywhere on a drive" }, run: kv::run_flip },
+    World {
+        info: WorldInfo { name: "kv-flip", about: "bits flip anywhere on a drive, and pages do not read" },
+        run: kv::run_flip,
+    },
     World {
         info: WorldInfo { name: "kv-full", about: "a drive is filled, half emptied, filled again" },
         run: kv::run_full,

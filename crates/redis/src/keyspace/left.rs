@@ -21,7 +21,7 @@ use pumice_kv::{Direction, SliceId, SliceSet, StoreError, Want};
 use pumice_node::{Node, NodeBatch, Place};
 
 use super::key::{SYSTEM_SPACE, Space, space_of, space_prefix};
-use super::record::{RECORD_DRIVE, record_places};
+use super::record::{RECORD_DRIVE, store_record};
 use super::spaces::Spaces;
 use crate::server::Server;
 
@@ -151,16 +151,6 @@ pub(crate) async fn retire_left(node: &Node, spaces: &Spaces) -> Vec<(u16, Vec<S
         }
     }
     refused
-}
-
-/// Stores the record as it is, durable on return.
-pub(crate) async fn store_record(node: &Node, spaces: &Spaces) -> Result<(), String> {
-    let mut record = NodeBatch::new();
-    for (place, key) in record_places(node.slice_count()) {
-        record.put(place, &key, 0, 0, &spaces.record(spaces.next().0, &[]));
-    }
-    node.write_ready(&record).await.map_err(|error| error.to_string())?;
-    node.sync_drive(RECORD_DRIVE).await.map_err(|error| error.to_string())
 }
 
 /// The spaces that no database is in and that are not retired, of which each drive has keys; and the last that has any, or is counted,

@@ -52,10 +52,11 @@ pub use key::{
     collection_prefix, decode_index, decode_score, element_key, encode_index, encode_score, head_prefix,
     latch_hash, space_of, space_prefix, user_key,
 };
-pub(crate) use left::{Owed, forget_counts, retire_later, retire_left, store_record};
+pub(crate) use left::{Owed, forget_counts, retire_later, retire_left};
 pub use names::{call_keys_by_name, name_of, resolve};
 pub(crate) use names::{name_collection, names_a_collection};
 pub use overlay::Overlay;
+pub(crate) use record::store_record;
 pub use record::{RECORD_DRIVE, StoredSpaces, record_keys};
 pub use scan::{ElementScan, KeyScan};
 pub use spaces::{DATABASES, Moved, Spaces};

@@ -13,15 +13,17 @@ use super::change::StringValue;
 use super::head::is_expired;
 use super::key::{SYSTEM_SPACE, Space, space_prefix};
 use super::left::retire_later;
-use super::record::{RECORD_DRIVE, RECORD_PLACE, record_places};
+use super::record::{RECORD_DRIVE, RECORD_PLACE, record_places, store_again_later};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
 
 /// Databases that SELECT reaches.
 pub const DATABASES: usize = 16;
 
-const VERSION: u8 = 1;
-const RECORD_BYTES: usize = 8 + DATABASES * 8;
+const VERSION: u8 = 2;
+/// Little enough to lie in key tables, of which each slice has its own: what lies in the log together is moved together.
+const RECORD_BYTES: usize = 8 + DATABASES * 4;
+const OLD_RECORD_BYTES: usize = 8 + DATABASES * 8;
 /// The first number that no space has: from here on the names of counts of what expires follow. Numbers are given out once, so this
 /// many times databases can be emptied.
 const END: u32 = SYSTEM_SPACE.expiring().0;
@@ -32,7 +34,6 @@ pub type Moved = Vec<(usize, Space)>;
 /// The space of each database; any core may look.
 pub struct Spaces {
     current: [AtomicU32; DATABASES],
-    previous: [AtomicU32; DATABASES],
     next: AtomicU32,
     moved_at: AtomicU64,
 }
@@ -42,7 +43,6 @@ impl Default for Spaces {
     fn default() -> Self {
         Self {
             current: std::array::from_fn(|database| AtomicU32::new(database as u32 + 1)),
-            previous: std::array::from_fn(|_| AtomicU32::new(0)),
             next: AtomicU32::new(DATABASES as u32 + 1),
             moved_at: AtomicU64::new(0),
         }
@@ -87,19 +87,24 @@ impl Spaces {
     /// that a database left, and all were given out.
     pub fn decode(record: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(record.get(at..at + 4)?.try_into().ok()?));
-        if record.len() != RECORD_BYTES || record[0] != VERSION {
-            return None;
-        }
+        // In version 1 each space was followed by the one that the database left, or 0.
+        let stride = match (record.first()?, record.len()) {
+            (&VERSION, RECORD_BYTES) => 4,
+            (1, OLD_RECORD_BYTES) => 8,
+            _ => return None,
+        };
         let spaces = Self::default();
         spaces.next.store(word(4)?, Ordering::Release);
         for database in 0..DATABASES {
-            spaces.current[database].store(word(8 + database * 8)?, Ordering::Release);
-            spaces.previous[database].store(word(12 + database * 8)?, Ordering::Release);
+            spaces.current[database].store(word(8 + database * stride)?, Ordering::Release);
         }
         let current: BTreeSet<Space> = (0..DATABASES).map(|database| spaces.of(database)).collect();
-        let left = spaces.previous.iter().map(|space| Space(space.load(Ordering::Acquire)));
-        let left: BTreeSet<Space> = left.filter(|space| *space != SYSTEM_SPACE).collect();
-        let next = Space(spaces.next.load(Ordering::Acquire));
+        let mut left = BTreeSet::new();
+        for database in (0..DATABASES).filter(|_| stride == 8) {
+            left.insert(Space(word(12 + database * stride)?));
+        }
+        left.remove(&SYSTEM_SPACE);
+        let next = spaces.next();
         let is_sound = current.len() == DATABASES
             && current.is_disjoint(&left)
             && current.iter().chain(&left).all(|space| (Space(1)..next).contains(space))
@@ -128,14 +133,9 @@ impl Spaces {
         record[0] = VERSION;
         record[4..8].copy_from_slice(&next.to_le_bytes());
         for database in 0..DATABASES {
-            let mut current = self.of(database);
-            let mut previous = Space(self.previous[database].load(Ordering::Acquire));
-            if let Some((_, space)) = moved.iter().find(|(known, _)| *known == database) {
-                previous = current;
-                current = *space;
-            }
-            record[8 + database * 8..][..4].copy_from_slice(&current.0.to_le_bytes());
-            record[12 + database * 8..][..4].copy_from_slice(&previous.0.to_le_bytes());
+            let moved = moved.iter().find(|(known, _)| *known == database);
+            let space = moved.map_or_else(|| self.of(database), |(_, space)| *space);
+            record[8 + database * 4..][..4].copy_from_slice(&space.0.to_le_bytes());
         }
         record
     }
@@ -151,8 +151,7 @@ impl Spaces {
     pub fn apply(&self, moved: &[(usize, Space)], record_seq: Seq) {
         self.moved_at.fetch_max(record_seq, Ordering::AcqRel);
         for &(database, space) in moved {
-            let before = self.current[database].swap(space.0, Ordering::AcqRel);
-            self.previous[database].store(before, Ordering::Release);
+            self.current[database].store(space.0, Ordering::Release);
             self.next.fetch_max(space.0 + 1, Ordering::AcqRel);
         }
     }
@@ -220,6 +219,7 @@ impl Ctx {
         let needs = self.gate.needs().iter().find(|(drive, _)| *drive == RECORD_DRIVE);
         let record_seq = needs.map_or_else(|| node.store(RECORD_DRIVE).last_seq(), |(_, seq)| *seq);
         self.server.spaces.apply(&moved, record_seq);
+        store_again_later(&self.server);
         for drive in (0..node.drive_count()).filter(|drive| *drive != RECORD_DRIVE) {
             retire_later(&self.server, drive, old.iter().copied());
         }

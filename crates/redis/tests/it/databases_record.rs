@@ -34,12 +34,20 @@ fn records(drive: &Path, changed: Option<(usize, Change)>) -> [Option<Vec<u8>>; 
     })
 }
 
+/// A record of an older build, in which no database was emptied.
+fn of_version_1() -> Vec<u8> {
+    let mut record = [1u32.to_le_bytes(), 17u32.to_le_bytes()].concat();
+    (1..=16u32).for_each(|space| record.extend([space.to_le_bytes(), [0; 4]].concat()));
+    record
+}
+
 #[test]
 fn databases_are_where_either_record_says_and_the_other_is_written_again() {
     let damage: Change = |batch, slice, key| batch.put(slice, key, 0, 0, b"nothing that decodes");
     // As on drives that older builds wrote, if it is the second.
     let remove: Change = |batch, slice, key| batch.delete(slice, key);
-    for change in [damage, remove] {
+    let older: Change = |batch, slice, key| batch.put(slice, key, 0, 0, &of_version_1());
+    for change in [damage, remove, older] {
         for which in [0, 1] {
             let server = TestServer::with(SETUP());
             let mut client = server.client();

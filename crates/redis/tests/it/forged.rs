@@ -76,7 +76,7 @@ fn a_head_that_no_collection_has_is_told_of_and_can_be_replaced() {
     }
 }
 
-/// The databases' record: the next space, and where each database is and was.
+/// The databases' record as older builds wrote it: the next space, and where each database is and was.
 fn databases(next: u32, current: impl Fn(u32) -> u32, previous: impl Fn(u32) -> u32) -> Batch {
     let mut record = [1u32.to_le_bytes(), next.to_le_bytes()].concat();
     for database in 0..16 {

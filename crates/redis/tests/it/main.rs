@@ -44,4 +44,5 @@ mod tls;
 mod transaction_memory;
 mod transactions;
 mod unlatched;
+mod unreadable_anywhere;
 mod watches;

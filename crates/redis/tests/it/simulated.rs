@@ -60,7 +60,7 @@ impl Stage {
     }
 
     /// Begins to serve the drive.
-    fn serve(&self) {
+    pub fn serve(&self) {
         let (options, serving) = (self.options.clone(), self.serving.clone());
         self.on(self.server, async move {
             let server = Arc::new(Server::new(options).expect("a server"));
@@ -78,16 +78,28 @@ impl Stage {
         });
     }
 
+    /// Places of the log of which opening said that they are lost.
+    pub fn lost_places(&self) -> usize {
+        let serving = self.serving.borrow();
+        let (_, node) = serving.as_ref().expect("it serves");
+        node.recovered().iter().map(|drive| drive.damage.len()).sum()
+    }
+
     /// Stops serving, and begins anew: what was in memory is on the drive alone.
     pub fn restart(&self) {
+        self.close();
+        self.world.kill(self.server);
+        self.world.restart(self.server);
+        self.serve();
+    }
+
+    /// Stops serving.
+    pub fn close(&self) {
         let (server, node) = self.serving.take().expect("it serves");
         self.on(self.server, async move {
             face::stop(&server).await;
             node.close().await.expect("closed");
         });
-        self.world.kill(self.server);
-        self.world.restart(self.server);
-        self.serve();
     }
 
     /// What clients do.

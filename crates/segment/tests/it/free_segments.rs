@@ -78,7 +78,8 @@ fn opened(frames: &[(u64, u32)]) -> Result<(), HeapError> {
         range: Some(at..at + 1),
         skip: 0,
         times: u64::MAX,
-        errno: 5,
+        // A time-out: EIO of one page alone would be a bad place.
+        errno: 110,
     };
     world.add_fault(host, silent);
     up(&world, host, async {

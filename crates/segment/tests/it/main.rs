@@ -2,6 +2,7 @@
 //! and linked once for all of them. One file: `cargo test -p pumice-segment --test it heap::`.
 
 mod ahead;
+mod bad_places;
 mod closing;
 mod commit_frames;
 mod commits_side_by_side;

@@ -1,11 +1,11 @@
-//! World `kv-flip`: bits flip anywhere on a drive, one at a time, and it is opened again and read.
+//! World `kv-flip`: a bit flips anywhere on a drive, or a page does not read any more, one at a time, and it is opened again and read.
 //!
 //! 1. No read answers anything but what was written, or a typed error. An error says which record or key table it is of, and the
-//!    flipped bit lies there; no more keys answer one than that record, or that block of the table, holds.
-//! 2. A flip inside of any record of a segment in use is found: by opening or by the check.
-//! 3. None keeps a drive closed: what all depends on is there twice.
-//! 4. Half of the drives were not closed: their log is read with the flipped bit. It may cost what was acknowledged, as media do
-//!    that flip what they hold, but not in silence: opening says so, keys hold what they held at some time before, and no more
+//!    damage lies there; no more keys answer one than that record, or that block of the table, holds.
+//! 2. Damage inside of any record of a segment in use is found: by opening or by the check.
+//! 3. None keeps a drive closed: what all depends on is there twice. That is so, too, of a page for which the drive gives no reason.
+//! 4. Half of the drives were not closed: their log is read with the damage. It may cost what was acknowledged, as media do
+//!    that lose what they hold, but not in silence: opening says so, keys hold what they held at some time before, and no more
 //!    of them than the log had records.
 
 mod sound;
@@ -20,19 +20,44 @@ use pumice_base::hash::stable_hash64;
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{Batch, SliceId, Store, StoreError};
-use pumice_reactor::sim::HostOptions;
-use pumice_segment::{Addr, ReadError, RecordPtr, SegmentId};
+use pumice_reactor::sim::{FaultOp, FileFault, HostOptions};
+use pumice_segment::{ReadError, RecordPtr, SegmentId};
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Flips per seed, one at a time.
+/// Damages per seed, one at a time.
 const FLIPS: u64 = 60;
+/// The numbers by which a page does not read: a bad place, and whatever it is.
+const UNREAD: [i32; 2] = [61, 5];
+const PAGE_BYTES: u64 = 4096;
 /// Keys of which a filter says by chance that a damaged block may hold them.
 const PASSED_BY_CHANCE: u64 = 4;
 
-/// What one flip did.
+/// What becomes of a byte of the drive.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    /// These bits of it flip.
+    Flip { mask: u8 },
+    /// The page that it lies in answers with this number.
+    Unread { errno: i32 },
+}
+
+/// Where the drive is damaged: of one segment.
+#[derive(Debug)]
+struct Hit {
+    segment: SegmentId,
+    bytes: Range<u32>,
+}
+
+impl Hit {
+    fn overlaps(&self, segment: SegmentId, bytes: &Range<u32>) -> bool {
+        self.segment == segment && self.bytes.start < bytes.end && bytes.start < self.bytes.end
+    }
+}
+
+/// What one of them did.
 enum Effect {
     /// Nothing that anyone reads.
     None,
@@ -87,15 +112,21 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         let offset = offset
             .or_else(|| draw_from(&extents, &mut rng))
             .ok_or("the drive was never written".to_string())?;
-        let mask = 1u8 << rng.below(8);
+        let damage = match rng.below(8) {
+            0..3 => Damage::Unread { errno: UNREAD[rng.below(2) as usize] },
+            _ => Damage::Flip { mask: 1 << rng.below(8) },
+        };
         bench.world.set_disk(bench.host, &image);
-        bench.world.flip(bench.host, Path::new(PATH), offset, mask);
-        let at = Addr::new(SegmentId((offset / segment_bytes) as u32), (offset % segment_bytes) as u32);
-        let effect = caught(|| one(&bench, &sound, at));
+        let hit = do_damage(&bench, damage, offset);
+        let effect = caught(|| one(&bench, &sound, &hit));
+        bench.world.clear_faults(bench.host);
         let effect = effect.map_err(|what| Broken {
-            what: format!("bit {mask:#04x} of {at} (byte {offset}) flipped ({:?}): {what}", bench.setup),
+            what: format!("{damage:?} at {hit:?} (byte {offset}, {:?}): {what}", bench.setup),
             replay_args: format!(" --cut {flip}"),
         })?;
+        if matches!(damage, Damage::Unread { .. }) {
+            report.count("pages that did not read", 1);
+        }
         match effect {
             Effect::None => report.count("flips without effect", 1),
             Effect::Announced { lost } => {
@@ -103,7 +134,7 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
                 report.count("keys that went back with the log", lost);
             }
             Effect::Keys { errors, right, problems } => {
-                let is_of_table = errors > 0 && sound.is_in_table(at);
+                let is_of_table = errors > 0 && sound.is_in_table(&hit);
                 report.count("flips in key tables that cost keys", u64::from(is_of_table));
                 report.count("flips that cost keys", u64::from(errors > 0));
                 report.count("keys lost", errors);
@@ -117,6 +148,27 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
         }
     }
     Ok(stable_hash64(bench.world.event_hash(), &flips.to_le_bytes()))
+}
+
+/// Damages the drive; answers where, within one segment.
+fn do_damage(bench: &Bench, damage: Damage, offset: u64) -> Hit {
+    let bytes = match damage {
+        Damage::Flip { mask } => {
+            bench.world.flip(bench.host, Path::new(PATH), offset, mask);
+            offset..offset + 1
+        }
+        Damage::Unread { errno } => {
+            let start = offset - offset % PAGE_BYTES;
+            let (path, range) = (Some(PATH.into()), Some(start..start + PAGE_BYTES));
+            let fault = FileFault { path, op: FaultOp::Read, range, skip: 0, times: u64::MAX, errno };
+            bench.world.add_fault(bench.host, fault);
+            start..start + PAGE_BYTES
+        }
+    };
+    let segment_bytes = u64::from(bench.setup.segment_bytes);
+    let segment = SegmentId((offset / segment_bytes) as u32);
+    let start = (bytes.start % segment_bytes) as u32;
+    Hit { segment, bytes: start..start + (bytes.end - bytes.start) as u32 }
 }
 
 /// A byte of one of these stretches of the drive, each given by its place and its length.
@@ -153,12 +205,13 @@ fn settle(bench: &Bench, store: &Store) -> Result<(), String> {
 }
 
 /// Opens the damaged drive and reads everything.
-fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
+fn one(bench: &Bench, sound: &Rc<Sound>, hit: &Hit) -> Result<Effect, String> {
     if bench.world.is_up(bench.host) {
         bench.world.kill(bench.host);
     }
     bench.world.restart(bench.host);
     let (options, model, sound) = (bench.setup.options(), Rc::clone(&bench.model), Rc::clone(sound));
+    let hit = Hit { segment: hit.segment, bytes: hit.bytes.clone() };
     let ran = bench.world.block_on(bench.host, async move {
         let device = Device::open(&DeviceSpec::Path(PATH.into()), Access::ReadWrite).await;
         let device = device.map_err(|error| format!("the file does not open: {error}"))?;
@@ -167,7 +220,7 @@ fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
             Err(error) => return Err(format!("the drive stays closed: {error}")),
         };
         let (store, announced) = (opened.store, opened.damage.len() as u64);
-        if announced > 0 && !sound.is_used(at.segment()) {
+        if announced > 0 && !sound.is_used(hit.segment) {
             return Err(format!("nothing of the log lies there, but opening says: {}", opened.damage[0]));
         }
         let keys: Vec<Key> = model.oracle.borrow().known_keys().cloned().collect();
@@ -197,7 +250,7 @@ fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
                 }
                 Err(error) => {
                     // What the log's lost part overwrote may have been cleaned away.
-                    if announced == 0 && !place_of(&error).is_some_and(|ptr| covers(ptr, at)) {
+                    if announced == 0 && !place_of(&error).is_some_and(|ptr| covers(ptr, &hit)) {
                         return Err(format!("{} lies elsewhere and answers: {error}", show(&key)));
                     }
                     if errors == 0 {
@@ -207,7 +260,7 @@ fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
                 }
             }
         }
-        let most = sound.keys_at(at) + if announced > 0 { sound.replayed } else { 0 };
+        let most = sound.keys_at(&hit) + if announced > 0 { sound.replayed } else { 0 };
         if errors + older > most {
             let what =
                 format!("{errors} keys answer errors ({first}) and {older} hold what they held before");
@@ -218,7 +271,7 @@ fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
         if errors > 0 && problems == 0 {
             return Err(format!("{errors} keys answer errors ({first}), but the check finds nothing"));
         }
-        if problems == 0 && sound.must_be_found(at) {
+        if problems == 0 && sound.must_be_found(&hit) {
             return Err("it lies inside of a record, and nobody finds it".into());
         }
         if let Some(vague) = check.problems.iter().find(|what| !names_a_place(what)) {
@@ -239,14 +292,16 @@ fn one(bench: &Bench, sound: &Rc<Sound>, at: Addr) -> Result<Effect, String> {
 fn place_of(error: &StoreError) -> Option<RecordPtr> {
     match error {
         StoreError::Damaged { ptr, .. } => Some(*ptr),
-        StoreError::Read { source: ReadError::Corrupt { ptr, .. }, .. } => Some(*ptr),
+        StoreError::Read {
+            source: ReadError::Corrupt { ptr, .. } | ReadError::Flash { ptr, .. }, ..
+        } => Some(*ptr),
         _ => None,
     }
 }
 
-fn covers(ptr: RecordPtr, at: Addr) -> bool {
+fn covers(ptr: RecordPtr, hit: &Hit) -> bool {
     let from = ptr.addr.offset();
-    ptr.addr.segment() == at.segment() && (from..from + ptr.len).contains(&at.offset())
+    hit.overlaps(ptr.addr.segment(), &(from..from + ptr.len))
 }
 
 fn names_a_place(problem: &str) -> bool {

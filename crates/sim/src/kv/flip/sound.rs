@@ -2,7 +2,7 @@
 //!
 //! The layout of key tables is read here as `docs/format/key-table.md` has it, not with the code under test.
 
-use super::PASSED_BY_CHANCE;
+use super::{Hit, PASSED_BY_CHANCE};
 use crate::kv::bench::{Bench, PATH};
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{Store, StoreOptions};
@@ -70,31 +70,37 @@ impl Sound {
         tables.map(len).collect()
     }
 
-    pub fn is_in_table(&self, at: Addr) -> bool {
-        self.record_at(at).is_some_and(|(_, record)| record.is_table)
+    pub fn is_in_table(&self, hit: &Hit) -> bool {
+        self.records_at(hit).any(|(_, record)| record.is_table)
     }
 
     pub fn is_used(&self, segment: SegmentId) -> bool {
         self.used.contains(&segment)
     }
 
-    fn record_at(&self, at: Addr) -> Option<(Addr, &Place)> {
-        let (start, place) = self.records.range(..=at).next_back()?;
-        let is_inside = start.segment() == at.segment() && at.offset() < place.end;
-        is_inside.then_some((*start, place))
+    /// The records that lie there at least in part.
+    fn records_at<'a>(&'a self, hit: &'a Hit) -> impl Iterator<Item = (Addr, &'a Place)> {
+        let of_segment = Addr::new(hit.segment, 0)..Addr::new(hit.segment, hit.bytes.end);
+        let records = self.records.range(of_segment).map(|(start, place)| (*start, place));
+        records.filter(|(start, place)| hit.overlaps(hit.segment, &(start.offset()..place.end)))
     }
 
-    /// Keys that cannot be read when this byte is not what it was.
-    pub fn keys_at(&self, at: Addr) -> u64 {
-        let Some((start, place)) = self.record_at(at) else { return 0 };
-        let offset = at.offset() - start.offset();
-        place.keys.iter().rfind(|(from, _)| *from <= offset).map_or(0, |(_, keys)| *keys)
+    /// Keys that cannot be read when these bytes are not what they were.
+    pub fn keys_at(&self, hit: &Hit) -> u64 {
+        let of_record = |(start, place): (Addr, &Place)| {
+            let ends = place.keys.iter().skip(1).map(|(next, _)| start.offset() + next).chain([place.end]);
+            let parts = place.keys.iter().zip(ends);
+            let parts =
+                parts.filter(|((from, _), end)| hit.overlaps(hit.segment, &(start.offset() + from..*end)));
+            parts.map(|((_, keys), _)| keys).sum::<u64>()
+        };
+        self.records_at(hit).map(of_record).sum()
     }
 
-    /// Whether this byte is of a record that nothing but damage changes. The newest of all may be the torn end of the log, and the
-    /// last of another stream's segment that of the segment.
-    pub fn must_be_found(&self, at: Addr) -> bool {
-        self.record_at(at).is_some_and(|(_, place)| place.seq < self.last_seq && !place.may_be_torn)
+    /// Whether any of these bytes is of a record that nothing but damage changes. The newest of all may be the torn end of the log, and
+    /// the last of another stream's segment that of the segment.
+    pub fn must_be_found(&self, hit: &Hit) -> bool {
+        self.records_at(hit).any(|(_, place)| place.seq < self.last_seq && !place.may_be_torn)
     }
 }
 
