@@ -18,9 +18,10 @@ use pumice_base::sync::lock;
 use pumice_reactor::{File, OpenOptions};
 use pumice_reactor::{IoBuf, WriteSync};
 
+use crate::asked::Asked;
 use crate::error::Operation;
 use crate::page_cache::PageCache;
-use crate::{Access, BlockAddr, FlashError, Geometry};
+use crate::{Access, BlockAddr, FlashError, Geometry, Requests};
 
 const DEFAULT_BLOCK_BYTES: u32 = 8 << 20;
 const PAGE_BYTES: u32 = 4096;
@@ -36,6 +37,7 @@ pub struct FileDevice {
     access: Access,
     /// Of a file that is not direct.
     page_cache: Option<Arc<PageCache>>,
+    asked: Arc<Asked>,
     /// Next page of the blocks that were erased or programmed since opening.
     write_pointers: Mutex<HashMap<u32, u32>>,
     /// Programs that failed, by (block, first page), and the page behind each.
@@ -72,6 +74,7 @@ impl FileDevice {
             geometry,
             access,
             page_cache,
+            asked: Arc::default(),
             write_pointers: Mutex::default(),
             failed: Mutex::default(),
         })
@@ -97,6 +100,7 @@ impl FileDevice {
             geometry,
             access: self.access,
             page_cache: self.page_cache.clone(),
+            asked: self.asked.clone(),
             write_pointers: Mutex::default(),
             failed: Mutex::default(),
         })
@@ -112,6 +116,10 @@ impl FileDevice {
 
     pub(crate) fn is_read_only(&self) -> bool {
         self.access == Access::ReadOnly
+    }
+
+    pub(crate) fn requests(&self) -> Requests {
+        self.asked.requests()
     }
 
     pub(crate) fn write_pointer(&self, block: BlockAddr) -> Option<u32> {
@@ -136,6 +144,7 @@ impl FileDevice {
             }
         }
         let wanted = buf.len();
+        let _under_way = self.asked.begin();
         let (result, buf) = self.file.read_at(buf, self.at(block, offset_bytes)).await;
         let result = match result {
             Ok(read) if read >= wanted => Ok(()),
@@ -172,6 +181,7 @@ impl FileDevice {
             };
         }
         let at = self.at(block, offset_bytes);
+        let _under_way = self.asked.begin();
         let written = match &self.page_cache {
             Some(cache) if sync == WriteSync::Durable => {
                 Box::pin(cache.write_durable(&self.file, data, at)).await
@@ -200,6 +210,7 @@ impl FileDevice {
 
     pub(crate) async fn give_back(&self, block: BlockAddr) -> Result<(), FlashError> {
         self.erase(block)?;
+        let _under_way = self.asked.begin();
         self.file
             .punch_hole(self.at(block, 0), u64::from(self.geometry.block_bytes()))
             .await
@@ -225,6 +236,7 @@ impl FileDevice {
         let mut offset_bytes = range.start;
         while offset_bytes < range.end {
             let len = zeros.len().min((range.end - offset_bytes) as usize);
+            let _under_way = self.asked.begin();
             self.file
                 .write_at(zeros.slice(..len), self.at(block, offset_bytes), WriteSync::Cached)
                 .await
@@ -236,6 +248,7 @@ impl FileDevice {
 
     pub(crate) async fn sync(&self) -> Result<(), FlashError> {
         self.writable(Operation::Sync)?;
+        let _under_way = self.asked.begin();
         let synced = match &self.page_cache {
             Some(cache) => cache.sync(&self.file).await,
             None => self.file.sync_data().await,

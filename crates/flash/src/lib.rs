@@ -9,6 +9,7 @@
 //! (`tests/it/contract`) runs on all of them. What violates the contract is refused with an error of its own
 //! and changes nothing.
 
+mod asked;
 pub mod bch;
 mod corrected;
 mod ecc;
@@ -24,6 +25,7 @@ pub mod zoned;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use asked::Requests;
 use bytes::Bytes;
 pub use corrected::Corrected;
 pub use ecc::{EccCounts, weak_limit};
@@ -289,6 +291,15 @@ impl Device {
         match self {
             Self::File(_) | Self::Zoned(_) | Self::Corrected(_) => None,
             Self::Emulated(device) => device.spec().is_raw.then_some(device.spec().ecc),
+        }
+    }
+
+    /// How far it is with what it was asked; `None` of media that answer in a time of their own, as emulated ones do.
+    pub fn requests(&self) -> Option<Requests> {
+        match self {
+            Self::File(device) => Some(device.requests()),
+            Self::Zoned(device) => Some(device.requests()),
+            Self::Emulated(_) | Self::Corrected(_) => None,
         }
     }
 

@@ -1,9 +1,10 @@
 //! How each drive does, as those who use it find out: writes refused for want of room, and records that do not verify. Noted
-//! where an error passes anyway, so that what goes well costs nothing.
+//! where an error passes anyway, so that what goes well costs nothing. A drive that does not answer is found by who looks again.
 //!
 //! A [`DriveCondition`] is all there is to say of it: health, INFO, metrics, the page and the log are made of it.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
@@ -12,6 +13,10 @@ use pumice_segment::{ReadError, RecordPtr};
 
 /// Most damaged records of a drive that are told apart; beyond that they are no longer counted.
 const DAMAGED_MAX: usize = 10_000;
+/// How often somebody looks whether a drive answers.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// After so long without any answer a drive is not busy any more.
+const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(5);
 
 /// How a drive does. What stands further down hides what stands above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +27,8 @@ pub enum DriveState {
     Damaged,
     /// It refuses writes for want of room, or did and has not won any since.
     Full,
+    /// It does not answer what it is asked.
+    Unresponsive,
     /// It takes no writes until there is room below it.
     NoSpace,
     /// It takes no more writes.
@@ -30,7 +37,8 @@ pub enum DriveState {
 
 impl DriveState {
     /// All, in their order.
-    pub const ALL: [Self; 5] = [Self::Ok, Self::Damaged, Self::Full, Self::NoSpace, Self::Failed];
+    pub const ALL: [Self; 6] =
+        [Self::Ok, Self::Damaged, Self::Full, Self::Unresponsive, Self::NoSpace, Self::Failed];
 
     /// One word, as users see it.
     pub fn word(self) -> &'static str {
@@ -38,6 +46,7 @@ impl DriveState {
             Self::Ok => "ok",
             Self::Damaged => "damaged",
             Self::Full => "full",
+            Self::Unresponsive => "unresponsive",
             Self::NoSpace => "no-space",
             Self::Failed => "failed",
         }
@@ -83,12 +92,23 @@ pub struct NewDamage {
     pub more: u64,
 }
 
+/// Requests that a drive was asked and has not answered.
+#[derive(Clone, Copy)]
+struct Unanswered {
+    /// How many it had answered before.
+    answered: u64,
+    under_way: u64,
+    /// So often somebody looked since, and found no other answered.
+    looks: u32,
+}
+
 /// What users of one drive met.
 #[derive(Default)]
 pub(crate) struct Met {
     /// Bytes alive when it was full last, as a write was told or would have been. Not those that could be won: background work
     /// borrows from the reserve and gives back, which is nobody's room.
     live_when_full: Mutex<Option<u64>>,
+    unanswered: Mutex<Option<Unanswered>>,
     damaged: Mutex<Damaged>,
 }
 
@@ -141,6 +161,29 @@ impl Met {
         live_when_full.is_some()
     }
 
+    /// Notes whether the drive answers what it is asked: to be called every [`LOOK_INTERVAL`].
+    pub(crate) fn look(&self, store: &Store) {
+        let Some(requests) = store.heap().device().requests() else { return };
+        let mut unanswered = lock(&self.unanswered);
+        *unanswered = match unanswered.take() {
+            _ if requests.under_way == 0 => None,
+            Some(before) if before.answered == requests.answered => {
+                Some(Unanswered { looks: before.looks + 1, under_way: requests.under_way, ..before })
+            }
+            _ => Some(Unanswered { answered: requests.answered, under_way: requests.under_way, looks: 0 }),
+        };
+    }
+
+    /// What it has not answered, when that has been so for long.
+    fn unresponsive(&self) -> Option<String> {
+        let Unanswered { under_way, looks, .. } = (*lock(&self.unanswered))?;
+        let silent = LOOK_INTERVAL * looks;
+        (silent >= UNRESPONSIVE_AFTER).then(|| {
+            let seconds = silent.as_secs();
+            format!("it has answered nothing for {seconds} s, and {under_way} requests wait: only what memory holds is served")
+        })
+    }
+
     /// Forgets places whose segment was released since; answers how many are left.
     fn damaged_records(&self, store: &Store) -> u64 {
         let mut damaged = lock(&self.damaged);
@@ -154,6 +197,8 @@ impl Met {
         let (state, why) = if let Some(why) = heap.read_only() {
             let has_failed = heap.durable().failure().is_some();
             (if has_failed { DriveState::Failed } else { DriveState::NoSpace }, Some(why.to_string()))
+        } else if let Some(why) = self.unresponsive() {
+            (DriveState::Unresponsive, Some(why))
         } else if self.is_full(store) {
             let space = heap.space();
             (DriveState::Full, Some(format!("writes are refused: {}; {space}", space.shortage())))

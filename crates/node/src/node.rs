@@ -16,9 +16,10 @@ use pumice_kv::{
     Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Moment, Opened, Peek, Seq,
     SliceId, SliceSet, Store, StoreError, StoreOptions, Turn, Want,
 };
+use pumice_reactor::{sleep, spawn};
 
 use crate::batch::NodeBatch;
-use crate::condition::{DriveCondition, Met, NewDamage};
+use crate::condition::{DriveCondition, LOOK_INTERVAL, Met, NewDamage};
 use crate::error::{CloseError, OpenError, WaitError};
 use crate::gate::Gate;
 use crate::latch::{KeyHash, LatchSet, Latches, Latching};
@@ -487,9 +488,18 @@ impl Node {
 
     // Running.
 
-    /// Starts flush, compaction and cleaning of every drive on the current core: call it on the cold one.
+    /// Starts flush, compaction and cleaning of every drive on the current core, and somebody who looks whether drives answer: call it
+    /// on the cold one.
     pub fn start_background(&self) {
         self.inner.stores.iter().for_each(Store::start_background);
+        let inner = Arc::downgrade(&self.inner);
+        spawn(async move {
+            while let Some(inner) = inner.upgrade() {
+                inner.stores.iter().zip(&inner.met).for_each(|(store, met)| met.look(store));
+                drop(inner);
+                sleep(LOOK_INTERVAL).await;
+            }
+        });
     }
 
     /// What every drive has done and holds.

@@ -52,7 +52,12 @@ fn tell_damage(drive: &str, damage: NewDamage) {
 
 fn tell(found: &DriveCondition, before: DriveState) {
     let (drive, why) = (&found.drive, found.why.as_deref().unwrap_or_default());
-    if before.refuses_writes() && !found.state.refuses_writes() {
+    if before == DriveState::Unresponsive {
+        tracing::info!("drive {drive} answers again");
+    } else if before.refuses_writes()
+        && !found.state.refuses_writes()
+        && found.state != DriveState::Unresponsive
+    {
         tracing::info!("drive {drive} takes writes again");
     }
     match found.state {
@@ -62,6 +67,7 @@ fn tell(found: &DriveCondition, before: DriveState) {
         DriveState::Ok => {}
         DriveState::Damaged => tracing::error!("drive {drive} damaged: {why}"),
         DriveState::Full => tracing::warn!("drive {drive} full: reads and deletes go on, {why}"),
+        DriveState::Unresponsive => tracing::error!("drive {drive} unresponsive: {why}"),
         DriveState::NoSpace => {
             tracing::warn!("drive {drive} no-space: reads go on, writes are refused: {why}")
         }

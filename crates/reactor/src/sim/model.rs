@@ -52,6 +52,11 @@ impl DiskClock {
         Self { lanes: vec![0; model.lanes.max(1)], bus_ns: 0 }
     }
 
+    /// Nothing that is submitted from now on begins before that.
+    pub(crate) fn busy_until(&mut self, ns: u64) {
+        self.lanes.iter_mut().for_each(|lane| *lane = ns.max(*lane));
+    }
+
     /// When an operation submitted now completes.
     pub(crate) fn finish_ns(
         &mut self,

@@ -348,6 +348,12 @@ impl World {
         self.with(|engine| engine.hosts[host as usize].disk.capacity_bytes = bytes);
     }
 
+    /// The host's disks answer nothing that they are asked from now on, for so long.
+    pub fn stall_disks(&self, host: HostId, duration: Duration) {
+        let until = self.now().0 + duration.as_nanos() as u64;
+        self.with(|engine| engine.hosts[host as usize].clock.busy_until(until));
+    }
+
     /// What O_DIRECT asks of offsets and lengths of files that the host opens from now on, in bytes: 512 at first. Drives move to
     /// hosts that ask for more. 0: the host's file system knows no direct I/O, and its files lie in the page cache.
     pub fn set_direct_bytes(&self, host: HostId, bytes: u32) {

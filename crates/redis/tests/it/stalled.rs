@@ -1,9 +1,9 @@
-//! Replies that wait for a drive below which there is no room, and are answered UNCERTAIN in the end.
+//! Replies that wait for a drive: one below which there is no room, and are answered UNCERTAIN in the end; one that does not answer.
 
 use std::time::Duration;
 
 use crate::common::client::encode;
-use crate::simulated::Stage;
+use crate::simulated::{SimClient, Stage};
 use pumice_reactor::sim::{FaultOp, FileFault};
 use pumice_reactor::sleep;
 use pumice_redis::options::Options;
@@ -43,4 +43,43 @@ fn a_long_reply_that_may_not_leave_is_replaced_as_a_whole() {
         sleep(Duration::from_secs(10)).await;
         assert_eq!(writer.line("STRLEN k").await, format!(":{VALUE_BYTES}"));
     });
+}
+
+/// A disk that answers nothing for a while is told of, holds nobody up who does not need it, and nothing is lost.
+#[test]
+fn a_drive_that_does_not_answer_is_told_of_until_it_does() {
+    let stage = Stage::start(Options::default());
+    let (world, server) = (stage.world.clone(), stage.server);
+    stage.play(async move |clients| {
+        let (mut writer, mut reader) = (clients.connect().await, clients.connect().await);
+        assert_eq!(writer.line("SET k there").await, "+OK");
+        world.stall_disks(server, Duration::from_secs(20));
+        writer.send(b"SET l new\r\n".to_vec()).await;
+        let mut states = Vec::new();
+        for _ in 0..25 {
+            assert_eq!(reader.line("GET k").await, "$5");
+            assert_eq!(reader.read_line().await, "there");
+            states.push(state_of_drive(&mut reader).await);
+            sleep(Duration::from_secs(1)).await;
+        }
+        let silent = states.iter().filter(|state| **state == "unresponsive").count();
+        assert!(states[..5].iter().all(|state| state == "ok"), "{states:?}");
+        assert!((13..=16).contains(&silent) && states[24] == "ok", "{states:?}");
+        assert_eq!(writer.read_line().await, "+OK");
+    });
+}
+
+/// What INFO tells of the only drive.
+async fn state_of_drive(client: &mut SimClient) -> String {
+    let head = client.line("INFO drives").await;
+    let mut left: usize = head.strip_prefix('$').and_then(|len| len.parse().ok()).expect("a length");
+    let mut state = None;
+    while left > 0 {
+        let line = client.read_line().await;
+        left = left.saturating_sub(line.len() + 2);
+        let told = line.split("state=").nth(1).and_then(|rest| rest.split(',').next());
+        state = told.map(str::to_owned).or(state);
+    }
+    assert_eq!(client.read_line().await, "");
+    state.expect("a drive")
 }

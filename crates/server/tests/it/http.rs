@@ -100,7 +100,7 @@ fn check_drive(server: &Server, data: &Path, state: &str, is_damaged: bool) {
         "{shown}"
     );
     let (_, metrics) = server.http("/metrics");
-    for other in ["ok", "damaged", "full", "no-space", "failed"] {
+    for other in ["ok", "damaged", "full", "unresponsive", "no-space", "failed"] {
         let line =
             format!("pumice_drive_state{{drive=\"0\",state=\"{other}\"}} {}.0", u8::from(other == state));
         assert!(metrics.lines().any(|found| found == line), "no {line}");
