@@ -141,27 +141,27 @@ async fn randomkey(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
 }
 
 async fn dbsize(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
+    // A count tells of no key: nobody waits for it where it is not known when that ends.
+    let node = ctx.server.node.clone();
+    node.depend_on_all_but_stalled(&mut ctx.gate);
     let size = ctx.database_size(ctx.session.database);
     ctx.reply.count(size);
     Ok(())
 }
 
 impl Ctx {
-    /// Keys of a database, expired ones that are still stored included.
-    pub(crate) fn database_size(&mut self, database: usize) -> u64 {
+    /// Keys of a database, expired ones that are still stored included, and those that are not durable yet.
+    pub(crate) fn database_size(&self, database: usize) -> u64 {
         self.count_of(self.space_of(database))
     }
 
     /// Those of them that expire.
-    pub(crate) fn expiring_keys(&mut self, database: usize) -> u64 {
+    pub(crate) fn expiring_keys(&self, database: usize) -> u64 {
         self.count_of(self.space_of(database).expiring())
     }
 
-    fn count_of(&mut self, space: Space) -> u64 {
-        let node = self.server.node.clone();
-        // A count tells of no key, and INFO is asked for when something is wrong.
-        node.depend_on_all_but_stalled(&mut self.gate);
+    fn count_of(&self, space: Space) -> u64 {
         let pending = self.transaction.as_ref().map_or(0, |overlay| overlay.tally(space));
-        u64::try_from(node.tally(space.0) + pending).unwrap_or(0)
+        u64::try_from(self.server.node.tally(space.0) + pending).unwrap_or(0)
     }
 }

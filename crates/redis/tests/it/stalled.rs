@@ -56,10 +56,13 @@ fn a_drive_that_does_not_answer_is_told_of_until_it_does() {
         world.stall_disks(server, Duration::from_secs(20));
         writer.send(b"SET l new\r\n".to_vec()).await;
         let mut states = Vec::new();
-        for _ in 0..25 {
+        for round in 0..25 {
+            // Which counts what is not durable.
+            let keys = if round == 0 { 1..=2 } else { 2..=2 };
+            assert!(keys.contains(&told(&mut reader, "keyspace", "keys=").await.parse().expect("a number")));
             assert_eq!(reader.line("GET k").await, "$5");
             assert_eq!(reader.read_line().await, "there");
-            states.push(state_of_drive(&mut reader).await);
+            states.push(told(&mut reader, "drives", "state=").await);
             sleep(Duration::from_secs(1)).await;
         }
         let silent = states.iter().filter(|state| **state == "unresponsive").count();
@@ -69,17 +72,17 @@ fn a_drive_that_does_not_answer_is_told_of_until_it_does() {
     });
 }
 
-/// What INFO tells of the only drive.
-async fn state_of_drive(client: &mut SimClient) -> String {
-    let head = client.line("INFO drives").await;
+/// What follows a word in a section of INFO.
+async fn told(client: &mut SimClient, section: &str, word: &str) -> String {
+    let head = client.line(&format!("INFO {section}")).await;
     let mut left: usize = head.strip_prefix('$').and_then(|len| len.parse().ok()).expect("a length");
-    let mut state = None;
+    let mut found = None;
     while left > 0 {
         let line = client.read_line().await;
         left = left.saturating_sub(line.len() + 2);
-        let told = line.split("state=").nth(1).and_then(|rest| rest.split(',').next());
-        state = told.map(str::to_owned).or(state);
+        let here = line.split(word).nth(1).and_then(|rest| rest.split(',').next());
+        found = here.map(str::to_owned).or(found);
     }
     assert_eq!(client.read_line().await, "");
-    state.expect("a drive")
+    found.expect("it tells of that")
 }
