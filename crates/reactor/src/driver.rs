@@ -23,6 +23,7 @@
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::{IoBuf, RecvBuf};
 use crate::epoll::Epoll;
+use crate::paced::ReadPlaces;
 use crate::run::Config;
 use crate::sim::SimDriver;
 use crate::sys;
@@ -64,7 +65,7 @@ pub struct Handle(Arc<HandleKind>);
 
 #[derive(Debug)]
 enum HandleKind {
-    Os { fd: OwnedFd, is_locked: bool },
+    Os { fd: OwnedFd, is_locked: bool, reads: Option<ReadPlaces> },
     Sim(SimHandle),
 }
 
@@ -72,7 +73,7 @@ impl Drop for HandleKind {
     fn drop(&mut self) {
         // Closing alone would not do: a process that was forked meanwhile holds the file, and with it the lock, until it
         // runs its own program.
-        if let Self::Os { fd, is_locked: true } = self {
+        if let Self::Os { fd, is_locked: true, .. } = self {
             sys::unlock(fd);
         }
     }
@@ -85,16 +86,31 @@ pub struct SimHandle {
     pub id: u64,
     /// Dropped with the last owner: its `Drop` is how the world learns of the close.
     pub guard: Box<dyn Any + Send + Sync>,
+    /// How much of it may be read at a time; `None`: as much as anybody asks for.
+    pub reads: Option<ReadPlaces>,
 }
 
 impl Handle {
     pub(crate) fn os(fd: OwnedFd) -> Self {
-        Self(Arc::new(HandleKind::Os { fd, is_locked: false }))
+        Self(Arc::new(HandleKind::Os { fd, is_locked: false, reads: None }))
     }
 
-    /// A file that is locked, and unlocked with the last owner.
-    pub(crate) fn locked_file(fd: OwnedFd) -> Self {
-        Self(Arc::new(HandleKind::Os { fd, is_locked: true }))
+    /// A file above a queue of that depth. One that is locked is unlocked with the last owner.
+    pub(crate) fn file(fd: OwnedFd, is_locked: bool, queue_depth: Option<u32>) -> Self {
+        Self(Arc::new(HandleKind::Os { fd, is_locked, reads: Some(ReadPlaces::of(queue_depth)) }))
+    }
+
+    /// How much may be read at a time, of what has a limit.
+    pub(crate) fn read_places(&self) -> Option<&ReadPlaces> {
+        match &*self.0 {
+            HandleKind::Os { reads, .. } => reads.as_ref(),
+            HandleKind::Sim(handle) => handle.reads.as_ref(),
+        }
+    }
+
+    /// Whether both are of one opening.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// A handle of the simulated world.
@@ -145,6 +161,9 @@ pub struct FileInfo {
     pub memory_alignment: u32,
     /// A block device rather than a regular file.
     pub block_device: bool,
+    /// Requests that the queue of the device below takes at a time, if anybody says. Who asks for more waits in the kernel, and all of
+    /// the core with it.
+    pub queue_depth: Option<u32>,
     /// A block device whose zones take writes at their write pointers only.
     pub zoned: Option<ZonedInfo>,
 }

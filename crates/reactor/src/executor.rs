@@ -15,6 +15,7 @@ use crate::CoreId;
 use crate::buf::Pool;
 use crate::driver::{Completion, Driver, Wait};
 use crate::operation::Operations;
+use crate::paced::Paced;
 use crate::remote::{MakeFuture, Message, Remote, Server};
 use crate::task::{JoinHandle, TaskId, Tasks, joined};
 use crate::time::{Nanos, Timers};
@@ -104,7 +105,7 @@ pub struct Core {
     id: CoreId,
     server: Arc<Server>,
     pub(crate) remote: Arc<Remote>,
-    pub(crate) driver: RefCell<Driver>,
+    pub(crate) driver: RefCell<Paced>,
     pool: Arc<Pool>,
     tasks: RefCell<Tasks>,
     ready: RefCell<VecDeque<TaskId>>,
@@ -132,7 +133,7 @@ impl Core {
             id,
             server: Arc::clone(server),
             remote: Arc::clone(server.remote(id)),
-            driver: RefCell::new(driver),
+            driver: RefCell::new(Paced::new(driver)),
             tasks: RefCell::default(),
             ready: RefCell::default(),
             deferred: RefCell::default(),

@@ -151,6 +151,11 @@ impl File {
         self.info.direct
     }
 
+    /// See [`FileInfo::queue_depth`].
+    pub fn queue_depth(&self) -> Option<u32> {
+        self.info.queue_depth
+    }
+
     /// A block device rather than a regular file.
     pub fn is_block_device(&self) -> bool {
         self.info.block_device

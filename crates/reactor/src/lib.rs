@@ -21,6 +21,7 @@ pub mod file;
 pub mod metrics;
 pub mod net;
 mod operation;
+mod paced;
 mod remote;
 mod run;
 pub mod sim;

@@ -5,6 +5,7 @@ pub(crate) mod held;
 pub(crate) mod helper;
 pub(crate) mod memory;
 pub(crate) mod message;
+mod queue;
 mod zones;
 
 use crate::addr::{Addr, PeerAddr};
@@ -132,7 +133,7 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, Fi
             .map_err(|error| in_use(error, io::ErrorKind::WouldBlock))?;
     }
     let info = file_info(&fd, direct)?;
-    Ok((if options.exclusive_lock { Handle::locked_file(fd) } else { Handle::os(fd) }, info))
+    Ok((Handle::file(fd, options.exclusive_lock, info.queue_depth), info))
 }
 
 /// Lets go of the lock of a file that is about to be closed, whoever else holds the file.
@@ -156,17 +157,23 @@ fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     let zoned = if block_device { zones::zoned_info(stat.stx_rdev_major, stat.stx_rdev_minor) } else { None };
+    let (major, minor) = match block_device {
+        true => (stat.stx_rdev_major, stat.stx_rdev_minor),
+        false => (stat.stx_dev_major, stat.stx_dev_minor),
+    };
+    let queue_depth = queue::depth(major, minor);
     if !direct {
-        return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device, zoned });
+        return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device, queue_depth, zoned });
     }
     let is_told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
     if is_told && stat.stx_dio_offset_align == 0 {
         // Opened all the same, and served from the page cache: ext4 does so with encrypted files and with journalled data.
-        return Ok(FileInfo { direct: false, alignment: 1, memory_alignment: 1, block_device, zoned });
+        let (alignment, memory_alignment) = (1, 1);
+        return Ok(FileInfo { direct: false, alignment, memory_alignment, block_device, queue_depth, zoned });
     }
     let (alignment, memory_alignment) =
         if is_told { (stat.stx_dio_offset_align, stat.stx_dio_mem_align.max(1)) } else { (DEFAULT, DEFAULT) };
-    Ok(FileInfo { direct, alignment, memory_alignment, block_device, zoned })
+    Ok(FileInfo { direct, alignment, memory_alignment, block_device, queue_depth, zoned })
 }
 
 pub(crate) fn set_len(file: &Handle, bytes: u64) -> io::Result<()> {

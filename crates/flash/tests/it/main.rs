@@ -3,3 +3,4 @@
 
 mod bch;
 mod contract;
+mod queue;

@@ -7,6 +7,7 @@ use super::disk::{CrashFate, Disk};
 use super::model::{CutMode, DiskClock, FileFault, HostCounters, HostOptions, PowerCut, RandomFault};
 use super::net::{HostId, Net, NetEvent, Socket};
 use crate::driver::{Completion, Handle, Op, Outcome, SimHandle, Token};
+use crate::paced::ReadPlaces;
 use pumice_base::hash::{HashMap, stable_hash64};
 use pumice_base::rng::Rng;
 use pumice_base::sync::lock;
@@ -94,6 +95,7 @@ pub(crate) struct HostState {
     pub disk: Disk,
     /// What O_DIRECT asks of offsets and lengths of files that are opened from now on; 0: there is no such thing.
     pub direct_bytes: u32,
+    pub queue_depth: Option<u32>,
     pub clock: DiskClock,
     pub faults: Vec<FileFault>,
     pub random_faults: Vec<RandomFault>,
@@ -347,8 +349,13 @@ impl Engine {
     pub(crate) fn make_handle(&mut self, open: Open) -> Handle {
         let id = self.next_handle;
         self.next_handle += 1;
+        let depth = match &open {
+            Open::File { host, .. } => self.hosts[*host as usize].queue_depth,
+            _ => None,
+        };
         self.handles.insert(id, open);
-        Handle::sim(SimHandle { id, guard: Box::new(Guard { id, mailbox: Arc::clone(&self.mailbox) }) })
+        let guard = Box::new(Guard { id, mailbox: Arc::clone(&self.mailbox) });
+        Handle::sim(SimHandle { id, guard, reads: depth.map(|depth| ReadPlaces::of(Some(depth))) })
     }
 
     fn close(&mut self, id: u64) {
@@ -377,6 +384,7 @@ impl Engine {
             cores: Vec::new(),
             disk,
             direct_bytes: DIRECT_BYTES,
+            queue_depth: None,
             faults: Vec::new(),
             random_faults: Vec::new(),
             cut: None,

@@ -222,7 +222,9 @@ impl Engine {
             unit,
             locked: options.exclusive_lock,
         });
-        Ok((handle, FileInfo { direct, alignment: unit, memory_alignment, block_device, zoned }))
+        let queue_depth = self.hosts[at.host as usize].queue_depth;
+        let info = FileInfo { direct, alignment: unit, memory_alignment, block_device, queue_depth, zoned };
+        Ok((handle, info))
     }
 
     fn read(&mut self, target: &Target, out: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -360,6 +360,11 @@ impl World {
         self.with(|engine| engine.hosts[host as usize].direct_bytes = bytes);
     }
 
+    /// What the queues of disks are said to take, for files that the host opens from now on: see [`FileInfo::queue_depth`](crate::FileInfo).
+    pub fn set_queue_depth(&self, host: HostId, requests: u32) {
+        self.with(|engine| engine.hosts[host as usize].queue_depth = Some(requests));
+    }
+
     /// Flips the bits of `mask` in the byte at `offset` of a file; false past its end.
     pub fn flip(&self, host: HostId, path: &Path, offset: u64, mask: u8) -> bool {
         self.file(host, path, |file| file.flip(offset, mask))

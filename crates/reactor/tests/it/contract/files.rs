@@ -60,6 +60,61 @@ pub async fn many_operations_run_side_by_side(place: Place) {
     assert!(whole.chunks(BLOCK).enumerate().all(|(i, block)| block.iter().all(|&b| b == i as u8)));
 }
 
+/// More than any queue takes at once, from two cores.
+pub async fn who_does_not_fetch_what_was_read_holds_nobody_up(place: Place) {
+    const BLOCK: usize = 4096;
+    const READS: u64 = 1500;
+    let file = File::open(&place.dir.join("file"), &create()).await.unwrap();
+    file.write_at(filled(3, 16 * BLOCK), 0, WriteSync::Durable).await.unwrap();
+    let begin_all = |file: &File| {
+        let reads = (0..READS).map(|i| {
+            let file = file.clone();
+            Box::pin(async move { read(&file, i % 16 * BLOCK as u64, BLOCK).await })
+        });
+        reads.collect::<Vec<_>>()
+    };
+    let (held, is_held) = oneshot::channel();
+    let (release, released) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
+    let other = file.clone();
+    spawn_on(CoreId(1), move || {
+        Box::pin(async move {
+            let mut reads = begin_all(&other);
+            begin(&mut reads).await;
+            let _ = held.send(());
+            let _ = released.await;
+            drop(reads);
+            let _ = end.send(());
+        })
+    });
+    is_held.await.unwrap();
+    let mut reads = begin_all(&file);
+    begin(&mut reads).await;
+    let second = Duration::from_secs(60);
+    for _ in 0..3 {
+        let last = reads.pop().unwrap();
+        let bytes = timeout(second, last).await.expect("the last comes though nobody asks for the first");
+        assert!(bytes.len() == BLOCK && bytes.iter().all(|&byte| byte == 3));
+    }
+    // Those that wait and those that do not are given up.
+    let mut more = begin_all(&file);
+    begin(&mut more).await;
+    drop((reads, more));
+    timeout(second, read(&file, 0, BLOCK)).await.expect("whoever asks after that");
+    let _ = release.send(());
+    ended.await.unwrap();
+    timeout(second, read(&file, 0, BLOCK)).await.expect("and after all others");
+}
+
+/// Has all of them go on once.
+async fn begin<F: Future + Unpin>(futures: &mut [F]) {
+    std::future::poll_fn(|cx| {
+        futures.iter_mut().for_each(|future| drop(std::pin::Pin::new(future).poll(cx)));
+        std::task::Poll::Ready(())
+    })
+    .await;
+}
+
 pub async fn holes_read_as_zeros(place: Place) {
     let file = File::open(&place.dir.join("file"), &create()).await.unwrap();
     file.write_at(filled(9, 65536), 0, WriteSync::Cached).await.unwrap();

@@ -57,6 +57,7 @@ macro_rules! contract_tests {
             sync::a_oneshot_tells_of_a_sender_that_went_away,
             files::reads_give_what_writes_took_and_stop_at_the_end,
             files::many_operations_run_side_by_side,
+            files::who_does_not_fetch_what_was_read_holds_nobody_up,
             files::holes_read_as_zeros,
             files::lengths_are_set_and_reserved,
             files::errors_name_their_kind,

@@ -1,0 +1,212 @@
+//! A driver that is asked for no more reads of a file at a time than the queue of the device below takes; the others wait here.
+//!
+//! A core that asks for more sleeps in the kernel until there is room, and with it all that it serves from memory: io_uring and AIO
+//! promise not to wait, but file systems pass that on to no request of a direct read. Reads come in such numbers, writes do not: what is
+//! left of the queue is for them and for others who use the device. (Decision 63 has figures.)
+//!
+//! 1. All cores share a file's places ([`ReadPlaces`]). A core that has no read of it under way takes one in any case: that it
+//!    completes is what starts those that wait, and other cores tell nobody. Where reads wait on several cores, none of them has more than
+//!    its share.
+//! 2. A place is given back when its read completes, whether or not anybody polls for it: what is read ahead waits for somebody who may be
+//!    busy, and must hold up nobody.
+
+use crate::driver::{Completion, Driver, Handle, Op, Outcome, Token, Wait};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a queue takes of which nobody knows.
+const QUEUE_DEPTH: u32 = 128;
+/// Reads at a time, whatever the queue takes.
+const READS_MIN: u32 = 4;
+/// Longer reads are several requests.
+const REQUEST_BYTES: usize = 256 << 10;
+
+/// How much of a file all cores may read at a time, in requests to its device.
+#[derive(Debug)]
+pub struct ReadPlaces {
+    max: u32,
+    taken: AtomicU32,
+    /// Cores on which reads wait.
+    cores_waiting: AtomicU32,
+}
+
+impl ReadPlaces {
+    /// Those of a file above a queue of that depth.
+    pub(crate) fn of(queue_depth: Option<u32>) -> Self {
+        let depth = queue_depth.unwrap_or(QUEUE_DEPTH);
+        let max = (depth - depth / 8).max(READS_MIN);
+        Self { max, taken: AtomicU32::new(0), cores_waiting: AtomicU32::new(0) }
+    }
+
+    fn requests(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.div_ceil(REQUEST_BYTES)).unwrap_or(u32::MAX).clamp(1, self.max)
+    }
+
+    /// For a core that has some, and on which reads wait or do not.
+    fn take(&self, requests: u32, own: u32, waits: bool) -> bool {
+        let others = self.cores_waiting.load(Ordering::Relaxed).saturating_sub(u32::from(waits));
+        if own > 0 && others > 0 && own + requests > self.max / (others + 1) {
+            return false;
+        }
+        let before = self.taken.fetch_add(requests, Ordering::Relaxed);
+        let fits = own == 0 || before + requests <= self.max;
+        if !fits {
+            self.give_back(requests);
+        }
+        fits
+    }
+
+    fn give_back(&self, requests: u32) {
+        self.taken.fetch_sub(requests, Ordering::Relaxed);
+    }
+}
+
+/// A file of which this core has reads under way.
+struct Reading {
+    file: Handle,
+    /// Places that it has.
+    own: u32,
+    /// Bounded by the operations in flight, each of which its task awaits.
+    waiting: VecDeque<(Token, u32, Op)>,
+}
+
+impl Reading {
+    fn places(&self) -> &ReadPlaces {
+        self.file.read_places().expect("what is kept here has a limit")
+    }
+
+    /// A read that waits, if it has a place now.
+    fn next(&mut self) -> Option<(Token, u32, Op)> {
+        let (_, requests, _) = self.waiting.front()?;
+        if !self.places().take(*requests, self.own, true) {
+            return None;
+        }
+        let next = self.waiting.pop_front();
+        self.note_served();
+        next
+    }
+
+    /// One that waited does not any more.
+    fn note_served(&self) {
+        if self.waiting.is_empty() {
+            self.places().cores_waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Paced {
+    driver: Driver,
+    files: Vec<Option<Reading>>,
+    /// By the index of the token: which file it reads, and the places that it has.
+    taken: Vec<Option<(usize, u32)>>,
+    /// Reads that were cancelled while they waited.
+    given_up: Vec<Completion>,
+}
+
+impl Deref for Paced {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        &self.driver
+    }
+}
+
+impl DerefMut for Paced {
+    fn deref_mut(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+}
+
+impl Paced {
+    pub(crate) fn new(driver: Driver) -> Self {
+        Self { driver, files: Vec::new(), taken: Vec::new(), given_up: Vec::new() }
+    }
+
+    pub(crate) fn submit(&mut self, token: Token, op: Op) {
+        if let Op::Read { file, buf, start, .. } = &op
+            && let Some(places) = file.read_places()
+        {
+            let requests = places.requests(buf.len() - start);
+            let at = self.reading(file);
+            let reading = self.files[at].as_mut().expect("it was found or made");
+            let waits = !reading.waiting.is_empty();
+            if waits || !places.take(requests, reading.own, false) {
+                if !waits {
+                    places.cores_waiting.fetch_add(1, Ordering::Relaxed);
+                }
+                return reading.waiting.push_back((token, requests, op));
+            }
+            self.begin(token, at, requests);
+        }
+        self.driver.submit(token, op);
+    }
+
+    /// Where this core's reads of a file are kept.
+    fn reading(&mut self, file: &Handle) -> usize {
+        let is_it =
+            |known: &Option<Reading>| known.as_ref().is_some_and(|reading| reading.file.is_same(file));
+        self.files.iter().position(is_it).unwrap_or_else(|| {
+            let at = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
+            if at == self.files.len() {
+                self.files.push(None);
+            }
+            self.files[at] = Some(Reading { file: file.clone(), own: 0, waiting: VecDeque::new() });
+            at
+        })
+    }
+
+    fn begin(&mut self, token: Token, at: usize, requests: u32) {
+        if self.taken.len() <= token.index() {
+            self.taken.resize(token.index() + 1, None);
+        }
+        self.taken[token.index()] = Some((at, requests));
+        self.files[at].as_mut().expect("it is read").own += requests;
+    }
+
+    /// A read has completed: others may begin.
+    fn end(&mut self, token: Token) {
+        let Some((at, requests)) = self.taken.get_mut(token.index()).and_then(Option::take) else { return };
+        let reading = self.files[at].as_mut().expect("it was read");
+        reading.own -= requests;
+        reading.places().give_back(requests);
+        while let Some((token, requests, op)) = self.files[at].as_mut().and_then(Reading::next) {
+            self.begin(token, at, requests);
+            self.driver.submit(token, op);
+        }
+        // Whoever is idle holds no file open.
+        self.files[at].take_if(|reading| reading.own == 0);
+    }
+
+    pub(crate) fn cancel(&mut self, token: Token) {
+        for reading in self.files.iter_mut().flatten() {
+            if let Some(at) = reading.waiting.iter().position(|(waiting, ..)| *waiting == token)
+                && let Some((_, _, Op::Read { buf, .. })) = reading.waiting.remove(at)
+            {
+                reading.note_served();
+                let outcome = Outcome::Read(Err(io::Error::from_raw_os_error(libc::ECANCELED)), buf);
+                return self.given_up.push(Completion { token, outcome, more: false });
+            }
+        }
+        self.driver.cancel(token);
+    }
+
+    pub(crate) fn turn(&mut self, wait: Wait, out: &mut Vec<Completion>) -> io::Result<()> {
+        let wait = if self.given_up.is_empty() { wait } else { Wait::Poll };
+        out.append(&mut self.given_up);
+        let before = out.len();
+        let result = self.driver.turn(wait, out);
+        for completion in &out[before..] {
+            if matches!(completion.outcome, Outcome::Read(..)) {
+                self.end(completion.token);
+            }
+        }
+        result
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.given_up.is_empty() || self.driver.has_work()
+    }
+}
