@@ -15,13 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
-use pumice_reactor::{File, OpenOptions};
+use pumice_reactor::{File, OpenOptions, Requests};
 use pumice_reactor::{IoBuf, WriteSync};
 
-use crate::asked::Asked;
 use crate::error::Operation;
 use crate::page_cache::PageCache;
-use crate::{Access, BlockAddr, FlashError, Geometry, Requests};
+use crate::{Access, BlockAddr, FlashError, Geometry};
 
 const DEFAULT_BLOCK_BYTES: u32 = 8 << 20;
 const PAGE_BYTES: u32 = 4096;
@@ -37,7 +36,6 @@ pub struct FileDevice {
     access: Access,
     /// Of a file that is not direct.
     page_cache: Option<Arc<PageCache>>,
-    asked: Arc<Asked>,
     /// Next page of the blocks that were erased or programmed since opening.
     write_pointers: Mutex<HashMap<u32, u32>>,
     /// Programs that failed, by (block, first page), and the page behind each.
@@ -74,7 +72,6 @@ impl FileDevice {
             geometry,
             access,
             page_cache,
-            asked: Arc::default(),
             write_pointers: Mutex::default(),
             failed: Mutex::default(),
         })
@@ -100,7 +97,6 @@ impl FileDevice {
             geometry,
             access: self.access,
             page_cache: self.page_cache.clone(),
-            asked: self.asked.clone(),
             write_pointers: Mutex::default(),
             failed: Mutex::default(),
         })
@@ -119,7 +115,7 @@ impl FileDevice {
     }
 
     pub(crate) fn requests(&self) -> Requests {
-        self.asked.requests()
+        self.file.requests()
     }
 
     pub(crate) fn write_pointer(&self, block: BlockAddr) -> Option<u32> {
@@ -144,7 +140,6 @@ impl FileDevice {
             }
         }
         let wanted = buf.len();
-        let _under_way = self.asked.begin();
         let (result, buf) = self.file.read_at(buf, self.at(block, offset_bytes)).await;
         let result = match result {
             Ok(read) if read >= wanted => Ok(()),
@@ -181,7 +176,6 @@ impl FileDevice {
             };
         }
         let at = self.at(block, offset_bytes);
-        let _under_way = self.asked.begin();
         let written = match &self.page_cache {
             Some(cache) if sync == WriteSync::Durable => {
                 Box::pin(cache.write_durable(&self.file, data, at)).await
@@ -210,7 +204,6 @@ impl FileDevice {
 
     pub(crate) async fn give_back(&self, block: BlockAddr) -> Result<(), FlashError> {
         self.erase(block)?;
-        let _under_way = self.asked.begin();
         self.file
             .punch_hole(self.at(block, 0), u64::from(self.geometry.block_bytes()))
             .await
@@ -236,7 +229,6 @@ impl FileDevice {
         let mut offset_bytes = range.start;
         while offset_bytes < range.end {
             let len = zeros.len().min((range.end - offset_bytes) as usize);
-            let _under_way = self.asked.begin();
             self.file
                 .write_at(zeros.slice(..len), self.at(block, offset_bytes), WriteSync::Cached)
                 .await
@@ -248,7 +240,6 @@ impl FileDevice {
 
     pub(crate) async fn sync(&self) -> Result<(), FlashError> {
         self.writable(Operation::Sync)?;
-        let _under_way = self.asked.begin();
         let synced = match &self.page_cache {
             Some(cache) => cache.sync(&self.file).await,
             None => self.file.sync_data().await,

@@ -9,7 +9,6 @@
 //! (`tests/it/contract`) runs on all of them. What violates the contract is refused with an error of its own
 //! and changes nothing.
 
-mod asked;
 pub mod bch;
 mod corrected;
 mod ecc;
@@ -25,7 +24,6 @@ pub mod zoned;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use asked::Requests;
 use bytes::Bytes;
 pub use corrected::Corrected;
 pub use ecc::{EccCounts, weak_limit};
@@ -35,7 +33,7 @@ pub use error::{FlashError, Operation};
 pub use file::FileDevice;
 pub use geometry::{BlockAddr, Geometry};
 use pumice_reactor::File;
-use pumice_reactor::{IoBuf, WriteSync};
+use pumice_reactor::{IoBuf, Requests, WriteSync};
 pub use spec::{DeviceSpec, EccSpec, EmulatedSpec, NandTiming, ParseSpecError};
 pub use zoned::{ZoneShape, ZonedDevice};
 

@@ -26,12 +26,11 @@ use limits::{Limits, Step};
 use pumice_base::sync::lock;
 use pumice_reactor::sync::{Notify, Semaphore};
 use pumice_reactor::zones::{Zone, ZoneAction, ZoneCondition, ZonedInfo};
-use pumice_reactor::{File, IoBuf, WriteSync, timeout};
+use pumice_reactor::{File, IoBuf, Requests, WriteSync, timeout};
 
-use crate::asked::Asked;
 use crate::error::Operation;
 use crate::file::{check_program, check_request};
-use crate::{Access, BlockAddr, FlashError, Geometry, Requests};
+use crate::{Access, BlockAddr, FlashError, Geometry};
 
 /// Zones asked for at once when the drive is opened.
 const REPORT_ZONES: u32 = 1024;
@@ -77,7 +76,6 @@ pub struct ZonedDevice {
 /// What all shapes of a drive share.
 struct Drive {
     file: File,
-    asked: Asked,
     name: Arc<str>,
     info: ZonedInfo,
     access: Access,
@@ -179,7 +177,6 @@ impl ZonedDevice {
             capacity_bytes,
             left_out,
             piece_bytes: piece_bytes.max(page_bytes),
-            asked: Asked::default(),
             blocks: Mutex::new(blocks),
             limits: Mutex::new(limits),
             left: Notify::new(),
@@ -236,7 +233,7 @@ impl ZonedDevice {
     }
 
     pub(crate) fn requests(&self) -> Requests {
-        self.drive.asked.requests()
+        self.drive.file.requests()
     }
 
     pub(crate) fn write_pointer(&self, block: BlockAddr) -> Option<u32> {
@@ -269,7 +266,6 @@ impl ZonedDevice {
             return (Err(FlashError::ReadPastWritePointer { block, offset_bytes, written_bytes }), buf);
         }
         let wanted = buf.len();
-        let _under_way = self.drive.asked.begin();
         let (result, buf) = self.drive.file.read_at(buf, start + u64::from(offset_bytes)).await;
         let result = match result {
             Ok(read) if read >= wanted => Ok(()),
@@ -325,7 +321,6 @@ impl ZonedDevice {
         if pages == 0 {
             return Ok(());
         }
-        let _under_way = drive.asked.begin();
         let _turn = drive.turn(zone).acquire(1).await;
         drive.ordered(zone, |found| match found.written {
             // What was before it did not go through, or an erase came between.
@@ -416,7 +411,6 @@ impl ZonedDevice {
 
     pub(crate) async fn sync(&self) -> Result<(), FlashError> {
         self.writable(Operation::Sync)?;
-        let _under_way = self.drive.asked.begin();
         let result = self.drive.file.sync_data().await;
         result.map_err(|error| FlashError::from_io(Operation::Sync, None, error))
     }

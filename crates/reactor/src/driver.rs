@@ -23,7 +23,7 @@
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::{IoBuf, RecvBuf};
 use crate::epoll::Epoll;
-use crate::paced::ReadPlaces;
+use crate::paced::FileQueue;
 use crate::run::Config;
 use crate::sim::SimDriver;
 use crate::sys;
@@ -65,7 +65,7 @@ pub struct Handle(Arc<HandleKind>);
 
 #[derive(Debug)]
 enum HandleKind {
-    Os { fd: OwnedFd, is_locked: bool, reads: Option<ReadPlaces> },
+    Os { fd: OwnedFd, is_locked: bool, queue: Option<FileQueue> },
     Sim(SimHandle),
 }
 
@@ -86,25 +86,25 @@ pub struct SimHandle {
     pub id: u64,
     /// Dropped with the last owner: its `Drop` is how the world learns of the close.
     pub guard: Box<dyn Any + Send + Sync>,
-    /// How much of it may be read at a time; `None`: as much as anybody asks for.
-    pub reads: Option<ReadPlaces>,
+    /// Of files: what all cores ask of it.
+    pub queue: Option<FileQueue>,
 }
 
 impl Handle {
     pub(crate) fn os(fd: OwnedFd) -> Self {
-        Self(Arc::new(HandleKind::Os { fd, is_locked: false, reads: None }))
+        Self(Arc::new(HandleKind::Os { fd, is_locked: false, queue: None }))
     }
 
     /// A file above a queue of that depth. One that is locked is unlocked with the last owner.
     pub(crate) fn file(fd: OwnedFd, is_locked: bool, queue_depth: Option<u32>) -> Self {
-        Self(Arc::new(HandleKind::Os { fd, is_locked, reads: Some(ReadPlaces::of(queue_depth)) }))
+        Self(Arc::new(HandleKind::Os { fd, is_locked, queue: Some(FileQueue::of(queue_depth)) }))
     }
 
-    /// How much may be read at a time, of what has a limit.
-    pub(crate) fn read_places(&self) -> Option<&ReadPlaces> {
+    /// What all cores ask of it, if it is a file.
+    pub(crate) fn queue(&self) -> Option<&FileQueue> {
         match &*self.0 {
-            HandleKind::Os { reads, .. } => reads.as_ref(),
-            HandleKind::Sim(handle) => handle.reads.as_ref(),
+            HandleKind::Os { queue, .. } => queue.as_ref(),
+            HandleKind::Sim(handle) => handle.queue.as_ref(),
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::buf::IoBuf;
 use crate::driver::{FileInfo, Handle, Op, OpenOptions, Outcome, WriteSync};
 use crate::operation::submit;
+use crate::paced::Requests;
 use crate::zones::{Zone, ZoneAction, ZonedInfo};
 use bytes::Bytes;
 use std::io;
@@ -149,6 +150,11 @@ impl File {
     /// Whether reads and writes go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.info.direct
+    }
+
+    /// How far the world is with what it was asked of the file by all cores.
+    pub fn requests(&self) -> Requests {
+        self.handle.queue().expect("a file has one").requests()
     }
 
     /// See [`FileInfo::queue_depth`].

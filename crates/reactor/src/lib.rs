@@ -37,6 +37,7 @@ pub use buf::{IoBuf, RecvBuf};
 pub use driver::{KEEPALIVE_SECONDS, ListenOptions, OpenOptions, ShutdownHow, Signal, WriteSync};
 pub use file::File;
 pub use net::{Came, Listener, ListenerShare, RecvHalf, SendHalf, Sending, Stream};
+pub use paced::Requests;
 pub use run::{Config, Init, KernelInterface, Running, Without, block_on, block_on_with, start};
 pub use sys::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 pub use task::{Aborted, JoinHandle};

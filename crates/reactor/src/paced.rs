@@ -4,7 +4,7 @@
 //! promise not to wait, but file systems pass that on to no request of a direct read. Reads come in such numbers, writes do not: what is
 //! left of the queue is for them and for others who use the device. (Decision 63 has figures.)
 //!
-//! 1. All cores share a file's places ([`ReadPlaces`]). A core that has no read of it under way takes one in any case: that it
+//! 1. All cores share a file's places ([`FileQueue`]). A core that has no read of it under way takes one in any case: that it
 //!    completes is what starts those that wait, and other cores tell nobody. Where reads wait on several cores, none of them has more than
 //!    its share.
 //! 2. A place is given back when its read completes, whether or not anybody polls for it: what is read ahead waits for somebody who may be
@@ -14,7 +14,7 @@ use crate::driver::{Completion, Driver, Handle, Op, Outcome, Token, Wait};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a queue takes of which nobody knows.
 const QUEUE_DEPTH: u32 = 128;
@@ -23,24 +23,57 @@ const READS_MIN: u32 = 4;
 /// Longer reads are several requests.
 const REQUEST_BYTES: usize = 256 << 10;
 
-/// How much of a file all cores may read at a time, in requests to its device.
+/// What all cores ask of a file.
 #[derive(Debug)]
-pub struct ReadPlaces {
+pub struct FileQueue {
+    /// How much of it they may read at a time, in requests to its device.
     max: u32,
     taken: AtomicU32,
     /// Cores on which reads wait.
     cores_waiting: AtomicU32,
+    begun: AtomicU64,
+    answered: AtomicU64,
 }
 
-impl ReadPlaces {
-    /// Those of a file above a queue of that depth.
+/// How far the world is with what it was asked of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requests {
+    /// Operations that it has not answered.
+    pub under_way: u64,
+    /// Those that it has answered since the file was opened, whatever the answer, and whether or not anybody has fetched it.
+    pub answered: u64,
+}
+
+impl FileQueue {
+    /// That of a file above a queue of that depth.
     pub(crate) fn of(queue_depth: Option<u32>) -> Self {
         let depth = queue_depth.unwrap_or(QUEUE_DEPTH);
-        let max = (depth - depth / 8).max(READS_MIN);
-        Self { max, taken: AtomicU32::new(0), cores_waiting: AtomicU32::new(0) }
+        Self::limited((depth - depth / 8).max(READS_MIN))
     }
 
-    fn requests(&self, bytes: usize) -> u32 {
+    /// One that takes whatever it is asked for.
+    pub(crate) fn unlimited() -> Self {
+        Self::limited(u32::MAX / 2)
+    }
+
+    fn limited(max: u32) -> Self {
+        Self {
+            max,
+            taken: AtomicU32::new(0),
+            cores_waiting: AtomicU32::new(0),
+            begun: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn requests(&self) -> Requests {
+        // In this order: what ends in between is counted as under way, and the next look finds it answered.
+        let answered = self.answered.load(Ordering::Acquire);
+        let under_way = self.begun.load(Ordering::Relaxed).saturating_sub(answered);
+        Requests { under_way, answered }
+    }
+
+    fn requests_of(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.div_ceil(REQUEST_BYTES)).unwrap_or(u32::MAX).clamp(1, self.max)
     }
 
@@ -63,24 +96,25 @@ impl ReadPlaces {
     }
 }
 
-/// A file of which this core has reads under way.
-struct Reading {
+/// A file of which this core has operations under way.
+struct Used {
     file: Handle,
-    /// Places that it has.
+    under_way: u32,
+    /// Places that its reads have.
     own: u32,
     /// Bounded by the operations in flight, each of which its task awaits.
     waiting: VecDeque<(Token, u32, Op)>,
 }
 
-impl Reading {
-    fn places(&self) -> &ReadPlaces {
-        self.file.read_places().expect("what is kept here has a limit")
+impl Used {
+    fn queue(&self) -> &FileQueue {
+        self.file.queue().expect("what is kept here has a limit")
     }
 
     /// A read that waits, if it has a place now.
     fn next(&mut self) -> Option<(Token, u32, Op)> {
         let (_, requests, _) = self.waiting.front()?;
-        if !self.places().take(*requests, self.own, true) {
+        if !self.queue().take(*requests, self.own, true) {
             return None;
         }
         let next = self.waiting.pop_front();
@@ -91,7 +125,7 @@ impl Reading {
     /// One that waited does not any more.
     fn note_served(&self) {
         if self.waiting.is_empty() {
-            self.places().cores_waiting.fetch_sub(1, Ordering::Relaxed);
+            self.queue().cores_waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -99,8 +133,8 @@ impl Reading {
 /// See the module's text.
 pub(crate) struct Paced {
     driver: Driver,
-    files: Vec<Option<Reading>>,
-    /// By the index of the token: which file it reads, and the places that it has.
+    files: Vec<Option<Used>>,
+    /// By the index of the token: which file it is of, and the places that it has.
     taken: Vec<Option<(usize, u32)>>,
     /// Reads that were cancelled while they waited.
     given_up: Vec<Completion>,
@@ -126,34 +160,42 @@ impl Paced {
     }
 
     pub(crate) fn submit(&mut self, token: Token, op: Op) {
-        if let Op::Read { file, buf, start, .. } = &op
-            && let Some(places) = file.read_places()
-        {
-            let requests = places.requests(buf.len() - start);
-            let at = self.reading(file);
-            let reading = self.files[at].as_mut().expect("it was found or made");
-            let waits = !reading.waiting.is_empty();
-            if waits || !places.take(requests, reading.own, false) {
+        let places = match &op {
+            Op::Read { file, buf, start, .. } => {
+                file.queue().map(|queue| (file, queue, queue.requests_of(buf.len() - start)))
+            }
+            Op::Write { file, .. }
+            | Op::Sync { file }
+            | Op::Punch { file, .. }
+            | Op::Allocate { file, .. } => file.queue().map(|queue| (file, queue, 0)),
+            _ => None,
+        };
+        if let Some((file, queue, requests)) = places {
+            queue.begun.fetch_add(1, Ordering::Relaxed);
+            let at = self.used(file);
+            let used = self.files[at].as_mut().expect("it was found or made");
+            let waits = !used.waiting.is_empty();
+            if requests > 0 && (waits || !queue.take(requests, used.own, false)) {
                 if !waits {
-                    places.cores_waiting.fetch_add(1, Ordering::Relaxed);
+                    queue.cores_waiting.fetch_add(1, Ordering::Relaxed);
                 }
-                return reading.waiting.push_back((token, requests, op));
+                return used.waiting.push_back((token, requests, op));
             }
             self.begin(token, at, requests);
         }
         self.driver.submit(token, op);
     }
 
-    /// Where this core's reads of a file are kept.
-    fn reading(&mut self, file: &Handle) -> usize {
-        let is_it =
-            |known: &Option<Reading>| known.as_ref().is_some_and(|reading| reading.file.is_same(file));
+    /// Where what this core asks of a file is kept.
+    fn used(&mut self, file: &Handle) -> usize {
+        let is_it = |known: &Option<Used>| known.as_ref().is_some_and(|used| used.file.is_same(file));
         self.files.iter().position(is_it).unwrap_or_else(|| {
             let at = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
             if at == self.files.len() {
                 self.files.push(None);
             }
-            self.files[at] = Some(Reading { file: file.clone(), own: 0, waiting: VecDeque::new() });
+            let (file, waiting) = (file.clone(), VecDeque::new());
+            self.files[at] = Some(Used { file, under_way: 0, own: 0, waiting });
             at
         })
     }
@@ -163,29 +205,36 @@ impl Paced {
             self.taken.resize(token.index() + 1, None);
         }
         self.taken[token.index()] = Some((at, requests));
-        self.files[at].as_mut().expect("it is read").own += requests;
+        let used = self.files[at].as_mut().expect("it is used");
+        used.own += requests;
+        used.under_way += 1;
     }
 
-    /// A read has completed: others may begin.
+    /// An operation has completed: reads that wait may begin.
     fn end(&mut self, token: Token) {
         let Some((at, requests)) = self.taken.get_mut(token.index()).and_then(Option::take) else { return };
-        let reading = self.files[at].as_mut().expect("it was read");
-        reading.own -= requests;
-        reading.places().give_back(requests);
-        while let Some((token, requests, op)) = self.files[at].as_mut().and_then(Reading::next) {
-            self.begin(token, at, requests);
-            self.driver.submit(token, op);
+        let used = self.files[at].as_mut().expect("it was used");
+        used.under_way -= 1;
+        used.queue().answered.fetch_add(1, Ordering::Release);
+        if requests > 0 {
+            used.own -= requests;
+            used.queue().give_back(requests);
+            while let Some((token, requests, op)) = self.files[at].as_mut().and_then(Used::next) {
+                self.begin(token, at, requests);
+                self.driver.submit(token, op);
+            }
         }
         // Whoever is idle holds no file open.
-        self.files[at].take_if(|reading| reading.own == 0);
+        self.files[at].take_if(|used| used.under_way == 0);
     }
 
     pub(crate) fn cancel(&mut self, token: Token) {
-        for reading in self.files.iter_mut().flatten() {
-            if let Some(at) = reading.waiting.iter().position(|(waiting, ..)| *waiting == token)
-                && let Some((_, _, Op::Read { buf, .. })) = reading.waiting.remove(at)
+        for used in self.files.iter_mut().flatten() {
+            if let Some(at) = used.waiting.iter().position(|(waiting, ..)| *waiting == token)
+                && let Some((_, _, Op::Read { buf, .. })) = used.waiting.remove(at)
             {
-                reading.note_served();
+                used.note_served();
+                used.queue().answered.fetch_add(1, Ordering::Release);
                 let outcome = Outcome::Read(Err(io::Error::from_raw_os_error(libc::ECANCELED)), buf);
                 return self.given_up.push(Completion { token, outcome, more: false });
             }
@@ -199,7 +248,7 @@ impl Paced {
         let before = out.len();
         let result = self.driver.turn(wait, out);
         for completion in &out[before..] {
-            if matches!(completion.outcome, Outcome::Read(..)) {
+            if matches!(completion.outcome, Outcome::Read(..) | Outcome::Written(..) | Outcome::Done(_)) {
                 self.end(completion.token);
             }
         }

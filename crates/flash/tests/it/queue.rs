@@ -1,11 +1,13 @@
 //! No more reads at a time than the queue of a disk takes, and room left for writes.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{DiskModel, HostOptions, World};
-use pumice_reactor::{IoBuf, WriteSync, now, spawn};
+use pumice_reactor::{IoBuf, WriteSync, now, sleep, spawn};
 
 const READ_NS: u64 = 1_000_000_000;
 const DEPTH: usize = 8;
@@ -50,4 +52,33 @@ fn reads_leave_room_in_the_queue_for_writes() {
     assert!(write < Duration::from_millis(1100), "a write waited {write:?} for reads");
     // Seven of eight at a time.
     assert!((4.0..4.5).contains(&reads.as_secs_f64()), "{reads:?}");
+}
+
+/// What was read ahead for somebody who is busy with something else is not asked for any more.
+#[test]
+fn what_is_answered_and_not_fetched_is_answered() {
+    let world = World::new(2);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let looked = world.block_on(host, async {
+        let spec: DeviceSpec = "/drive".parse().expect("spec");
+        let device = Device::create(&spec, 64 << 20).await.expect("created");
+        let block = device.geometry().block(0);
+        let pages = Bytes::from_owner(IoBuf::zeroed(16 * PAGE_BYTES).freeze());
+        device.program(block, 0, pages, WriteSync::Durable).await.expect("programmed");
+        let mut reads: Vec<_> =
+            (0..8).map(|_| Box::pin(device.read(block, 0, IoBuf::for_read(PAGE_BYTES)))).collect();
+        poll_fn(|cx| {
+            reads.iter_mut().for_each(|read| drop(read.as_mut().poll(cx)));
+            Poll::Ready(())
+        })
+        .await;
+        let before = device.requests().expect("a file");
+        sleep(Duration::from_secs(1)).await;
+        let after = device.requests().expect("a file");
+        drop(reads);
+        (before, after)
+    });
+    let (before, after) = looked.expect("the host is up");
+    assert_eq!((before.under_way, after.under_way), (8, 0));
+    assert_eq!(after.answered, before.answered + 8);
 }

@@ -7,7 +7,7 @@ use super::disk::{CrashFate, Disk};
 use super::model::{CutMode, DiskClock, FileFault, HostCounters, HostOptions, PowerCut, RandomFault};
 use super::net::{HostId, Net, NetEvent, Socket};
 use crate::driver::{Completion, Handle, Op, Outcome, SimHandle, Token};
-use crate::paced::ReadPlaces;
+use crate::paced::FileQueue;
 use pumice_base::hash::{HashMap, stable_hash64};
 use pumice_base::rng::Rng;
 use pumice_base::sync::lock;
@@ -349,13 +349,17 @@ impl Engine {
     pub(crate) fn make_handle(&mut self, open: Open) -> Handle {
         let id = self.next_handle;
         self.next_handle += 1;
-        let depth = match &open {
-            Open::File { host, .. } => self.hosts[*host as usize].queue_depth,
+        // No core of the simulation waits in a kernel: a limit is there for tests.
+        let queue = match &open {
+            Open::File { host, .. } => match self.hosts[*host as usize].queue_depth {
+                None => Some(FileQueue::unlimited()),
+                depth => Some(FileQueue::of(depth)),
+            },
             _ => None,
         };
         self.handles.insert(id, open);
         let guard = Box::new(Guard { id, mailbox: Arc::clone(&self.mailbox) });
-        Handle::sim(SimHandle { id, guard, reads: depth.map(|depth| ReadPlaces::of(Some(depth))) })
+        Handle::sim(SimHandle { id, guard, queue })
     }
 
     fn close(&mut self, id: u64) {
