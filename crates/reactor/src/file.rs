@@ -157,11 +157,6 @@ impl File {
         self.handle.queue().expect("a file has one").requests()
     }
 
-    /// See [`FileInfo::queue_depth`].
-    pub fn queue_depth(&self) -> Option<u32> {
-        self.info.queue_depth
-    }
-
     /// A block device rather than a regular file.
     pub fn is_block_device(&self) -> bool {
         self.info.block_device
