@@ -161,9 +161,6 @@ pub struct FileInfo {
     pub memory_alignment: u32,
     /// A block device rather than a regular file.
     pub block_device: bool,
-    /// Requests that the queue of the device below takes at a time, if anybody says. Who asks for more waits in the kernel, and all of
-    /// the core with it.
-    pub queue_depth: Option<u32>,
     /// A block device whose zones take writes at their write pointers only.
     pub zoned: Option<ZonedInfo>,
 }

@@ -77,7 +77,7 @@ impl FileQueue {
         u32::try_from(bytes.div_ceil(REQUEST_BYTES)).unwrap_or(u32::MAX).clamp(1, self.max)
     }
 
-    /// For a core that has some, and on which reads wait or do not.
+    /// For a core that has `own`; `waits`: it is one of those on which reads wait.
     fn take(&self, requests: u32, own: u32, waits: bool) -> bool {
         let others = self.cores_waiting.load(Ordering::Relaxed).saturating_sub(u32::from(waits));
         if own > 0 && others > 0 && own + requests > self.max / (others + 1) {
@@ -108,7 +108,7 @@ struct Used {
 
 impl Used {
     fn queue(&self) -> &FileQueue {
-        self.file.queue().expect("what is kept here has a limit")
+        self.file.queue().expect("what is kept here is a file")
     }
 
     /// A read that waits, if it has a place now.

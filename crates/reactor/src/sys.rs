@@ -132,8 +132,8 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<(Handle, Fi
         check(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) })
             .map_err(|error| in_use(error, io::ErrorKind::WouldBlock))?;
     }
-    let info = file_info(&fd, direct)?;
-    Ok((Handle::file(fd, options.exclusive_lock, info.queue_depth), info))
+    let (info, queue_depth) = file_info(&fd, direct)?;
+    Ok((Handle::file(fd, options.exclusive_lock, queue_depth), info))
 }
 
 /// Lets go of the lock of a file that is about to be closed, whoever else holds the file.
@@ -142,7 +142,8 @@ pub(crate) fn unlock(fd: &OwnedFd) {
     unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_UN) };
 }
 
-fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
+/// What is known of a file, and how much the queue of the device below takes, if anybody says.
+fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<(FileInfo, Option<u32>)> {
     const DEFAULT: u32 = 4096;
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
     let mask = libc::STATX_TYPE | libc::STATX_DIOALIGN;
@@ -163,17 +164,23 @@ fn file_info(fd: &OwnedFd, direct: bool) -> io::Result<FileInfo> {
     };
     let queue_depth = queue::depth(major, minor);
     if !direct {
-        return Ok(FileInfo { direct, alignment: 1, memory_alignment: 1, block_device, queue_depth, zoned });
+        return Ok((
+            FileInfo { direct, alignment: 1, memory_alignment: 1, block_device, zoned },
+            queue_depth,
+        ));
     }
     let is_told = stat.stx_mask & libc::STATX_DIOALIGN != 0;
     if is_told && stat.stx_dio_offset_align == 0 {
         // Opened all the same, and served from the page cache: ext4 does so with encrypted files and with journalled data.
         let (alignment, memory_alignment) = (1, 1);
-        return Ok(FileInfo { direct: false, alignment, memory_alignment, block_device, queue_depth, zoned });
+        return Ok((
+            FileInfo { direct: false, alignment, memory_alignment, block_device, zoned },
+            queue_depth,
+        ));
     }
     let (alignment, memory_alignment) =
         if is_told { (stat.stx_dio_offset_align, stat.stx_dio_mem_align.max(1)) } else { (DEFAULT, DEFAULT) };
-    Ok(FileInfo { direct, alignment, memory_alignment, block_device, queue_depth, zoned })
+    Ok((FileInfo { direct, alignment, memory_alignment, block_device, zoned }, queue_depth))
 }
 
 pub(crate) fn set_len(file: &Handle, bytes: u64) -> io::Result<()> {

@@ -222,9 +222,7 @@ impl Engine {
             unit,
             locked: options.exclusive_lock,
         });
-        let queue_depth = self.hosts[at.host as usize].queue_depth;
-        let info = FileInfo { direct, alignment: unit, memory_alignment, block_device, queue_depth, zoned };
-        Ok((handle, info))
+        Ok((handle, FileInfo { direct, alignment: unit, memory_alignment, block_device, zoned }))
     }
 
     fn read(&mut self, target: &Target, out: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -360,7 +360,8 @@ impl World {
         self.with(|engine| engine.hosts[host as usize].direct_bytes = bytes);
     }
 
-    /// What the queues of disks are said to take, for files that the host opens from now on: see [`FileInfo::queue_depth`](crate::FileInfo).
+    /// How many requests the queues of disks take at a time, for files that the host opens from now on: reads beyond that wait on their
+    /// core. At first they take whatever comes.
     pub fn set_queue_depth(&self, host: HostId, requests: u32) {
         self.with(|engine| engine.hosts[host as usize].queue_depth = Some(requests));
     }
