@@ -162,6 +162,31 @@ impl SimFile {
         }
     }
 
+    /// `change` failed at `seq`, and some of its sectors have changed nevertheless: none, the first ones, any, or all. They may be on
+    /// the media, if that was asked for, or wait for a sync. What zones know of themselves does not move, so they stay as they are.
+    pub(crate) fn fail(&mut self, seq: u64, change: &Change, durable: bool, rng: &mut Rng) {
+        let (from, to) = change.range();
+        if self.zones().is_some() || (self.block_device && to > self.len()) {
+            return;
+        }
+        let sectors = to.div_ceil(SECTOR_BYTES) - from / SECTOR_BYTES;
+        let (below, chance) = match rng.below(4) {
+            0 => (0, 0.0),
+            1 => (rng.below(sectors + 1), 1.0),
+            2 => (sectors, 0.5),
+            _ => (sectors, 1.0),
+        };
+        let durable = durable && rng.chance(0.5);
+        let mut start = from;
+        for _ in 0..below {
+            let end = ((start / SECTOR_BYTES + 1) * SECTOR_BYTES).min(to);
+            if rng.chance(chance) {
+                self.complete(seq, change.slice(start, end), durable);
+            }
+            start = end;
+        }
+    }
+
     /// A sync that was submitted at `seq` has completed.
     pub(crate) fn complete_sync(&mut self, seq: u64) {
         let Self { durable, pending, .. } = self;

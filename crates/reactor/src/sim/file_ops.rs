@@ -6,6 +6,7 @@ use super::model::{CutMode, FaultOp, RandomEffect, RandomFault};
 use super::net::HostId;
 use crate::driver::{FileInfo, Handle, Op, OpenOptions, Outcome, WriteSync};
 use pumice_base::checksum::crc32c;
+use pumice_base::rng::Rng;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -316,7 +317,11 @@ impl Engine {
             return Err(errno(libc::EBADF));
         }
         check_direct(target, offset, data.len(), data.as_ptr())?;
-        self.strike(target, FaultOp::Write, offset, offset + data.len() as u64)?;
+        if let Err(error) = self.strike(target, FaultOp::Write, offset, offset + data.len() as u64) {
+            let change = Change::Write { offset, data: data.clone() };
+            self.leave_of_failed(target, change, sync == WriteSync::Durable, &error);
+            return Err(error);
+        }
         let written = self.quirk(target.host, data.len(), target.unit as usize);
         let change = Change::Write { offset, data: data.slice(..written) };
         if !self.hosts[target.host as usize].disk.fits(&target.path, &change) {
@@ -341,6 +346,22 @@ impl Engine {
             self.end_write_back(target)?;
         }
         Ok(written)
+    }
+
+    /// What a write that failed has changed nevertheless: nothing, all that it was to, or some of it.
+    fn leave_of_failed(&mut self, target: &Target, change: Change, durable: bool, error: &io::Error) {
+        let reached_the_drive = matches!(
+            error.raw_os_error(),
+            Some(libc::EIO | libc::ENODATA | libc::EREMOTEIO | libc::ETIMEDOUT)
+        );
+        if !reached_the_drive || !self.hosts[target.host as usize].disk.fits(&target.path, &change) {
+            return;
+        }
+        let (seq, mut rng) =
+            (self.next_seq(), Rng::from_seed(self.hosts[target.host as usize].rng.next_u64()));
+        if let Ok(file) = self.file_mut(target) {
+            file.fail(seq, &change, durable, &mut rng);
+        }
     }
 
     fn change_space(&mut self, target: &Target, change: Change) -> io::Result<u64> {

@@ -90,7 +90,7 @@ pub enum FaultOp {
     Open,
     /// Reads.
     Read,
-    /// Writes, cached or durable.
+    /// Writes, cached or durable. What a drive was asked to write may be there in part or whole although it says that it failed.
     Write,
     /// Syncs.
     Sync,

@@ -230,6 +230,48 @@ fn injected_errors_strike_where_and_as_often_as_told() {
     assert_eq!(errors, Ok(vec![None, None, None, eio, None, eio, None]));
 }
 
+/// A drive may say that a write failed and have done all of it or some; what was refused before it got there changes nothing.
+#[test]
+fn a_write_that_fails_may_have_changed_any_of_its_sectors() {
+    let outcomes = |errno| {
+        let mut outcomes = BTreeSet::new();
+        for seed in 0..400 {
+            let (world, host) = world(seed);
+            let written = world.block_on(host, async {
+                open().await.write_at(filled(9, 4 * SECTOR), 0, WriteSync::Durable).await.is_ok()
+            });
+            assert_eq!(written, Ok(true));
+            let fault = FileFault { path: None, op: FaultOp::Write, range: None, skip: 0, times: 1, errno };
+            world.add_fault(host, fault);
+            let seen = world.block_on(host, async move {
+                let file = open().await;
+                let failed = file.write_at(filled(1, 4 * SECTOR), 0, WriteSync::Durable).await;
+                assert_eq!(failed.err().and_then(|error| error.raw_os_error()), Some(errno));
+                read(&file, 0, 4 * SECTOR).await
+            });
+            world.crash(host);
+            let kept = world.peek_file(host, Path::new(PATH), 0, 4 * SECTOR);
+            let sectors = |bytes: &[u8]| bytes.chunks(SECTOR).map(|sector| sector[0]).collect::<Vec<_>>();
+            outcomes.insert((sectors(&seen.expect("the host is up")), sectors(&kept)));
+        }
+        outcomes
+    };
+    let seen = outcomes(libc::EIO);
+    for (read, kept) in [
+        ([9, 9, 9, 9], [9, 9, 9, 9]), // nothing was done
+        ([1, 1, 1, 1], [1, 1, 1, 1]), // all
+        ([1, 1, 1, 1], [9, 9, 9, 9]), // all, in the drive's cache alone
+        ([1, 1, 9, 9], [1, 1, 9, 9]), // a part
+        ([9, 1, 9, 1], [9, 1, 9, 1]), // any
+    ] {
+        assert!(
+            seen.contains(&(read.to_vec(), kept.to_vec())),
+            "{read:?}, then {kept:?}, never came: {seen:?}"
+        );
+    }
+    assert_eq!(outcomes(libc::ENOSPC), BTreeSet::from([(vec![9; 4], vec![9; 4])]));
+}
+
 #[test]
 fn faults_by_chance_strike_some_operations_of_their_kind_until_they_are_cleared() {
     let (world, host) = world(1);
