@@ -74,7 +74,7 @@ fn give_it_back() {
 }
 
 fn resident_bytes() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").expect("procfs");
-    let resident = pages.split_whitespace().nth(1).expect("its second field");
-    resident.parse::<usize>().expect("a number") * 4096
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
+    kib.expect("what is resident").parse::<usize>().expect("a number") << 10
 }

@@ -1,4 +1,4 @@
-//! How much memory there is for this process: the machine's, or less where a control group (a container, a unit with
+//! How much memory there is for this process, and in which pages: the machine's, or less where a control group (a container, a unit with
 //! `MemoryMax=`) allows less.
 //!
 //! The kernel ends a process that takes more than its group may, and MemTotal tells nothing of that. Groups are
@@ -13,6 +13,12 @@ use std::path::{Component, Path, PathBuf};
 pub fn memory_bytes(root: &Path) -> Option<u64> {
     let of_groups = groups(root).into_iter().filter_map(|limit| read_number(&limit));
     of_groups.chain(total_bytes(root)).min()
+}
+
+/// What a huge page holds that the kernel gives to whoever did not ask: 2 MiB where pages have 4 KiB, 32 where they have 16, 512
+/// where they have 64. `None` where it knows none.
+pub fn huge_page_bytes(root: &Path) -> Option<u64> {
+    read_number(&root.join("sys/kernel/mm/transparent_hugepage/hpage_pmd_size"))
 }
 
 /// The machine's memory.

@@ -1,11 +1,12 @@
 //! Once a second: the cores' counters for the HTTP face, and what the log tells of drives. One line when a drive's state
 //! changes, and at most one for the damage that reads met since the last look: however much there is, a line a second names
-//! the first place and counts the others.
+//! the first place and counts the others. And whether the allocator has taken new memory.
 
 use std::time::Duration;
 
 use pumice_node::{DriveCondition, DriveState, NewDamage, Node};
 
+use crate::allocator;
 use crate::health::Health;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -17,6 +18,7 @@ pub async fn over(health: Health) {
         if let Some(node) = health.node() {
             look(node, &mut known);
         }
+        allocator::tell_new_arenas();
         health.set_core_metrics(pumice_reactor::metrics::all_cores());
         pumice_reactor::sleep(EVERY).await;
     }

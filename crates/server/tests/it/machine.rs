@@ -5,7 +5,7 @@ mod of_server;
 
 use std::path::Path;
 
-use of_server::memory_bytes;
+use of_server::{huge_page_bytes, memory_bytes};
 
 use crate::common::{Server, pumice};
 
@@ -72,4 +72,14 @@ fn the_budget_is_logged_and_one_beyond_the_machine_is_warned_of() {
         .unwrap();
     let said = crate::common::stderr(&output);
     assert!(said.contains("WARN") && said.contains("1024TiB is more than this process may take"), "{said}");
+}
+
+#[test]
+fn how_large_huge_pages_are_is_what_the_kernel_says() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(huge_page_bytes(root.path()), None);
+    let folder = root.path().join("sys/kernel/mm/transparent_hugepage");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("hpage_pmd_size"), "33554432\n").unwrap();
+    assert_eq!(huge_page_bytes(root.path()), Some(32 * MIB));
 }
