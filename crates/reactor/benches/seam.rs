@@ -179,7 +179,9 @@ fn main() {
     if let Some(kind) =
         arguments.iter().position(|argument| argument == "--only").and_then(|at| arguments.get(at + 1))
     {
-        let case = Case { depth: 32, operations: 2_000_000, file_bytes, direct: false };
+        let given = arguments.iter().position(|argument| argument == "--depth").map(|at| &arguments[at + 1]);
+        let depth = given.map_or(32, |depth| depth.parse().expect("a depth"));
+        let case = Case { depth, operations: 2_000_000, file_bytes, direct: false };
         let cost = match kind.as_str() {
             "bare" => bare(&path, case, 1),
             "reactor" => through_reactor(&path, case, 1, false),

@@ -23,7 +23,7 @@
 use crate::addr::{Addr, PeerAddr};
 use crate::buf::{IoBuf, RecvBuf};
 use crate::epoll::Epoll;
-use crate::paced::FileQueue;
+use crate::file_queue::FileQueue;
 use crate::run::Config;
 use crate::sim::SimDriver;
 use crate::sys;
@@ -65,8 +65,17 @@ pub struct Handle(Arc<HandleKind>);
 
 #[derive(Debug)]
 enum HandleKind {
-    Os { fd: OwnedFd, is_locked: bool, queue: Option<FileQueue> },
+    Os { fd: OwnedFd, is_locked: bool, queue: Option<Arc<FileQueue>> },
     Sim(SimHandle),
+}
+
+impl HandleKind {
+    fn queue(&self) -> Option<&Arc<FileQueue>> {
+        match self {
+            Self::Os { queue, .. } => queue.as_ref(),
+            Self::Sim(handle) => handle.queue.as_ref(),
+        }
+    }
 }
 
 impl Drop for HandleKind {
@@ -75,6 +84,9 @@ impl Drop for HandleKind {
         // runs its own program.
         if let Self::Os { fd, is_locked: true, .. } = self {
             sys::unlock(fd);
+        }
+        if let Some(queue) = self.queue() {
+            queue.close();
         }
     }
 }
@@ -87,7 +99,7 @@ pub struct SimHandle {
     /// Dropped with the last owner: its `Drop` is how the world learns of the close.
     pub guard: Box<dyn Any + Send + Sync>,
     /// Of files: what all cores ask of it.
-    pub queue: Option<FileQueue>,
+    pub queue: Option<Arc<FileQueue>>,
 }
 
 impl Handle {
@@ -101,16 +113,8 @@ impl Handle {
     }
 
     /// What all cores ask of it, if it is a file.
-    pub(crate) fn queue(&self) -> Option<&FileQueue> {
-        match &*self.0 {
-            HandleKind::Os { queue, .. } => queue.as_ref(),
-            HandleKind::Sim(handle) => handle.queue.as_ref(),
-        }
-    }
-
-    /// Whether both are of one opening.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    pub(crate) fn queue(&self) -> Option<&Arc<FileQueue>> {
+        self.0.queue()
     }
 
     /// A handle of the simulated world.

@@ -2,8 +2,8 @@
 
 use crate::buf::IoBuf;
 use crate::driver::{FileInfo, Handle, Op, OpenOptions, Outcome, WriteSync};
+use crate::file_queue::Requests;
 use crate::operation::submit;
-use crate::paced::Requests;
 use crate::zones::{Zone, ZoneAction, ZonedInfo};
 use bytes::Bytes;
 use std::io;

@@ -7,7 +7,7 @@ use super::disk::{CrashFate, Disk};
 use super::model::{CutMode, DiskClock, FileFault, HostCounters, HostOptions, PowerCut, RandomFault};
 use super::net::{HostId, Net, NetEvent, Socket};
 use crate::driver::{Completion, Handle, Op, Outcome, SimHandle, Token};
-use crate::paced::FileQueue;
+use crate::file_queue::FileQueue;
 use pumice_base::hash::{HashMap, stable_hash64};
 use pumice_base::rng::Rng;
 use pumice_base::sync::lock;
