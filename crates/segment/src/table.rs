@@ -10,6 +10,7 @@
 
 mod durable;
 mod endangered;
+mod free;
 mod growth;
 mod lanes;
 mod readers;
@@ -250,53 +251,6 @@ impl Table {
                 self.entries[id as usize].state = SegmentState::Bad;
             }
         }
-    }
-
-    /// To be called once everything is loaded: builds the free lists.
-    pub(crate) fn index_free(&mut self) {
-        for set in &mut self.free {
-            set.clear();
-        }
-        self.open_on.fill(0);
-        for (id, entry) in self.entries.iter().enumerate() {
-            if entry.state == SegmentState::Open {
-                self.open_on[usize::from(self.geometry.block(id as u32).channel)] += 1;
-            }
-        }
-        let pooled: BTreeSet<u32> = self.pool.iter().copied().collect();
-        for id in self.first_data..self.entries.len() as u32 {
-            if self.entries[id as usize].state == SegmentState::Free && !pooled.contains(&id) {
-                self.add_free(id);
-            }
-        }
-        self.choose_spares();
-    }
-
-    fn add_free(&mut self, id: u32) {
-        let entry = &self.entries[id as usize];
-        let order =
-            if self.prefer_written { u32::from(entry.flags & FLAG_WRITTEN == 0) } else { entry.erase_count };
-        let channel = usize::from(self.geometry.block(id).channel);
-        self.free[channel].insert((order, id));
-    }
-
-    fn take_free(&mut self) -> Option<u32> {
-        if self.prefer_written {
-            // One order over all channels: they are one disk anyway.
-            let best =
-                (0..self.free.len()).filter_map(|c| self.free[c].first().map(|first| (*first, c))).min();
-            let ((order, id), channel) = best?;
-            self.free[channel].remove(&(order, id));
-            return Some(id);
-        }
-        for _ in 0..self.free.len() {
-            let channel = self.next_channel;
-            self.next_channel = (channel + 1) % self.free.len();
-            if let Some((_, id)) = self.free[channel].pop_first() {
-                return Some(id);
-            }
-        }
-        None
     }
 
     pub(crate) fn is_free(&self, id: u32) -> bool {
