@@ -10,6 +10,7 @@
 
 mod durable;
 mod endangered;
+mod entries;
 mod free;
 mod growth;
 mod lanes;
@@ -29,6 +30,7 @@ use crate::layout::meta::{
 };
 use crate::pins::Pins;
 use crate::{AppendClass, SegmentId, Stream};
+use entries::Entries;
 
 pub use growth::Growth;
 pub use recount::Recounted;
@@ -131,7 +133,7 @@ pub(crate) struct Table {
     /// Cleaning was tried again for the sake of deletes, and they got no segment since.
     tried_for_deletes: bool,
     prefer_written: bool,
-    entries: Vec<Entry>,
+    entries: Entries,
     /// Free and not in the pool, by channel: (order, segment).
     free: Vec<BTreeSet<(u32, u32)>>,
     next_channel: usize,
@@ -187,7 +189,7 @@ impl Table {
             tried_for_deletes: false,
             overhead_bytes: geometry.page_bytes * (1 + frames.div_ceil(2)),
             prefer_written: device.wants_prewrite(),
-            entries: vec![Entry::default(); geometry.block_count() as usize],
+            entries: Entries::new(geometry.block_count() as usize, first_data, geometry.block_bytes()),
             free: vec![BTreeSet::new(); usize::from(geometry.channels)],
             next_channel: 0,
             open_on: vec![0; usize::from(geometry.channels)],
@@ -214,7 +216,7 @@ impl Table {
 
     /// Takes over what the log says of a segment.
     pub(crate) fn load(&mut self, saved: &SegmentEntry) {
-        let Some(entry) = self.entries.get_mut(saved.segment as usize) else { return };
+        let Some(mut entry) = self.entries.try_edit(saved.segment) else { return };
         // A hint, from which counting goes on.
         let live = i64::from(saved.live.min(self.geometry.block_bytes()));
         *entry = Entry {
@@ -239,8 +241,8 @@ impl Table {
 
     /// Every data segment was written once before its first use.
     pub(crate) fn all_written(&mut self) {
-        for entry in &mut self.entries[self.first_data as usize..] {
-            entry.flags |= FLAG_WRITTEN | FLAG_ALLOCATED;
+        for id in self.first_data..self.entries.len() as u32 {
+            self.entries.edit(id).flags |= FLAG_WRITTEN | FLAG_ALLOCATED;
         }
     }
 
@@ -248,7 +250,7 @@ impl Table {
     pub(crate) fn retire_bad(&mut self, known: &BTreeSet<u32>) {
         for id in self.first_data..self.entries.len() as u32 {
             if self.device.is_factory_bad(self.geometry.block(id)) || known.contains(&id) {
-                self.entries[id as usize].state = SegmentState::Bad;
+                self.entries.edit(id).state = SegmentState::Bad;
             }
         }
     }
@@ -353,7 +355,7 @@ impl Table {
             self.next_life += 1;
             self.opened += 1;
             self.note_opened();
-            let entry = &mut self.entries[id as usize];
+            let mut entry = self.entries.edit(id);
             assert!(
                 entry.state == SegmentState::Free,
                 "segment {id} is {:?} and cannot be opened",
@@ -421,7 +423,7 @@ impl Table {
         if let Some(id) = self.prewriting.take()
             && written
         {
-            let entry = &mut self.entries[id as usize];
+            let mut entry = self.entries.edit(id);
             entry.flags |= FLAG_WRITTEN;
             entry.prewritten = true;
             self.dirty.insert(id);
@@ -431,7 +433,7 @@ impl Table {
     /// Takes over an opened segment that recovery found in the pool.
     pub(crate) fn adopt(&mut self, id: SegmentId, life: u64, stream: Stream) {
         self.pool.retain(|&pooled| pooled != id.0);
-        let entry = &mut self.entries[id.0 as usize];
+        let mut entry = self.entries.edit(id.0);
         *entry = Entry {
             life,
             erase_count: entry.erase_count + 1,
@@ -451,7 +453,7 @@ impl Table {
 
     /// Counts a frame: `live` bytes of records up to byte `end`.
     pub(crate) fn wrote(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64) {
-        let entry = &mut self.entries[id.0 as usize];
+        let mut entry = self.entries.edit(id.0);
         entry.end = entry.end.max(end);
         entry.live += i64::from(live);
         entry.last_seq = entry.last_seq.max(last_seq);
@@ -463,7 +465,7 @@ impl Table {
     }
 
     pub(crate) fn seal(&mut self, id: SegmentId) {
-        let entry = &mut self.entries[id.0 as usize];
+        let mut entry = self.entries.edit(id.0);
         if entry.state == SegmentState::Open {
             entry.state = SegmentState::Sealed;
             self.open_on[usize::from(self.geometry.block(id.0).channel)] -= 1;
@@ -476,13 +478,13 @@ impl Table {
     /// Takes back what was counted for frames of a failed segment that went elsewhere.
     pub(crate) fn move_live(&mut self, source: SegmentId, live: u32, end: u32) {
         self.seal_failed(source, end);
-        self.entries[source.0 as usize].live -= i64::from(live);
+        self.entries.edit(source.0).live -= i64::from(live);
     }
 
     /// Seals a segment in which a program failed; it is retired when it is released.
     pub(crate) fn seal_failed(&mut self, id: SegmentId, end: u32) {
         self.seal(id);
-        let entry = &mut self.entries[id.0 as usize];
+        let mut entry = self.entries.edit(id.0);
         entry.flags |= FLAG_FAILED;
         entry.end = end;
         self.may_be_endangered = true;
@@ -490,7 +492,7 @@ impl Table {
 
     /// Sets what recovery found out about a segment, with flags that it has from now on.
     pub(crate) fn recovered(&mut self, id: SegmentId, end: u32, live: u32, last_seq: u64, flags: u8) {
-        let entry = &mut self.entries[id.0 as usize];
+        let mut entry = self.entries.edit(id.0);
         if entry.state == SegmentState::Open {
             self.open_on[usize::from(self.geometry.block(id.0).channel)] -= 1;
         }
@@ -505,7 +507,7 @@ impl Table {
 
     pub(crate) fn mark_dead(&mut self, id: SegmentId, bytes: u32) {
         let step = i64::from(self.geometry.block_bytes()) / LIVE_STEP;
-        let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
+        let Some(mut entry) = self.entries.try_edit(id.0) else { return };
         entry.live -= i64::from(bytes);
         if entry.unreadable_above.is_some_and(|above| entry.live <= above) {
             entry.unreadable_above = None;
@@ -521,7 +523,7 @@ impl Table {
     }
 
     pub(crate) fn set_live(&mut self, id: SegmentId, bytes: u32) {
-        if let Some(entry) = self.entries.get_mut(id.0 as usize) {
+        if let Some(mut entry) = self.entries.try_edit(id.0) {
             entry.live = i64::from(bytes);
             self.dirty.insert(id.0);
         }
@@ -554,13 +556,8 @@ impl Table {
     ) -> Option<SegmentId> {
         let segment_bytes = i64::from(self.geometry.block_bytes());
         let worth_bytes = self.worth_bytes();
-        let (mut best, mut live_bytes): (Option<(i64, u32)>, u64) = (None, 0);
+        let mut best: Option<(i64, u32)> = None;
         for (id, entry) in self.entries.iter().enumerate().skip(self.first_data as usize) {
-            live_bytes += match entry.state {
-                // Bad blocks hold nothing that could be won.
-                SegmentState::Bad | SegmentState::System => segment_bytes as u64,
-                _ => entry.live.clamp(0, segment_bytes) as u64,
-            };
             if entry.state != SegmentState::Sealed
                 || entry.claimed
                 || entry.unreadable_above.is_some()
@@ -583,14 +580,15 @@ impl Table {
                 best = Some((worth, id as u32));
             }
         }
-        self.lend(live_bytes);
+        // Bad blocks hold nothing that could be won.
+        self.lend(self.entries.sums().kept);
         let id = self.in_the_way(replay_from).or(best.map(|(_, id)| id))?;
-        self.entries[id as usize].claimed = true;
+        self.entries.edit(id).claimed = true;
         Some(SegmentId(id))
     }
 
     pub(crate) fn unclaim(&mut self, id: SegmentId) {
-        if let Some(entry) = self.entries.get_mut(id.0 as usize)
+        if let Some(mut entry) = self.entries.try_edit(id.0)
             && entry.state == SegmentState::Sealed
             && !self.releasing.iter().any(|releasing| releasing.id == id.0)
         {
@@ -601,7 +599,7 @@ impl Table {
 
     /// Keeps a victim that does not read whole, of which `live` bytes are still needed, until half of these are dead.
     pub(crate) fn keep_unreadable(&mut self, id: SegmentId, live: u32) {
-        let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
+        let Some(mut entry) = self.entries.try_edit(id.0) else { return };
         assert!(entry.state == SegmentState::Sealed, "{id} is {:?} and no victim", entry.state);
         entry.live = i64::from(live);
         entry.claimed = false;
@@ -614,14 +612,14 @@ impl Table {
     /// Makes the segment a victim again that was kept longest because it does not read whole.
     pub(crate) fn offer_unreadable(&mut self) {
         while let Some(id) = self.unreadable.pop_front() {
-            if self.entries[id as usize].unreadable_above.take().is_some() {
+            if self.entries.edit(id).unreadable_above.take().is_some() {
                 return;
             }
         }
     }
 
     pub(crate) fn release(&mut self, id: SegmentId, seq: u64) {
-        let Some(entry) = self.entries.get_mut(id.0 as usize) else { return };
+        let Some(mut entry) = self.entries.try_edit(id.0) else { return };
         assert!(entry.state == SegmentState::Sealed, "{id} is {:?} and cannot be released", entry.state);
         assert!(!self.releasing.iter().any(|releasing| releasing.id == id.0), "{id} is released already");
         (entry.claimed, entry.releasing) = (true, true);
@@ -640,11 +638,12 @@ impl Table {
         let (kept, ready): (Vec<_>, Vec<_>) = releasing.into_iter().partition(held);
         self.releasing = kept;
         for Releasing { id, .. } in ready {
-            let entry = &mut self.entries[id as usize];
+            let mut entry = self.entries.edit(id);
             let bad = entry.flags & FLAG_FAILED != 0;
             entry.state = if bad { SegmentState::Bad } else { SegmentState::Free };
             (entry.live, entry.end, entry.claimed, entry.releasing) = (0, 0, false, false);
             entry.unreadable_above = None;
+            drop(entry);
             self.dirty.insert(id);
             if !bad {
                 self.add_free(id);
@@ -660,17 +659,17 @@ impl Table {
         self.freeing.extend(&freed);
         let coming = self.note_durable(durable_seq);
         let dirty: Vec<u32> = std::mem::replace(&mut self.dirty, coming).into_iter().collect();
-        let segments = if snapshot {
+        let named: Vec<u32> = if snapshot {
+            assert_eq!(self.entries.summed_up(), *self.entries.sums(), "sums over all segments");
             let used = |entry: &Entry| match entry.state {
                 SegmentState::Free => entry.erase_count > 0 || entry.flags != 0,
                 state => state != SegmentState::System,
             };
-            let first = self.first_data as usize;
-            let all = self.entries.iter_mut().enumerate().skip(first).filter(|(_, entry)| used(entry));
-            all.map(|(id, entry)| saved(id as u32, entry)).collect()
+            self.entries().filter(|(_, entry)| used(entry)).map(|(id, _)| id.0).collect()
         } else {
-            dirty.iter().map(|&id| saved(id, &mut self.entries[id as usize])).collect()
+            dirty.clone()
         };
+        let segments = named.into_iter().map(|id| saved(id, &mut self.entries.edit(id))).collect();
         let pool = self.pool.iter().copied().collect();
         Composed { segments, pool, next_life: self.next_life, dirty, freed }
     }

@@ -12,7 +12,7 @@ impl Table {
     pub(super) fn note_durable(&mut self, durable_seq: u64) -> BTreeSet<u32> {
         let mut coming = BTreeSet::new();
         for &id in &self.dirty {
-            let entry = &mut self.entries[id as usize];
+            let mut entry = self.entries.edit(id);
             let is_told = entry.flags & FLAG_DURABLE != 0 || entry.first_frame_seq == 0;
             let is_written = matches!(entry.state, SegmentState::Open | SegmentState::Sealed);
             if is_told || !is_written || entry.stream != Stream::Commit as u8 {

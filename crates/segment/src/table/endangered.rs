@@ -10,7 +10,7 @@ impl Table {
     /// Looks which segments have come near what their code corrects. One bit a segment is all that it takes.
     pub(crate) fn note_weak(&mut self) {
         for id in self.first_data..self.entries.len() as u32 {
-            let entry = &mut self.entries[id as usize];
+            let mut entry = self.entries.edit(id);
             let holds = matches!(entry.state, SegmentState::Open | SegmentState::Sealed);
             let bits = self.device.corrected_bits_max(self.geometry.block(id));
             if holds && entry.flags & FLAG_WEAK == 0 && bits.is_some_and(|(most, of)| most > weak_limit(of)) {
@@ -33,7 +33,7 @@ impl Table {
     /// its place. As a victim it is not offered again until it was released or unclaimed.
     pub(crate) fn endangered(&mut self, replay_from: u64) -> Option<SegmentId> {
         let id = self.decaying().or_else(|| self.in_the_way(replay_from))?;
-        self.entries[id as usize].claimed = true;
+        self.entries.edit(id).claimed = true;
         Some(SegmentId(id))
     }
 

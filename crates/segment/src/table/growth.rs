@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Table;
 use crate::SegmentId;
-use crate::layout::meta::{FLAG_ALLOCATED, FLAG_WRITTEN, SegmentState};
+use crate::layout::meta::FLAG_WRITTEN;
 
 /// Free segments of a drive that takes space as it is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,18 +21,9 @@ impl Table {
         if !self.device.takes_space_as_written() {
             return None;
         }
-        let mut growth = Growth::default();
-        for (_, entry) in self.entries() {
-            if entry.flags & FLAG_ALLOCATED != 0 {
-                return None;
-            }
-            match entry.state {
-                SegmentState::Free if entry.flags & FLAG_WRITTEN != 0 => growth.held += 1,
-                SegmentState::Free => growth.fresh += 1,
-                _ => {}
-            }
-        }
-        Some(growth)
+        let sums = self.entries.sums();
+        let growth = Growth { held: sums.free_written as u32, fresh: sums.free_fresh as u32 };
+        (sums.allocated == 0).then_some(growth)
     }
 
     /// Takes a free segment whose space is held out of use until [`Table::end_give_back`]. Not one of the pool, which may be opened
@@ -55,7 +46,7 @@ impl Table {
     /// Its space was given back, or not.
     pub(crate) fn end_give_back(&mut self, segment: SegmentId, done: bool) {
         if done {
-            self.entries[segment.0 as usize].flags &= !FLAG_WRITTEN;
+            self.entries.edit(segment.0).flags &= !FLAG_WRITTEN;
             self.dirty.insert(segment.0);
         }
         self.add_free(segment.0);

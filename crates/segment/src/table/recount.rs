@@ -30,8 +30,8 @@ impl Table {
     /// The client names `named` bytes of the segment.
     pub(crate) fn end_recount(&mut self, counted: &Recounted, named: u64) {
         let id = counted.segment.0;
-        let entry = &mut self.entries[id as usize];
-        if entry.life != counted.life || !is_counted(entry) {
+        let mut entry = self.entries.edit(id);
+        if entry.life != counted.life || !is_counted(&entry) {
             return;
         }
         let told_dead = counted.live - entry.live;

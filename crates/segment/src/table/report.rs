@@ -1,55 +1,46 @@
 //! Where the drive's bytes are, and how it wears.
 
 use super::Table;
+use super::entries::Sums;
 use crate::layout::meta::{FLAG_WRITTEN, SegmentState};
 use crate::{ChannelReport, SpaceReport, Wear};
 
 impl Table {
     /// Bytes by kind.
     pub(crate) fn space(&self) -> SpaceReport {
-        let mut report = self.kinds(0..self.entries.len());
+        let segment_bytes = u64::from(self.geometry.block_bytes());
+        let mut report = self.of_kinds(self.entries.sums(), u64::from(self.first_data), |_| true);
         report.raw = self.raw_bytes;
         report.leftover = self.raw_bytes.saturating_sub(self.geometry.capacity_bytes());
-        let reserved = report.free.min(u64::from(self.reserve) * u64::from(self.geometry.block_bytes()));
+        let reserved = report.free.min(u64::from(self.reserve) * segment_bytes);
         (report.reserved, report.free) = (reserved, report.free - reserved);
         report
     }
 
-    /// Bytes by kind of these segments, the reserve among what is free.
-    fn kinds(&self, segments: impl Iterator<Item = usize>) -> SpaceReport {
+    /// Bytes by kind of data segments with these sums, and of so many before them; the reserve is among what is free. `is_one`: whether a
+    /// segment is one of them.
+    fn of_kinds(&self, sums: &Sums, first: u64, is_one: impl Fn(u32) -> bool) -> SpaceReport {
         let segment_bytes = u64::from(self.geometry.block_bytes());
-        let mut report = SpaceReport::default();
-        for id in segments {
-            let entry = &self.entries[id];
-            report.raw += segment_bytes;
-            if (id as u32) < self.first_data {
-                report.meta += segment_bytes;
-                continue;
-            }
-            let live = (entry.live.max(0) as u64).min(segment_bytes);
-            let end = u64::from(entry.end).max(live);
-            match entry.state {
-                SegmentState::Free if self.is_spare(id as u32) => report.meta += segment_bytes,
-                SegmentState::Free if self.freeing.contains(&(id as u32)) => report.pending += segment_bytes,
-                SegmentState::Free => report.free += segment_bytes,
-                SegmentState::Open => {
-                    report.live += live;
-                    report.dead += end - live;
-                    report.open += segment_bytes - end;
-                }
-                SegmentState::Sealed if entry.releasing => report.pending += segment_bytes,
-                SegmentState::Sealed if entry.unreadable_above.is_some() => {
-                    report.live += live;
-                    report.bad += segment_bytes - live;
-                }
-                SegmentState::Sealed => {
-                    report.live += live;
-                    report.dead += segment_bytes - live;
-                }
-                SegmentState::Bad => report.bad += segment_bytes,
-                SegmentState::System => report.meta += segment_bytes,
-            }
-        }
+        let mut report = SpaceReport {
+            meta: first * segment_bytes + sums.system,
+            live: sums.live,
+            dead: sums.dead,
+            open: sums.open,
+            pending: sums.pending,
+            bad: sums.bad,
+            free: sums.free,
+            ..SpaceReport::default()
+        };
+        // Free by their state, and nobody's to take.
+        let is_counted = |id: &u32| *id >= self.first_data && self.is_free(*id) && is_one(*id);
+        let spares = self.spares().filter(is_counted).count() as u64 * segment_bytes;
+        let coming = self.freeing.iter().copied().filter(|&id| !self.is_spare(id)).filter(is_counted);
+        let coming = coming.count() as u64 * segment_bytes;
+        report.meta += spares;
+        report.pending += coming;
+        report.free -= spares + coming;
+        report.raw =
+            report.meta + report.live + report.dead + report.open + report.pending + report.bad + report.free;
         report
     }
 
@@ -66,7 +57,11 @@ impl Table {
                 let is_kept = |id: u32| self.freeing.contains(&id) || self.is_spare(id);
                 let free = data(channel).filter(|&id| is(id, SegmentState::Free) && !is_kept(id as u32));
                 ChannelReport {
-                    space: self.kinds(of(channel)),
+                    space: self.of_kinds(
+                        &self.entries.sums_of(of(channel)),
+                        of(channel).filter(|&id| (id as u32) < self.first_data).count() as u64,
+                        |id| usize::from(self.geometry.block(id).channel) == channel,
+                    ),
                     unerased: free.filter(|&id| self.is_unerased(id as u32)).count() as u64 * segment_bytes,
                     bad_segments: data(channel).filter(|&id| is(id, SegmentState::Bad)).count() as u32,
                     wear: Wear::of(data(channel).filter(holds).map(|id| self.erases(id as u32))),

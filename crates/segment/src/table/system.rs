@@ -15,6 +15,8 @@ use crate::layout::meta::{FLAG_FAILED, SegmentState};
 /// Segments of a drive for each spare, of which there are one or two: both superblocks may fail before data has made room.
 const SEGMENTS_PER_SPARE: u32 = 32;
 const SPARES_MAX: u32 = 2;
+/// So many segments are looked up in the sets of free ones; of more, the sets are gone over.
+const ASKED_ONE_BY_ONE: usize = 4096;
 
 /// See the module's text.
 #[derive(Default)]
@@ -33,7 +35,7 @@ impl Table {
     /// Superblocks and metadata lie in these, and in no others, whatever the log says: its records may be older.
     pub(crate) fn set_system(&mut self, segments: &[u32]) {
         for &id in segments {
-            let Some(entry) = self.entries.get_mut(id as usize) else { continue };
+            let Some(mut entry) = self.entries.try_edit(id) else { continue };
             let erase_count = entry.erase_count;
             *entry = Entry { state: SegmentState::System, erase_count, ..Entry::default() };
         }
@@ -43,8 +45,9 @@ impl Table {
 
     /// A segment failed that held superblocks or metadata, or was to.
     pub(crate) fn retire_system(&mut self, id: u32) {
-        let Some(entry) = self.entries.get_mut(id as usize) else { return };
+        let Some(mut entry) = self.entries.try_edit(id) else { return };
         entry.state = SegmentState::Bad;
+        drop(entry);
         self.dirty.insert(id);
         self.pool.retain(|&pooled| pooled != id);
         self.spares.free.remove(&id);
@@ -82,12 +85,12 @@ impl Table {
 
     /// Gives back what was taken for superblocks or metadata.
     pub(crate) fn give_back(&mut self, id: u32) {
-        self.entries[id as usize].state = SegmentState::Free;
+        self.entries.edit(id).state = SegmentState::Free;
         self.add_free(id);
     }
 
     fn begin_system(&mut self, id: u32) -> u32 {
-        let entry = &mut self.entries[id as usize];
+        let mut entry = self.entries.edit(id);
         (entry.state, entry.erase_count) = (SegmentState::System, entry.erase_count + 1);
         id
     }
@@ -101,18 +104,28 @@ impl Table {
     fn take_free_in(&mut self, range: Range<u32>) -> Option<u32> {
         let durable = self.pool.len() - self.pool_coming;
         let wanted = |id: &u32| range.contains(id) && self.prewriting != Some(*id);
+        let free = || -> Option<u32> {
+            // Of many, most are asked for from the whole drive; of few, one by one.
+            if range.len() <= ASKED_ONE_BY_ONE {
+                self.fewest_erases(range.clone().filter(|&id| self.is_listed(id)).filter(wanted))
+            } else {
+                self.fewest_erases(self.free.iter().flatten().map(|&(_, id)| id).filter(wanted))
+            }
+        };
         let id = self
             .fewest_erases(self.pool.iter().take(durable).copied().filter(wanted))
-            .or_else(|| self.fewest_erases(self.free.iter().flatten().map(|&(_, id)| id).filter(wanted)))
+            .or_else(free)
             .or_else(|| self.fewest_erases(self.pool.iter().skip(durable).copied().filter(wanted)))?;
         if let Some(at) = self.pool.iter().position(|&pooled| pooled == id) {
             self.pool_coming -= usize::from(at >= durable);
             self.pool.remove(at);
         }
-        for set in &mut self.free {
-            set.retain(|&(_, free)| free != id);
-        }
+        self.unlist(id);
         Some(id)
+    }
+
+    pub(super) fn spares(&self) -> impl Iterator<Item = u32> + '_ {
+        self.spares.free.iter().copied()
     }
 
     pub(super) fn is_spare(&self, id: u32) -> bool {
