@@ -28,7 +28,8 @@ pub fn give_back_at_once() {
 
 #[expect(unsafe_code)]
 unsafe extern "C" {
-    /// Of mimalloc.h, which the bindings leave out: where an arena lies, of 1 and up; null if there is none with this number.
+    /// Of version 2's mimalloc.h (arenas of version 3 have no numbers), which the bindings leave out: where an arena lies, of 1 and up;
+    /// null if there is none with this number.
     fn mi_arena_area(arena: c_int, bytes: *mut usize) -> *mut c_void;
 }
 

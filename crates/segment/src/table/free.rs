@@ -9,8 +9,7 @@ impl Table {
     /// To be called once everything is loaded: builds the free lists.
     pub(crate) fn index_free(&mut self) {
         self.open_on.fill(0);
-        // Sets are made of lists, which takes a third of the time that one insertion after the other does: of a drive of TiBs most of
-        // what opening it costs is this.
+        // Sets are made of lists, much faster than by one insertion after the other: that was most of what opening a drive of TiBs cost.
         let mut free = vec![Vec::new(); self.free.len()];
         for (id, entry) in (0..).zip(self.entries.iter()) {
             let channel = usize::from(self.geometry.block(id).channel);
