@@ -17,7 +17,7 @@ use crate::layout::frame;
 use crate::layout::header::{self, SegmentHeader};
 use crate::layout::meta::{ENTRY_BYTES, FLAG_DURABLE, MetaKind, MetaRecord, SegmentState};
 use crate::layout::superblock::{self, CONFIG_MAX_BYTES, Decoded, Placed, SUPERBLOCK_BYTES, Superblock};
-use crate::metalog::{self, MetaLog, MetaState};
+use crate::metalog::{self, MetaLog, MetaState, Write};
 use crate::replay::Replay;
 use crate::table::{OpenSegment, POOL_SEGMENTS, Table};
 use crate::{
@@ -549,6 +549,7 @@ pub(crate) async fn open(
     };
     // If it is old, whatever was written since says so to a recovery.
     let clean = last.clean && !log.uncertain_end && !log.may_be_old;
+    let lacks_last_copy = log.lacks_last_copy;
     let mut lanes = lanes_of(&device, superblock.segment_count, options.commit_lanes);
     if clean && lanes > 1 && state.replay_frame.is_none() {
         let is_beyond = |(_, entry): (SegmentId, &crate::table::Entry)| {
@@ -632,6 +633,10 @@ pub(crate) async fn open(
         inner.fail("opened read-only");
     } else if !clean {
         inner.pause(Some("recovering"));
+    }
+    if clean && !read_only && lacks_last_copy {
+        // Power failed while the drive was closed, with one of the two written: now both are. One is enough to go on.
+        let _ = metalog::write_meta(&inner, Write { snapshot: true, ..Write::internal() }).await;
     }
     let heap = Heap::from_inner(inner.clone());
     progress(0, found.iter().map(|found| found.bytes_max(inner.segment_bytes)).sum());

@@ -26,6 +26,8 @@ pub(crate) struct ReadHalf {
     pub may_be_old: bool,
     /// Records that were read from their copies, by where the first of the two should be.
     pub damaged: Vec<u64>,
+    /// The last record should be there twice and is not: power failed while it was written, or it is damaged.
+    pub lacks_last_copy: bool,
 }
 
 impl ReadHalf {
@@ -199,7 +201,9 @@ async fn read_half(
         uncertain_end: false,
         may_be_old: false,
         damaged: Vec::new(),
+        lacks_last_copy: false,
     };
+    let mut last = None;
     while read.offset < reader.bytes {
         let generation = (!read.records.is_empty()).then(|| read.generation());
         let expected = Expected { generation, index: read.records.len() as u32 };
@@ -218,7 +222,9 @@ async fn read_half(
                 }
             },
         };
+        let first = read.offset;
         read.offset += if record.is_twice { 2 * once } else { once };
+        last = record.is_twice.then_some((first, once, expected));
         if read.records.is_empty() {
             read.snapshot_bytes = read.offset;
         }
@@ -226,6 +232,10 @@ async fn read_half(
     }
     if read.records.is_empty() {
         return Ok(None);
+    }
+    if let Some((first, once, expected)) = last {
+        read.lacks_last_copy = read.damaged.last() == Some(&first)
+            || !matches!(reader.record_at(&mut window, first + once, expected).await?, Found::Record(..));
     }
     // Nothing was ever programmed behind the end of a log that was closed: what does not read there is a torn record.
     read.uncertain_end |= window.lost.iter().any(|&lost| lost >= read.offset);
