@@ -154,6 +154,10 @@ impl Store {
             undurable_max_bytes: budget.undurable as usize,
             ..HeapOptions::default()
         };
+        let heap_options = HeapOptions {
+            replay_window_bytes: options.replay_window_bytes.unwrap_or(heap_options.replay_window_bytes),
+            ..heap_options
+        };
         let opened = Heap::open(device, heap_options, progress).await?;
         let (heap, mut replay) = (opened.heap, opened.replay);
         for segment in opened.renewed {

@@ -39,13 +39,20 @@ impl Default for StoreFormat {
     }
 }
 
-/// Bytes of a segment that suit a drive of `raw_bytes`: 8 MiB, less where these would be fewer than 256. The reserve and what is
-/// open are counted in segments, and on a small drive are much of what upper runs could grow into before they are merged
-/// (`docs/decisions/0018`). Below 2 MiB flushes and merges, whose size follows memory, need too many of them at a time.
+/// Bytes of a segment that suit a drive of `raw_bytes`: 8 MiB, but for these:
+///
+/// - less where these would be fewer than 256. The reserve and what is open are counted in segments, and on a small drive are much of
+///   what upper runs could grow into before they are merged (`docs/decisions/0018`). Below 2 MiB flushes and merges, whose size
+///   follows memory, need too many of them at a time;
+/// - more where these would be more than 32,768, up to 64 MiB. Opening a drive, and memory, take their part for each segment
+///   (`docs/decisions/0065`).
 pub fn fitting_segment_bytes(raw_bytes: u64) -> u32 {
-    const SEGMENTS: u64 = 256;
-    let most = (raw_bytes / SEGMENTS).clamp(2 << 20, 8 << 20) as u32;
-    1 << most.ilog2()
+    const FEWEST: u64 = 256;
+    const MOST: u64 = 32 << 10;
+    const USUAL: u64 = 8 << 20;
+    let least = (raw_bytes / FEWEST).clamp(2 << 20, USUAL) as u32;
+    let large = raw_bytes.div_ceil(MOST).clamp(USUAL, 64 << 20) as u32;
+    if large > USUAL as u32 { large.next_power_of_two() } else { 1 << least.ilog2() }
 }
 
 /// Choices for as long as a store is open.
@@ -63,6 +70,8 @@ pub struct StoreOptions {
     pub memtable_bytes: Option<u64>,
     /// Memtable bytes that a recovery may fill before they are put into key tables; `None` takes a share of `memory_bytes`.
     pub replay_bytes: Option<u64>,
+    /// Bytes of a segment that a recovery reads at a time; `None` takes the heap's default.
+    pub replay_window_bytes: Option<u32>,
     /// Segments kept back by the heap; `None` takes its default.
     pub reserve_segments: Option<u32>,
     /// The time in which the patrol reads a full drive once; `None`: there is none.
@@ -110,6 +119,7 @@ impl Default for StoreOptions {
             log_max_bytes: 512 << 20,
             memtable_bytes: None,
             replay_bytes: None,
+            replay_window_bytes: None,
             reserve_segments: None,
             patrol_pass: None,
             slack_bytes: 256 << 20,

@@ -8,8 +8,7 @@ use pumice_flash::FlashError;
 
 use crate::inner::Inner;
 use crate::layout::meta::SegmentState;
-use crate::scan::{self, read_patiently};
-use crate::{SegmentId, Stream};
+use crate::{SegmentId, Stream, fetch};
 
 /// Segments that are read at most, for each that was written at once. What is asked for was written shortly before the crash: beside a
 /// segment that was still open then, or had just been filled.
@@ -45,8 +44,6 @@ impl Covered {
     /// The numbers of the next one's frames, whole or not; `None` after the last. What the drive does not answer for stays in doubt.
     pub(crate) async fn next(&mut self, inner: &Arc<Inner>) -> Result<Option<Vec<u64>>, FlashError> {
         let Some(Candidate { id, life, end }) = self.waiting.pop_front() else { return Ok(None) };
-        let stretch = read_patiently(&inner.device, id, 0, end as usize).await?;
-        let frames = scan::frames(id, life, &stretch.bytes, inner.superblock.page_bytes);
-        Ok(Some(frames.iter().map(|frame| frame.header.number).collect()))
+        Ok(Some(fetch::numbers(inner, id, life, end).await?))
     }
 }

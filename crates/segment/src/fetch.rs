@@ -4,33 +4,31 @@
 //! 2. Of a table or large segment only its extent is wanted. From where the last metadata record knew it to end,
 //!    frames are passed over by their first pages, up to [`HEADS_MAX`] of them; from the last one that was met on,
 //!    everything is read, because that frame may be torn and a damaged header must not hide what lies behind it.
-//! 3. Segments are read ahead of the replay, [`AHEAD_BYTES`] of them.
+//! 3. Segments are read ahead of the replay, [`AHEAD_BYTES`] of them; large ones in windows, of which one is read ahead, so that memory
+//!    holds two, however large a segment is (`windows.rs`).
 //! 4. What the drive does not answer is asked for again, and then ends the opening, unless it lies behind the frames' end: taken
 //!    for lost, it would be.
-//! 5. Where frames are not whole, or seem to end and another look at the next page says otherwise, a segment is read
+//! 5. Where frames are not whole, or seem to end and another look at the next page says otherwise, a window is read
 //!    again, until two looks agree: an error that passes must not be taken for the torn end of the log, which is dropped in
 //!    silence.
 //! 6. A segment of the pool of which neither the header nor the first frame's verifies may have been opened all the same: it is
 //!    searched for any other frame's ([`later_life`]).
 
+mod windows;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pumice_flash::{Device, FlashError, Operation};
 use pumice_reactor::{JoinHandle, spawn};
 
 use crate::inner::Inner;
-use crate::layout::{
-    self,
-    frame::{self, FrameHeader},
-};
-use crate::scan::{self, Frame, Stretch, Window};
+use crate::layout::{self, frame::FrameHeader};
+use crate::scan::{self, Frame, Stretch};
 use crate::{Addr, HeapError, SegmentId, Stream};
+use windows::{Needed, Segment, Windows};
 
-/// Frames passed over by their first pages. Beyond that they are small, and one large read is faster.
-const HEADS_MAX: usize = 32;
 /// Bytes of segments under way beside the one that is replayed.
 const AHEAD_BYTES: usize = 16 << 20;
 const AHEAD_SEGMENTS: usize = 8;
@@ -45,6 +43,7 @@ pub(crate) const SEARCHED_MAX: usize = 8;
 const SEARCHED_BYTES: u32 = 256 << 10;
 
 /// A segment to be read.
+#[derive(Clone)]
 pub(crate) struct Found {
     pub id: SegmentId,
     pub life: u64,
@@ -68,27 +67,6 @@ impl Found {
     /// Bytes that are read of it at most.
     pub(crate) fn bytes_max(&self, segment_bytes: u32) -> u64 {
         u64::from(self.sealed_end.unwrap_or(segment_bytes))
-    }
-}
-
-/// Frames of a segment that was read.
-pub(crate) struct Fetched {
-    pub frames: Vec<Frame>,
-    pub bytes_read: u64,
-    /// Where the frames that are whole end, when what lies there does not read: one more may have been there.
-    pub unread_at: Option<u32>,
-}
-
-impl Fetched {
-    fn whole_frames(&self) -> usize {
-        self.frames.iter().filter(|frame| frame.damage.is_empty()).count()
-    }
-
-    /// Whether two looks found the same frames, whole or not in the same places.
-    fn agrees_with(&self, other: &Self) -> bool {
-        let found =
-            |frame: &Frame| (frame.offset, frame.header, frame.damage.first().map(|damage| damage.offset));
-        self.frames.iter().map(found).eq(other.frames.iter().map(found))
     }
 }
 
@@ -160,10 +138,77 @@ pub(crate) async fn finished<T>(read: JoinHandle<Result<T, FlashError>>) -> Resu
     read.await.unwrap_or(Err(FlashError::Gone { operation: Operation::Read }))
 }
 
+/// The numbers of a commit segment's frames before `end`, whole or not. What the drive does not answer for stays in doubt.
+pub(crate) async fn numbers(
+    inner: &Inner,
+    id: SegmentId,
+    life: u64,
+    end: u32,
+) -> Result<Vec<u64>, FlashError> {
+    let (page, window_bytes) = (inner.superblock.page_bytes, inner.options.replay_window_bytes);
+    let end = end.next_multiple_of(page).min(inner.segment_bytes);
+    Segment { device: &inner.device, id, life, page, window_bytes, needed: Needed::All }.numbers(end).await
+}
+
 /// The segments of a recovery in their order, read ahead.
 pub(crate) struct Ahead {
     waiting: VecDeque<Found>,
-    under_way: VecDeque<(Found, JoinHandle<Result<Fetched, FlashError>>)>,
+    under_way: VecDeque<Reading>,
+}
+
+struct Reading {
+    found: Found,
+    is_first: bool,
+    task: JoinHandle<Result<(Fetched, Option<Windows>), FlashError>>,
+}
+
+/// What a window of a segment holds.
+pub(crate) struct Fetched {
+    pub frames: Vec<Frame>,
+    pub bytes_read: u64,
+    /// At a segment's last window: where the frames that are whole end, when what lies there does not read: one more may have
+    /// been there.
+    pub unread_at: Option<u32>,
+}
+
+/// The next window of a segment, with the frames that begin in it.
+pub(crate) struct Part {
+    pub found: Found,
+    pub fetched: Fetched,
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
+impl Reading {
+    /// Reads the segment's first window, or the next one of what is left.
+    fn start(inner: &Arc<Inner>, found: Found, rest: Option<Windows>) -> Self {
+        let is_first = rest.is_none();
+        let page = inner.superblock.page_bytes;
+        let from = found.known_end;
+        let len = found.sealed_end.unwrap_or(inner.segment_bytes);
+        let len = len.next_multiple_of(page).min(inner.segment_bytes);
+        let (id, life, stream) = (found.id, found.life, found.stream);
+        let inner = inner.clone();
+        let task = spawn(async move {
+            let needed = {
+                let state = inner.meta.state();
+                match stream {
+                    Stream::Commit => Needed::Beyond(state.replay_from),
+                    Stream::Moved => Needed::From(state.moved_from),
+                    Stream::Table | Stream::Large => Needed::All,
+                }
+            };
+            let window_bytes = inner.options.replay_window_bytes;
+            let segment = Segment { device: &inner.device, id, life, page, window_bytes, needed };
+            match stream {
+                Stream::Commit | Stream::Moved => {
+                    segment.next(rest.unwrap_or_else(|| Windows::new(len, page))).await
+                }
+                Stream::Table | Stream::Large => Ok((segment.extent(from, len).await?, None)),
+            }
+        });
+        Self { found, is_first, task }
+    }
 }
 
 impl Ahead {
@@ -171,191 +216,20 @@ impl Ahead {
         Self { waiting: found.into(), under_way: VecDeque::new() }
     }
 
-    /// The next segment and its frames; `None` after the last.
-    pub(crate) async fn next(&mut self, inner: &Arc<Inner>) -> Result<Option<(Found, Fetched)>, HeapError> {
+    /// What comes next; `None` after the last segment's last window.
+    pub(crate) async fn next(&mut self, inner: &Arc<Inner>) -> Result<Option<Part>, HeapError> {
         let depth = (AHEAD_BYTES / inner.segment_bytes as usize).clamp(1, AHEAD_SEGMENTS);
         while self.under_way.len() < depth
             && let Some(found) = self.waiting.pop_front()
         {
-            let inner = inner.clone();
-            let (id, life, stream) = (found.id, found.life, found.stream);
-            let from = found.known_end;
-            let len = found.sealed_end.unwrap_or(inner.segment_bytes);
-            let read = spawn(async move {
-                let page = inner.superblock.page_bytes;
-                let len = len.next_multiple_of(page).min(inner.segment_bytes);
-                let needed = {
-                    let state = inner.meta.state();
-                    match stream {
-                        Stream::Commit => Needed::Beyond(state.replay_from),
-                        Stream::Moved => Needed::From(state.moved_from),
-                        Stream::Table | Stream::Large => Needed::All,
-                    }
-                };
-                let segment = Segment { device: &inner.device, id, life, page, needed };
-                let look = async || match stream {
-                    Stream::Commit | Stream::Moved => segment.whole(len).await,
-                    Stream::Table | Stream::Large => segment.extent(from, len).await,
-                };
-                let mut best = look().await?;
-                let begin = if matches!(stream, Stream::Commit | Stream::Moved) { 0 } else { from };
-                for _ in 1..LOOKS_MAX {
-                    if !segment.may_hide_frames(&best, begin, len).await? {
-                        break;
-                    }
-                    let again = look().await?;
-                    let (agree, bytes_read) = (again.agrees_with(&best), best.bytes_read + again.bytes_read);
-                    let better = if again.whole_frames() > best.whole_frames() { again } else { best };
-                    best = Fetched { bytes_read, ..better };
-                    if agree {
-                        break;
-                    }
-                }
-                Ok(best)
-            });
-            self.under_way.push_back((found, read));
+            self.under_way.push_back(Reading::start(inner, found, None));
         }
-        let Some((found, read)) = self.under_way.pop_front() else { return Ok(None) };
-        Ok(Some((found, finished(read).await?)))
-    }
-}
-
-struct Segment<'a> {
-    device: &'a Device,
-    id: SegmentId,
-    life: u64,
-    page: u32,
-    needed: Needed,
-}
-
-/// What a recovery needs of a segment's frames.
-#[derive(Clone, Copy)]
-enum Needed {
-    /// Records with numbers beyond this one.
-    Beyond(u64),
-    /// Frames from this one on.
-    From(u64),
-    All,
-}
-
-impl Needed {
-    /// Whether it needs nothing of what lies before a frame.
-    fn begins_with(self, frame: &FrameHeader) -> bool {
-        match self {
-            Self::Beyond(seq) => frame.seq <= seq + 1,
-            Self::From(number) => frame.number <= number,
-            Self::All => false,
+        let Some(Reading { found, is_first, task }) = self.under_way.pop_front() else { return Ok(None) };
+        let (fetched, rest) = finished(task).await?;
+        let is_last = rest.is_none();
+        if !is_last {
+            self.under_way.push_front(Reading::start(inner, found.clone(), rest));
         }
-    }
-
-    /// Whether it needs nothing of a frame.
-    fn is_beyond(self, frame: &FrameHeader) -> bool {
-        match self {
-            Self::Beyond(seq) => frame.newest_seq() <= seq,
-            Self::From(number) => frame.number < number,
-            Self::All => false,
-        }
-    }
-}
-
-impl Segment<'_> {
-    async fn whole(&self, len: u32) -> Result<Fetched, FlashError> {
-        if len == 0 {
-            return Ok(Fetched { frames: Vec::new(), bytes_read: 0, unread_at: None });
-        }
-        let stretch = scan::read_patiently(self.device, self.id, 0, len as usize).await?;
-        let mut frames = scan::frames(self.id, self.life, &stretch.bytes, self.page);
-        self.refuse_failed(stretch.failed, self.page, &frames)?;
-        frames.iter_mut().for_each(|frame| frame.note_lost(self.id, &stretch.lost, self.page));
-        let end_of = |frame: Option<&Frame>| frame.map_or(self.page, |frame| frame.end(self.page));
-        let end = end_of(frames.iter().rfind(|frame| frame.damage.is_empty()));
-        let behind = end..=end_of(frames.last()).max(end);
-        let unread_at = stretch.lost.iter().any(|at| behind.contains(at)).then_some(end);
-        Ok(Fetched { frames, bytes_read: u64::from(len), unread_at })
-    }
-
-    /// Ends the opening when a page that the drive did not answer lies in or between frames, the first of which may begin at
-    /// `begin`, or where one could follow them, unless only what is not needed lies there. Each of them is asked about: the
-    /// first may lie in a frame that nobody needs, and the next be the header of one that is.
-    fn refuse_failed(
-        &self,
-        failed: Vec<(u32, FlashError)>,
-        begin: u32,
-        frames: &[Frame],
-    ) -> Result<(), FlashError> {
-        let end = frames.last().map_or(begin, |frame| frame.end(self.page));
-        let is_needed = |at: u32| {
-            let next = frames.iter().find(|frame| frame.end(self.page) > at);
-            next.is_none_or(|next| match next.offset <= at {
-                true => !self.needed.is_beyond(&next.header),
-                false => !self.needed.begins_with(&next.header),
-            })
-        };
-        match failed.into_iter().find(|&(at, _)| (begin..=end).contains(&at) && is_needed(at)) {
-            Some((_, error)) => Err(error),
-            None => Ok(()),
-        }
-    }
-
-    async fn page_at(&self, at: u32) -> Result<Bytes, FlashError> {
-        let page = scan::read_patiently(self.device, self.id, at, self.page as usize).await?;
-        match page.failed.into_iter().next() {
-            Some((_, error)) => Err(error),
-            None => Ok(page.bytes),
-        }
-    }
-
-    /// Whether another look at `begin..end` may find more: some frame is not whole, there is something between two, or where
-    /// they ended the next one begins after all.
-    async fn may_hide_frames(&self, found: &Fetched, begin: u32, end: u32) -> Result<bool, FlashError> {
-        let mut at = begin.next_multiple_of(self.page).max(self.page);
-        for frame in &found.frames {
-            if frame.offset != at || !frame.damage.is_empty() {
-                return Ok(true);
-            }
-            at = frame.end(self.page);
-        }
-        if at >= end {
-            return Ok(false);
-        }
-        let next = self.page_at(at).await?;
-        Ok(FrameHeader::decode(&next, self.life, Addr::new(self.id, at)).is_some())
-    }
-
-    /// The frames from `from` on. Those that were passed over have no records.
-    async fn extent(&self, from: u32, end: u32) -> Result<Fetched, FlashError> {
-        let mut frames: Vec<Frame> = Vec::new();
-        let mut bytes_read = 0;
-        let mut at = from.next_multiple_of(self.page).max(self.page);
-        while at < end && frames.len() < HEADS_MAX {
-            bytes_read += u64::from(self.page);
-            let head = self.page_at(at).await?;
-            let Some(header) = FrameHeader::decode(&head, self.life, Addr::new(self.id, at)) else { break };
-            let records = header.bytes.saturating_sub(frame::HEADER_BYTES as u32);
-            if records == 0 || u64::from(at) + u64::from(header.bytes) > u64::from(end) {
-                break;
-            }
-            let frame = Frame {
-                header,
-                offset: at,
-                records: Vec::new(),
-                live: records,
-                damage: Vec::new(),
-                summary_damage: None,
-            };
-            at = frame.end(self.page);
-            frames.push(frame);
-        }
-        let base = frames.pop().map_or(at, |last| last.offset);
-        if base < end {
-            let stretch = scan::read_patiently(self.device, self.id, base, (end - base) as usize).await?;
-            bytes_read += u64::from(end - base);
-            let (segment, life, page_bytes) = (self.id, self.life, self.page);
-            let window = Window { segment, life, bytes: &stretch.bytes, base, page_bytes, end };
-            let rest = window.frames().0;
-            self.refuse_failed(stretch.failed, base, &rest)?;
-            frames.extend(rest);
-        }
-        Ok(Fetched { frames, bytes_read, unread_at: None })
+        Ok(Some(Part { found, fetched, is_first, is_last }))
     }
 }

@@ -99,6 +99,8 @@ pub struct HeapOptions {
     /// Segments that commits are written to at once, at most; `None`: one a channel, and at most 44 and a sixteenth of the
     /// drive's segments.
     pub commit_lanes: Option<u16>,
+    /// Bytes of a segment that a recovery reads at a time.
+    pub replay_window_bytes: u32,
 }
 
 impl Default for HeapOptions {
@@ -110,6 +112,7 @@ impl Default for HeapOptions {
             undurable_max_bytes: 8 << 20,
             commit_max_bytes: 1 << 20,
             commit_lanes: None,
+            replay_window_bytes: 8 << 20,
         }
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use pumice_flash::Device;
 
 use crate::covered::Covered;
-use crate::fetch::{Ahead, Fetched, Found};
+use crate::fetch::{Ahead, Fetched, Found, Part};
 use crate::inner::Inner;
 use crate::layout::meta::{FLAG_CUT, FLAG_TORN_SUMMARY, MetaRecord};
 use crate::merge::{self, Frames, Next, Place};
@@ -51,6 +51,19 @@ struct Extent {
     next_frame: u64,
 }
 
+/// A segment whose windows are read.
+#[derive(Default)]
+struct Segment {
+    /// Where its frames end so far.
+    end: u32,
+    /// Some frame was met, and one of which it is known that it was durable.
+    has_frames: bool,
+    has_known: bool,
+    /// Of other streams than the log: where the next frame is expected, and the last one so far, which may be torn.
+    expected_at: u32,
+    last: Option<Frame>,
+}
+
 /// The frames that follow the client's durable state.
 pub struct Replay {
     inner: Arc<Inner>,
@@ -65,6 +78,8 @@ pub struct Replay {
     wide: Option<Wide>,
     /// Number and newest sequence number of the commit frames that count and that the next recovery would replay.
     marks: VecDeque<(u64, u64)>,
+    /// Of the segment whose windows are read.
+    reading: Segment,
     /// Next commit frame's number, once one was seen.
     expected: Option<u64>,
     /// Commit frames that were met one after the other, as long as no doubt arose.
@@ -107,8 +122,8 @@ struct Wide {
     found: Vec<Place>,
     /// In their order, once all commit segments were read.
     frames: Option<Frames>,
-    /// The first segment of another stream, until the log is through.
-    held: Option<(Found, Fetched)>,
+    /// The first window of another stream, until the log is through.
+    held: Option<Part>,
     /// The segments were read to their end.
     is_read: bool,
 }
@@ -206,6 +221,7 @@ impl Replay {
             known_durable: last.durable_frames[0],
             wide: wide.filter(|_| !clean),
             marks: VecDeque::new(),
+            reading: Segment::default(),
             expected: None,
             in_order: 0..0,
             pending: Vec::new(),
@@ -243,20 +259,15 @@ impl Replay {
             if self.step_wide().await? {
                 continue;
             }
-            if let Some((found, fetched)) = self.segments.next(&self.inner).await? {
-                self.bytes_read += fetched.bytes_read;
-                // Raw media do not read where a write was torn.
-                let is_told = matches!(self.inner.device, Device::File(_) | Device::Zoned(_));
-                if is_told && found.stream == Stream::Commit {
-                    self.unread.extend(fetched.unread_at.map(|at| (found.id, at)));
-                }
+            if let Some(part) = self.segments.next(&self.inner).await? {
+                self.bytes_read += part.fetched.bytes_read;
                 match &mut self.wide {
                     // Commit segments come first.
-                    Some(wide) if found.stream != Stream::Commit && wide.frames.is_none() => {
-                        wide.held = Some((found, fetched));
+                    Some(wide) if part.found.stream != Stream::Commit && wide.frames.is_none() => {
+                        wide.held = Some(part);
                         self.put_in_order();
                     }
-                    _ => self.take_segment(&found, fetched.frames)?,
+                    _ => self.take_part(part)?,
                 }
             } else if self.wide.as_ref().is_some_and(|wide| wide.frames.is_none()) {
                 self.put_in_order();
@@ -332,8 +343,8 @@ impl Replay {
                     None => self.next_frame.max(self.proven).max(wide.first),
                 };
                 self.pending.clear();
-                if let Some((found, fetched)) = wide.held.take() {
-                    self.take_segment(&found, fetched.frames)?;
+                if let Some(part) = wide.held.take() {
+                    self.take_part(part)?;
                 }
             }
         }
@@ -348,25 +359,17 @@ impl Replay {
         }
     }
 
-    fn take_segment(&mut self, found: &Found, frames: Vec<Frame>) -> Result<(), HeapError> {
-        // A commit segment may have been sealed before its frames were durable: it ends where accepted frames end, unless a
-        // checkpoint covers all that is known of it. Other streams count what is durable only.
-        let is_covered = found.stream == Stream::Commit && found.last_seq <= self.replay_from;
-        let end = if found.stream == Stream::Commit && !is_covered { 0 } else { found.known_end };
-        let (live, last_seq, known_end) = (found.known_live, found.last_seq, found.known_end);
-        let page = self.inner.superblock.page_bytes;
-        let found_end = frames.last().map_or(page, |frame| frame.end(page));
-        if is_covered && found_end < end {
-            // Their records are needed, though not for this, and cleaning looks for them up to here.
-            let what = "frames that a checkpoint covers are lost".into();
-            self.damage.push(Damage { segment: found.id, offset: found_end, what });
+    /// Takes the next window of a segment.
+    fn take_part(&mut self, part: Part) -> Result<(), HeapError> {
+        let Part { found, fetched: Fetched { frames, unread_at, .. }, is_first, is_last } = part;
+        if is_first {
+            self.begin_segment(&found);
         }
-        // Where not even the header got to, none of it was durable. Where nothing reads of what may have been written elsewhere
-        // for a program that failed, nothing was either when the last metadata record was written: what came since is asked for by number.
-        let is_blank = found.is_blank && frames.iter().all(|frame| frame.header.number >= self.known_durable);
-        let may_be_nothing = is_blank || (found.may_have_failed && frames.is_empty());
-        let next_frame = if may_be_nothing { u64::MAX } else { found.first_frame.unwrap_or(0) };
-        self.extents.insert(found.id, Extent { end, live, last_seq, known_end, next_frame });
+        let known_durable = self.known_durable;
+        let reading = &mut self.reading;
+        reading.end = frames.last().map_or(reading.end, |frame| frame.end(self.inner.superblock.page_bytes));
+        reading.has_frames |= !frames.is_empty();
+        reading.has_known |= frames.iter().any(|frame| frame.header.number < known_durable);
         for frame in &frames {
             if frame.header.meta_stamp > self.loaded_stamp {
                 return Err(HeapError::Damaged(format!(
@@ -380,15 +383,61 @@ impl Replay {
             (Stream::Commit, Some(wide)) => {
                 wide.found.extend(frames.iter().map(|frame| Place::of(found.id, frame)));
             }
-            (Stream::Commit, None) => self.commit_segment(found, frames),
-            _ => self.other_segment(found, frames),
+            (Stream::Commit, None) => self.commit_frames(&found, frames, is_first),
+            _ => self.other_frames(&found, frames),
+        }
+        if is_last {
+            self.end_segment(&found, unread_at);
         }
         Ok(())
     }
 
-    fn commit_segment(&mut self, found: &Found, frames: Vec<Frame>) {
+    fn begin_segment(&mut self, found: &Found) {
+        // A commit segment may have been sealed before its frames were durable: it ends where accepted frames end, unless a
+        // checkpoint covers all that is known of it. Other streams count what is durable only.
+        let end = if found.stream == Stream::Commit && !self.is_covered(found) { 0 } else { found.known_end };
+        let (live, last_seq, known_end) = (found.known_live, found.last_seq, found.known_end);
+        self.extents.insert(found.id, Extent { end, live, last_seq, known_end, next_frame: 0 });
+        let page = self.inner.superblock.page_bytes;
+        self.reading = Segment { end: page, expected_at: page, ..Segment::default() };
+    }
+
+    fn is_covered(&self, found: &Found) -> bool {
+        found.stream == Stream::Commit && found.last_seq <= self.replay_from
+    }
+
+    /// All windows of the segment were read.
+    fn end_segment(&mut self, found: &Found, unread_at: Option<u32>) {
+        if let Some(last) = self.reading.last.take() {
+            self.other_frame(found, last, true);
+        }
+        let Segment { end, has_frames, has_known, .. } = self.reading;
+        if self.is_covered(found) && end < found.known_end {
+            // Their records are needed, though not for this, and cleaning looks for them up to here.
+            let what = "frames that a checkpoint covers are lost".into();
+            self.damage.push(Damage { segment: found.id, offset: end, what });
+        }
+        if found.stream == Stream::Moved && end < found.known_end {
+            let what = "moved frames are lost".into();
+            self.damage.push(Damage { segment: found.id, offset: end, what });
+        }
+        // Where not even the header got to, none of it was durable. Where nothing reads of what may have been written elsewhere
+        // for a program that failed, nothing was either when the last metadata record was written: what came since is asked for by number.
+        let may_be_nothing = (found.is_blank && !has_known) || (found.may_have_failed && !has_frames);
+        let next_frame = if may_be_nothing { u64::MAX } else { found.first_frame.unwrap_or(0) };
+        let extent = self.extents.entry(found.id).or_default();
+        extent.next_frame = extent.next_frame.max(next_frame);
+        // Raw media do not read where a write was torn.
+        let is_told = matches!(self.inner.device, Device::File(_) | Device::Zoned(_));
+        if is_told && found.stream == Stream::Commit {
+            self.unread.extend(unread_at.map(|at| (found.id, at)));
+        }
+    }
+
+    fn commit_frames(&mut self, found: &Found, frames: Vec<Frame>, is_first: bool) {
         let page = self.inner.superblock.page_bytes;
         if self.expected.is_none()
+            && is_first
             && found.sealed_end.is_some_and(|end| end > page)
             // A segment may be sealed before the sync that makes it durable.
             && found.first_frame.is_some_and(|first| first < self.known_durable)
@@ -399,6 +448,7 @@ impl Replay {
             self.damage.push(Damage { segment: found.id, offset: page, what });
         }
         if let (None, Some(first)) = (self.expected, found.first_frame)
+            && is_first
             && found.sealed_end != Some(0)
         {
             self.expected = Some(first.min(self.known_durable));
@@ -477,49 +527,48 @@ impl Replay {
         }
     }
 
-    fn other_segment(&mut self, found: &Found, frames: Vec<Frame>) {
-        let page = self.inner.superblock.page_bytes;
-        let last = frames.len().saturating_sub(1);
-        // Numbers do not tell: of several segments that are written at once each has some.
-        let mut expected_at = page;
-        let covered = frames.last().map_or(page, |frame| frame.end(page));
-        if found.stream == Stream::Moved && covered < found.known_end {
-            let what = "moved frames are lost".into();
-            self.damage.push(Damage { segment: found.id, offset: covered, what });
+    /// Frames of another stream. The last one is not looked at before another follows or none does.
+    fn other_frames(&mut self, found: &Found, frames: Vec<Frame>) {
+        for frame in frames {
+            if let Some(before) = self.reading.last.replace(frame) {
+                self.other_frame(found, before, false);
+            }
         }
-        for (index, mut frame) in frames.into_iter().enumerate() {
-            if !frame.damage.is_empty() {
-                if index == last && frame.offset >= found.known_end {
-                    // Torn: its writer was never answered.
-                    break;
-                }
-                self.damage.append(&mut frame.damage);
+    }
+
+    fn other_frame(&mut self, found: &Found, mut frame: Frame, is_last: bool) {
+        if !frame.damage.is_empty() {
+            if is_last && frame.offset >= found.known_end {
+                // Torn: its writer was never answered.
+                return;
             }
-            if found.stream == Stream::Moved && frame.offset > expected_at {
-                let what = "moved frames before this one are lost".into();
-                self.damage.push(Damage { segment: found.id, offset: frame.offset, what });
-            }
-            let end = frame.end(page);
-            expected_at = end;
-            let extent = self.extents.entry(found.id).or_default();
-            if end > found.known_end {
-                extent.live += frame.live;
-            }
-            extent.end = extent.end.max(end);
-            self.last_seq = self.last_seq.max(frame.header.seq);
-            if found.stream != Stream::Moved {
-                extent.last_seq = extent.last_seq.max(frame.header.seq);
-                continue;
-            }
-            extent.last_seq = extent.last_seq.max(frame.header.number);
-            self.next_moved = self.next_moved.max(frame.header.number + 1);
-            for record in &frame.records {
-                self.last_seq = self.last_seq.max(record.seq);
-            }
-            if frame.header.number >= self.moved_from {
-                self.first_moved = Some(self.first_moved.unwrap_or(u64::MAX).min(frame.header.number));
-                self.hand_out(Stream::Moved, frame.records);
-            }
+            self.damage.append(&mut frame.damage);
+        }
+        let end = frame.end(self.inner.superblock.page_bytes);
+        // Numbers do not tell: of several segments that are written at once each has some.
+        if found.stream == Stream::Moved && frame.offset > self.reading.expected_at {
+            let what = "moved frames before this one are lost".into();
+            self.damage.push(Damage { segment: found.id, offset: frame.offset, what });
+        }
+        self.reading.expected_at = end;
+        let extent = self.extents.entry(found.id).or_default();
+        if end > found.known_end {
+            extent.live += frame.live;
+        }
+        extent.end = extent.end.max(end);
+        self.last_seq = self.last_seq.max(frame.header.seq);
+        if found.stream != Stream::Moved {
+            extent.last_seq = extent.last_seq.max(frame.header.seq);
+            return;
+        }
+        extent.last_seq = extent.last_seq.max(frame.header.number);
+        self.next_moved = self.next_moved.max(frame.header.number + 1);
+        for record in &frame.records {
+            self.last_seq = self.last_seq.max(record.seq);
+        }
+        if frame.header.number >= self.moved_from {
+            self.first_moved = Some(self.first_moved.unwrap_or(u64::MAX).min(frame.header.number));
+            self.hand_out(Stream::Moved, frame.records);
         }
     }
 

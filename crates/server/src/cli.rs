@@ -190,7 +190,7 @@ pub struct FormatArgs {
     /// [default: 64GiB or what fits]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
-    /// Unit of writing and erasing [default: 8MiB; less for drives below 2GiB]
+    /// Unit of writing and erasing [default: 8MiB; less for drives below 2GiB, more above 256GiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub segment: Option<u64>,
     /// Channels to spread segments over (a file or disk has one queue: 1 is right unless you study placement)

@@ -51,9 +51,10 @@ async fn fill(store: &Store, len: usize) -> u64 {
 #[test]
 fn segments_suit_the_drive() {
     const MIB: u64 = 1 << 20;
-    for (raw, expected) in
-        [(1, 2), (128, 2), (736, 2), (1023, 2), (1024, 4), (2047, 4), (2048, 8), (1 << 20, 8)]
-    {
+    const TIB: u64 = 1 << 20;
+    let small = [(1, 2), (128, 2), (736, 2), (1023, 2), (1024, 4), (2047, 4), (2048, 8), (TIB / 4, 8)];
+    let large = [(TIB / 4 + 1, 16), (TIB / 2, 16), (953_869, 32), (TIB, 32), (2 * TIB, 64), (16 * TIB, 64)];
+    for (raw, expected) in small.into_iter().chain(large) {
         assert_eq!(u64::from(fitting_segment_bytes(raw * MIB)), expected * MIB, "{raw} MiB");
     }
     pumice_reactor::block_on(async {

@@ -112,7 +112,7 @@ fn a_damaged_record_does_not_shift_the_numbers_behind_it() {
         let ptr = b.ptrs[0];
         let block = device.geometry().block(ptr.addr.segment().0);
         emulated.flip_bit(block, ptr.addr.offset() + ptr.len - 1, 3).await.expect("flip");
-        let mut opened = Heap::open(device.clone(), options(), &no_progress).await.expect("open");
+        let mut opened = Heap::open(device.clone(), in_windows(), &no_progress).await.expect("open");
         let (mut seqs, mut damage) = (Vec::new(), 0);
         while let Some(batch) = opened.replay.next().await.expect("replay") {
             damage += batch.damage.len();
@@ -146,7 +146,7 @@ fn records_keep_their_own_numbers_where_a_failed_program_moves_them() {
     let inner = world.clone();
     let last = world
         .block_on(host, async move {
-            let heap = fresh(options()).await;
+            let heap = fresh(in_windows()).await;
             append_waiting(&heap, &[b"before"]).await;
             heap.wait_durable(1).await.expect("durable");
             let a = batch(&heap, &[b"a"]);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::Range;
 
-use crate::common::{append, format_options, no_progress, options};
+use crate::common::{append, format_options, in_windows, no_progress};
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{FaultOp, FileFault, HostId, HostOptions, World};
 use pumice_reactor::{JoinHandle, spawn, yield_now};
@@ -50,7 +50,7 @@ async fn fly(world: World, host: HostId, strikes_second: bool, errno: i32) -> Fl
     let device = Device::create(&spec(), 64 << 20).await.expect("file");
     let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
     Heap::format(&device, &format).await.expect("format");
-    let mut opened = Heap::open(device, options(), &no_progress).await.expect("open");
+    let mut opened = Heap::open(device, in_windows(), &no_progress).await.expect("open");
     while opened.replay.next().await.expect("replay").is_some() {}
     let heap = opened.heap;
     let before = append(&heap, 1, &payload(0)).expect("append");
@@ -91,7 +91,7 @@ fn survivors(world: &World, host: HostId) -> Vec<u8> {
     world.restart(host);
     up(world, host, async {
         let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
-        let mut opened = Heap::open(device, options(), &no_progress).await.expect("open");
+        let mut opened = Heap::open(device, in_windows(), &no_progress).await.expect("open");
         let mut found = Vec::new();
         while let Some(batch) = opened.replay.next().await.expect("replay") {
             assert!(batch.damage.is_empty(), "damage: {:?}", batch.damage);

@@ -14,8 +14,8 @@ use pumice_segment::{
 
 const SEGMENT_BYTES: u32 = 64 << 10;
 
-fn options() -> HeapOptions {
-    HeapOptions { durability: Durability::Always, commit_max_bytes: 16 << 10, ..common::options() }
+fn in_windows() -> HeapOptions {
+    HeapOptions { durability: Durability::Always, commit_max_bytes: 16 << 10, ..common::in_windows() }
 }
 fn up<T: 'static>(world: &World, host: HostId, future: impl Future<Output = T> + 'static) -> T {
     world.block_on(host, future).unwrap_or_else(|halt| panic!("{halt}"))
@@ -27,7 +27,7 @@ async fn fresh() -> Heap {
     let device = Device::create(&spec(), u64::from(SEGMENT_BYTES) * 64).await.expect("file");
     let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };
     Heap::format(&device, &format).await.expect("format");
-    let mut opened = Heap::open(device, options(), &no_progress).await.expect("open");
+    let mut opened = Heap::open(device, in_windows(), &no_progress).await.expect("open");
     while opened.replay.next().await.expect("replay").is_some() {}
     opened.heap
 }
@@ -92,7 +92,7 @@ fn a_rotten_first_frame_of_an_open_segment_is_reported() {
     world.restart(host);
     let (found, damage) = up(&world, host, async move {
         let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
-        let mut opened = Heap::open(device, options(), &no_progress).await.expect("open");
+        let mut opened = Heap::open(device, in_windows(), &no_progress).await.expect("open");
         let (mut found, mut damage) = (Vec::new(), Vec::new());
         while let Some(batch) = opened.replay.next().await.expect("replay") {
             damage.extend(batch.damage.iter().map(ToString::to_string));
@@ -145,7 +145,7 @@ fn a_batch_that_power_cut_short_is_no_damage_to_the_next_life() {
                 world.cut_power(host, PowerCut { at: far, mode: CutMode::Before, fate: None });
                 let damage = up(&world, host, async move {
                     let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
-                    let mut opened = Heap::open(device, options(), &no_progress).await.expect("open");
+                    let mut opened = Heap::open(device, in_windows(), &no_progress).await.expect("open");
                     let mut damage = Vec::new();
                     while let Some(batch) = opened.replay.next().await.expect("replay") {
                         damage.extend(batch.damage.iter().map(ToString::to_string));

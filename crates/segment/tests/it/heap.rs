@@ -170,7 +170,7 @@ fn recovery_reads_what_was_written_since_the_checkpoint_and_little_more() {
         write(50).await;
         let segment_bytes = u64::from(heap.segment_bytes());
         drop(heap);
-        let mut opened = Heap::open(device.clone(), options(), &no_progress).await.expect("open");
+        let mut opened = Heap::open(device.clone(), in_windows(), &no_progress).await.expect("open");
         let mut records = 0;
         while let Some(batch) = opened.replay.next().await.expect("replay") {
             records += batch.records.len();
@@ -200,7 +200,7 @@ fn recovery_passes_over_large_values_by_their_frames_first_pages() {
         segments.dedup();
         assert!(segments.len() > 10, "the pieces lie in {} segments", segments.len());
         drop(heap);
-        let mut opened = Heap::open(device.clone(), options(), &no_progress).await.expect("open");
+        let mut opened = Heap::open(device.clone(), in_windows(), &no_progress).await.expect("open");
         assert!(!opened.clean);
         while let Some(batch) = opened.replay.next().await.expect("replay") {
             assert!(batch.records.is_empty() && batch.damage.is_empty(), "{batch:?}");
@@ -373,7 +373,7 @@ fn a_kill_between_two_syncs_loses_a_moment() {
     drop(world.run(host, 0, async move {
         let device = Device::create(&path, 16 << 20).await.expect("file");
         Heap::format(&device, &format_options()).await.expect("format");
-        let options = HeapOptions { durability: Durability::EverySecond, ..options() };
+        let options = HeapOptions { durability: Durability::EverySecond, ..in_windows() };
         let heap = Heap::open(device, options, &no_progress).await.expect("open").heap;
         for pause_ms in [0, 200, 200] {
             sleep(Duration::from_millis(pause_ms)).await;
@@ -399,7 +399,7 @@ fn a_number_taken_behind_a_write_counts_as_durable_with_it() {
     pumice_reactor::block_on(on_both(async |device: Device| {
         drop(formatted(&device).await);
         for durability in [Durability::EverySecond, Durability::None] {
-            let options = HeapOptions { durability, ..options() };
+            let options = HeapOptions { durability, ..in_windows() };
             let heap = Heap::open(device.clone(), options, &no_progress).await.expect("open").heap;
             append_waiting(&heap, &[b"one"]).await;
             let taken = heap.next_seq(1);
@@ -455,7 +455,7 @@ fn the_metadata_log_writes_hardly_more_than_its_records() {
         let device = Device::create(&spec, 64 << 20).await.expect("file");
         let format = FormatOptions { segment_bytes: 4 << 20, ..format_options() };
         Heap::format(&device, &format).await.expect("format");
-        let heap = Heap::open(device, options(), &no_progress).await.expect("open").heap;
+        let heap = Heap::open(device, in_windows(), &no_progress).await.expect("open").heap;
         let (before, logged) = (counters.counters(host).written_bytes, heap.stats().meta_bytes);
         for _ in 0..20 {
             heap.commit_meta(MetaEdit::Snapshot(Bytes::from(vec![1; 10_000])), 0).await.expect("snapshot");
@@ -545,7 +545,7 @@ fn a_drive_is_served_where_direct_io_asks_for_larger_units_than_where_it_was_for
     world.restart(host);
     let refused = async move {
         let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
-        Heap::open(device, options(), &no_progress).await.err().expect("refused").to_string()
+        Heap::open(device, in_windows(), &no_progress).await.err().expect("refused").to_string()
     };
     let refused = world.block_on(host, refused).unwrap_or_else(|halt| panic!("{halt}"));
     assert!(refused.contains("pages must be multiples of 16384 B"), "{refused}");

@@ -31,7 +31,7 @@ const NAND: &str = "emu:sdf,channels=4,dies=1,planes=1,stripe=1,blocks=48,page=4
 const PATH: &str = "/drive";
 
 fn options(durability: Durability) -> HeapOptions {
-    HeapOptions { durability, commit_max_bytes: 16 << 10, reserve_segments: Some(4), ..common::options() }
+    HeapOptions { durability, commit_max_bytes: 16 << 10, reserve_segments: Some(4), ..common::in_windows() }
 }
 
 /// What clients did and were told: survives crashes.

@@ -87,7 +87,8 @@ impl Bench {
 
 /// Opens the drive: the heap, where the keys are, and what is damaged.
 async fn open(nand: Arc<Emulated>) -> Result<(Heap, Places, Vec<Damage>), String> {
-    let options = HeapOptions { reserve_segments: Some(4), commit_max_bytes: 16 << 10, ..common::options() };
+    let options =
+        HeapOptions { reserve_segments: Some(4), commit_max_bytes: 16 << 10, ..common::in_windows() };
     let opened = Heap::open(Device::Emulated(nand), options, &no_progress).await;
     let mut opened = opened.map_err(|error| error.to_string())?;
     let mut places = opened.client_state.last().map_or_else(Places::new, |state| decoded(state));

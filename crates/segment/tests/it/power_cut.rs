@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::mini::{History, Mini};
-use crate::common::{emulated, format_options, options};
+use crate::common::{emulated, format_options, in_windows};
 use pumice_base::rng::Rng;
 use pumice_flash::{Device, Emulated};
 use pumice_segment::{Durability, Heap, HeapOptions};
@@ -12,7 +12,7 @@ use pumice_segment::{Durability, Heap, HeapOptions};
 const SPEC: &str = "emu:tiny,channels=2,blocks=14,pages=16,page=4096";
 
 fn small() -> HeapOptions {
-    HeapOptions { commit_max_bytes: 16 << 10, reserve_segments: Some(4), ..options() }
+    HeapOptions { commit_max_bytes: 16 << 10, reserve_segments: Some(4), ..in_windows() }
 }
 
 async fn fresh(seed: u64, faults: Faults) -> (Device, Arc<Emulated>) {

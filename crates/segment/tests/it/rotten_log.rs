@@ -26,7 +26,7 @@ const SEGMENTS: u32 = 64;
 const CHANNELS: u16 = 4;
 
 fn options(durability: Durability) -> HeapOptions {
-    HeapOptions { durability, commit_max_bytes: 16 << 10, ..common::options() }
+    HeapOptions { durability, commit_max_bytes: 16 << 10, ..common::in_windows() }
 }
 
 fn up<T: 'static>(world: &World, host: HostId, future: impl Future<Output = T> + 'static) -> T {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::mini::{History, Mini};
-use crate::common::{self, format_options, options};
+use crate::common::{self, format_options, in_windows};
 use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{CrashFate, CutMode, Halt, HostOptions, PowerCut, World, ZonedModel};
@@ -41,7 +41,7 @@ fn spec() -> DeviceSpec {
 }
 
 fn small(durability: Durability) -> HeapOptions {
-    HeapOptions { commit_max_bytes: 16 << 10, reserve_segments: Some(4), durability, ..options() }
+    HeapOptions { commit_max_bytes: 16 << 10, reserve_segments: Some(4), durability, ..in_windows() }
 }
 
 async fn life(
@@ -177,7 +177,7 @@ fn everysec_loses_at_most_two_seconds_of_steady_writes() {
         Heap::format(&device, &FormatOptions { segment_bytes: 1 << 20, ..format_options() })
             .await
             .expect("format");
-        let options = HeapOptions { durability: Durability::EverySecond, ..options() };
+        let options = HeapOptions { durability: Durability::EverySecond, ..in_windows() };
         let heap = Heap::open(device, options, &common::no_progress).await.expect("open").heap;
         for number in 0..WRITES {
             let payload = number.to_le_bytes();
@@ -192,7 +192,7 @@ fn everysec_loses_at_most_two_seconds_of_steady_writes() {
     world.restart(host);
     let newest = world.block_on(host, async {
         let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
-        let opened = Heap::open(device, options(), &common::no_progress).await.expect("open");
+        let opened = Heap::open(device, in_windows(), &common::no_progress).await.expect("open");
         let (mut replay, mut newest) = (opened.replay, None);
         while let Some(batch) = replay.next().await.expect("replay") {
             assert!(batch.damage.is_empty(), "{:?}", batch.damage);
@@ -215,7 +215,7 @@ fn what_a_recovery_found_in_a_cache_outlives_the_next_power_failure() {
     let world = World::new(6);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     world.set_crash_fate(host, Some(CrashFate::Lost));
-    let relaxed = || HeapOptions { durability: Durability::EverySecond, ..options() };
+    let relaxed = || HeapOptions { durability: Durability::EverySecond, ..in_windows() };
     let formatted = world.block_on(host, async move {
         let device = Device::create(&spec(), u64::from(SEGMENT_BYTES) * SEGMENTS).await.expect("file");
         let format = FormatOptions { segment_bytes: SEGMENT_BYTES, ..format_options() };

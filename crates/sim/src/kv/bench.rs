@@ -31,6 +31,8 @@ pub(crate) struct Setup {
     pub memtable_bytes: u64,
     /// So much of a log is replayed at once, where it is not as much as memory has room for.
     pub replay_bytes: Option<u64>,
+    /// Bytes of a segment that a recovery reads at a time, where it is not all of it.
+    pub replay_window_bytes: Option<u32>,
     pub log_max_bytes: u64,
     pub inline_max: u16,
     /// Keys per space and slice-independent: small numbers make overwrites frequent.
@@ -53,6 +55,10 @@ impl Setup {
             slices: 1 + rng.below(4) as u16,
             memtable_bytes: 16 << 10 << rng.below(5),
             replay_bytes: rng.split("replay").chance(0.5).then(|| 512 << rng.split("part").below(9)),
+            replay_window_bytes: rng
+                .split("windows")
+                .chance(0.5)
+                .then(|| 32 << 10 << rng.split("window").below(4)),
             log_max_bytes: 256 << 10 << rng.below(4),
             inline_max: [0, 64, 128, 512][rng.below(4) as usize],
             keys: [20, 200, 2000][rng.below(3) as usize],
@@ -84,6 +90,10 @@ impl Setup {
             slices: 1 + rng.below(3) as u16,
             memtable_bytes: 2 << 10,
             replay_bytes: None,
+            replay_window_bytes: rng
+                .split("windows")
+                .chance(0.5)
+                .then(|| 16 << 10 << rng.split("window").below(2)),
             log_max_bytes: 64 << 10,
             inline_max: 64,
             keys: 12,
@@ -100,6 +110,7 @@ impl Setup {
             log_max_bytes: self.log_max_bytes,
             memtable_bytes: Some(self.memtable_bytes),
             replay_bytes: self.replay_bytes,
+            replay_window_bytes: self.replay_window_bytes,
             durability: self.durability,
             slack_bytes: 2 * u64::from(self.segment_bytes),
             ..StoreOptions::default()

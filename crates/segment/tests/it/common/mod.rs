@@ -40,6 +40,12 @@ pub fn options() -> HeapOptions {
     HeapOptions { tail_bytes: 0, ..HeapOptions::default() }
 }
 
+/// Those of tests about single pages and reads, whose neighbours tell what became of them, are [`options`]: recoveries take a
+/// segment at once. Here in several windows, some of which hold no whole frame.
+pub fn in_windows() -> HeapOptions {
+    HeapOptions { replay_window_bytes: 16 << 10, ..options() }
+}
+
 pub async fn formatted(device: &Device) -> Heap {
     Heap::format(device, &format_options()).await.expect("format");
     let mut opened = Heap::open(device.clone(), options(), &no_progress).await.expect("open");
