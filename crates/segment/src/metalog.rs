@@ -33,8 +33,12 @@ const CHUNK_BYTES: usize = 1 << 20;
 const TRIES: u32 = 8;
 /// Pause between tries when the host's file system is full.
 pub(crate) const NO_SPACE_RETRY: Duration = Duration::from_millis(250);
-/// Zeros are written ahead of the log's end a sixteenth of a half at a time.
-const ZEROED_PART: u64 = 16;
+/// Zeros are written ahead of the log's end a sixteenth of a half at a time, and edits may come to as much before a snapshot is due;
+/// but no more than this, however large the drive is: an opening reads them.
+const HALF_PART: u64 = 16;
+const PART_BYTES_MAX: u64 = 1 << 20;
+/// A drive is closed with a snapshot where edits come to a quarter of one, and at least to this, or an eighth of a half.
+const CLOSING_EDITS_BYTES: u64 = 256 << 10;
 /// A snapshot of which two take more than this part of a half is written once: edits need room as well, and snapshots must not follow
 /// each other because of their size.
 const TWICE_PART: u64 = 4;
@@ -75,6 +79,16 @@ pub(crate) struct MetaState {
 impl MetaState {
     fn stamp(&self) -> u64 {
         self.generation << 32 | u64::from(self.next_index.saturating_sub(1))
+    }
+
+    /// What follows the snapshot.
+    fn edits_bytes(&self) -> u64 {
+        self.offset.saturating_sub(self.snapshot_bytes)
+    }
+
+    /// Whether a drive that is closed should have one more.
+    fn is_worth_a_snapshot(&self, half_bytes: u64) -> bool {
+        self.edits_bytes() > CLOSING_EDITS_BYTES.min(half_bytes / 8).max(self.snapshot_bytes / 4)
     }
 }
 
@@ -137,9 +151,13 @@ impl MetaLog {
     pub(crate) fn wants_snapshot(&self, superblock: &Superblock) -> bool {
         let state = self.state();
         let half = half_bytes(superblock);
-        let edits = state.offset - state.snapshot_bytes.min(state.offset);
-        state.offset > half / 2 || edits > (state.snapshot_bytes * 2).max(half / 16)
+        state.offset > half / 2 || state.edits_bytes() > (state.snapshot_bytes * 2).max(part_bytes(half))
     }
+}
+
+/// What is zeroed ahead, and how much of edits is nothing.
+fn part_bytes(half_bytes: u64) -> u64 {
+    (half_bytes / HALF_PART).min(PART_BYTES_MAX)
 }
 
 /// Bytes of a half of the log.
@@ -177,6 +195,12 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
     let (mut tries, mut was_full, mut has_place) = (TRIES, false, true);
     let mut snapshot =
         what.snapshot || matches!(what.edit, Some(MetaEdit::Snapshot(_))) || inner.meta.state().is_damaged;
+    // So that the next opening has less to read. One can do without where the host has no space for it, and media that wear do.
+    let mut tidies = !snapshot
+        && what.closes.is_some()
+        && !inner.device.wears()
+        && inner.meta.state().is_worth_a_snapshot(half_bytes);
+    snapshot |= tidies;
     loop {
         let mut next = inner.meta.state().clone();
         if snapshot {
@@ -272,6 +296,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 inner.room_came();
                 return Ok(());
             }
+            Err(FlashError::NoSpace { .. }) if tidies => (snapshot, tidies) = (false, false),
             // Space may come, but not for the sake of an opening or a closing that somebody waits for.
             Err(error @ FlashError::NoSpace { .. }) if !inner.is_paused() => {
                 inner.host_full(Some(&format!("{error}; trying again")));
@@ -379,7 +404,7 @@ async fn zero_ahead(
     if !device.erase_keeps_bytes() || next.zeroed_end.max(end) == half || end + page <= next.zeroed_end {
         return Ok(());
     }
-    let zeroed_end = (end + (half / ZEROED_PART).max(page)).next_multiple_of(page).min(half);
+    let zeroed_end = (end + part_bytes(half).max(page)).next_multiple_of(page).min(half);
     let segment_bytes = u64::from(superblock.segment_bytes);
     let mut at = next.zeroed_end.max(end);
     while at < zeroed_end {

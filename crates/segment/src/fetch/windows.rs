@@ -8,8 +8,10 @@ use crate::layout::frame::{self, FrameHeader};
 use crate::scan::{self, Frame, Stretch, Window};
 use crate::{Addr, SegmentId};
 
-/// Frames passed over by their first pages. Beyond that they are small, and one large read is faster.
+/// Frames passed over by their first pages, and beyond that those that are longer than that on average: to read what is short in one go is
+/// faster.
 const HEADS_MAX: usize = 32;
+const LONG_BYTES: u32 = 256 << 10;
 
 /// A segment to be read.
 pub(super) struct Segment<'a> {
@@ -174,7 +176,8 @@ impl Segment<'_> {
         let mut frames: Vec<Frame> = Vec::new();
         let mut bytes_read = 0;
         let mut at = begin;
-        while at < end && frames.len() < HEADS_MAX {
+        let are_long = |frames: usize, at: u32| (at - begin) / LONG_BYTES >= frames as u32;
+        while at < end && (frames.len() < HEADS_MAX || are_long(frames.len(), at)) {
             bytes_read += u64::from(self.page);
             let head = self.page_at(at).await?;
             let Some(header) = FrameHeader::decode(&head, self.life, Addr::new(self.id, at)) else { break };

@@ -147,3 +147,24 @@ fn who_closes_a_drive_without_space_is_told_so_and_what_was_acknowledged_is_ther
     assert!(!opened.clean);
     assert_eq!(found, [0]);
 }
+
+/// A long log of metadata is closed with a snapshot, in its other half. Where there is no space for that, an edit will do.
+#[test]
+fn a_snapshot_that_finds_no_space_keeps_no_drive_from_being_closed() {
+    let (world, host) = world();
+    let here = world.clone();
+    up(&world, host, async move {
+        let heap = formatted().await;
+        for _ in 0..20 {
+            let edit =
+                MetaEdit::Edit(Bytes::from_static(b"an edit, a page of its own and another for its copy"));
+            heap.commit_meta(edit, 0).await.expect("edit");
+        }
+        let other_half = 3 * u64::from(SEGMENT_BYTES)..4 * u64::from(SEGMENT_BYTES);
+        fill(&here, host, Some(other_half), u64::MAX);
+        heap.close().await.expect("close");
+    });
+    let (opened, found) = restarted(&world, host);
+    assert!(opened.clean);
+    assert_eq!((opened.client_state.len(), found), (20, Vec::new()));
+}

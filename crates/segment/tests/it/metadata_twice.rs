@@ -208,3 +208,32 @@ fn a_record_that_is_torn_counts_if_either_copy_is_whole() {
         assert_eq!((opened.clean, opened.client_state), (false, states().to_vec()));
     });
 }
+
+/// What the opening of a closed drive reads is hardly more than a snapshot, however much was written to the log since the last.
+#[test]
+fn a_long_log_is_closed_with_a_snapshot() {
+    pumice_reactor::block_on(async {
+        // In one page each, and its copy. Beside the edits there are the first snapshot and the closing record.
+        for (edits, records_then) in [(5, 7), (40, 1)] {
+            let dir = tempfile::tempdir().expect("directory");
+            let device = file(dir.path(), DRIVE_BYTES).await;
+            let segment_bytes = SEGMENT_BYTES as u32;
+            let format = FormatOptions { segment_bytes, drive_id: DRIVE, ..format_options() };
+            Heap::format(&device, &format).await.expect("format");
+            let mut opened = Heap::open(device, options(), &no_progress).await.expect("open");
+            assert!(opened.replay.next().await.expect("replay").is_none());
+            for number in 0..edits {
+                let edit = MetaEdit::Edit(Bytes::from(vec![number; 1000]));
+                opened.heap.commit_meta(edit, 0).await.expect("edit");
+            }
+            opened.heap.close().await.expect("close");
+            let image = Bytes::from(std::fs::read(dir.path().join("drive")).expect("image"));
+            let (_, records) = newest(&image);
+            assert_eq!(records.len(), records_then, "{edits} edits");
+            let device = Device::open(&DeviceSpec::Path(dir.path().join("drive")), Access::ReadOnly).await;
+            let again = Heap::open(device.expect("file"), options(), &no_progress).await.expect("open");
+            assert!(again.clean);
+            assert_eq!(again.client_state.len(), usize::from(edits));
+        }
+    });
+}
