@@ -99,6 +99,8 @@ pub(crate) struct Write {
     /// The drive's last record, and whether it says that a next opening need not look for more.
     pub closes: Option<Closing>,
     pub snapshot: bool,
+    /// Nothing is lost without it: where the host has no space, there is none.
+    pub is_optional: bool,
     /// The superblock is written elsewhere, too.
     pub renew_superblock: bool,
 }
@@ -114,7 +116,14 @@ pub(crate) enum Closing {
 
 impl Write {
     pub(crate) fn internal() -> Self {
-        Self { edit: None, replay_from: None, closes: None, snapshot: false, renew_superblock: false }
+        Self {
+            edit: None,
+            replay_from: None,
+            closes: None,
+            snapshot: false,
+            is_optional: false,
+            renew_superblock: false,
+        }
     }
 }
 
@@ -297,6 +306,7 @@ pub(crate) async fn write_meta(inner: &Arc<Inner>, what: Write) -> Result<(), He
                 return Ok(());
             }
             Err(FlashError::NoSpace { .. }) if tidies => (snapshot, tidies) = (false, false),
+            Err(FlashError::NoSpace { .. }) if what.is_optional => return Ok(()),
             // Space may come, but not for the sake of an opening or a closing that somebody waits for.
             Err(error @ FlashError::NoSpace { .. }) if !inner.is_paused() => {
                 inner.host_full(Some(&format!("{error}; trying again")));

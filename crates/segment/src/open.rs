@@ -636,7 +636,8 @@ pub(crate) async fn open(
     }
     if clean && !read_only && lacks_last_copy {
         // Power failed while the drive was closed, with one of the two written: now both are. One is enough to go on.
-        let _ = metalog::write_meta(&inner, Write { snapshot: true, ..Write::internal() }).await;
+        let write = Write { snapshot: true, is_optional: true, ..Write::internal() };
+        let _ = metalog::write_meta(&inner, write).await;
     }
     let heap = Heap::from_inner(inner.clone());
     progress(0, found.iter().map(|found| found.bytes_max(inner.segment_bytes)).sum());

@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{append, format_options, no_progress, options};
 use bytes::Bytes;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_reactor::sim::{FaultOp, FileFault, HostId, HostOptions, World};
-use pumice_reactor::{now, sleep, spawn, yield_now};
+use pumice_reactor::{IoBuf, now, sleep, spawn, yield_now};
 use pumice_segment::{AppendError, FormatOptions, Heap, HeapError, MetaEdit, Opened};
 
 const SEGMENT_BYTES: u32 = 1 << 20;
@@ -167,4 +168,37 @@ fn a_snapshot_that_finds_no_space_keeps_no_drive_from_being_closed() {
     let (opened, found) = restarted(&world, host);
     assert!(opened.clean);
     assert_eq!((opened.client_state.len(), found), (20, Vec::new()));
+}
+
+/// Of a closing record one copy is lost: whoever opens the drive writes both again, and waits for no space for that.
+#[test]
+fn a_copy_that_finds_no_space_keeps_no_drive_from_being_opened() {
+    for has_space in [true, false] {
+        let (world, host) = world();
+        let log_begin = 2 * u64::from(SEGMENT_BYTES);
+        let log_end = up(&world, host, async move {
+            let heap = formatted().await;
+            heap.commit_meta(MetaEdit::Edit(Bytes::from_static(b"x")), 0).await.expect("edit");
+            heap.close().await.expect("close");
+            let device = Device::open(&spec(), Access::ReadOnly).await.expect("file");
+            let block = device.geometry().block(0);
+            let buf = IoBuf::for_read(SEGMENT_BYTES as usize);
+            let (read, log) = device.read(block, log_begin as u32, buf).await;
+            read.expect("read");
+            log_begin + log.iter().rposition(|&byte| byte != 0).expect("a log") as u64
+        });
+        world.crash(host);
+        assert!(world.flip(host, Path::new("/drive"), log_end, 1));
+        world.restart(host);
+        let here = world.clone();
+        let (damage, clean) = up(&world, host, async move {
+            let device = Device::open(&spec(), Access::ReadWrite).await.expect("file");
+            if !has_space {
+                fill(&here, host, None, u64::MAX);
+            }
+            let opened = Heap::open(device, options(), &no_progress).await.expect("open");
+            (opened.heap.metadata_damage().await.expect("check").len(), opened.clean)
+        });
+        assert_eq!((damage, clean), (usize::from(!has_space), true), "space: {has_space}");
+    }
 }
