@@ -147,16 +147,14 @@ impl Store {
         in_parts: bool,
     ) -> Result<(Opened, Option<Seq>), OpenError> {
         let budget = Budget::of(&options, device.geometry().channels);
+        let defaults = HeapOptions::default();
         let heap_options = HeapOptions {
             durability: options.durability,
             reserve_segments: options.reserve_segments,
             tail_bytes: budget.tail as usize,
             undurable_max_bytes: budget.undurable as usize,
-            ..HeapOptions::default()
-        };
-        let heap_options = HeapOptions {
-            replay_window_bytes: options.replay_window_bytes.unwrap_or(heap_options.replay_window_bytes),
-            ..heap_options
+            replay_window_bytes: options.replay_window_bytes.unwrap_or(defaults.replay_window_bytes),
+            ..defaults
         };
         let opened = Heap::open(device, heap_options, progress).await?;
         let (heap, mut replay) = (opened.heap, opened.replay);

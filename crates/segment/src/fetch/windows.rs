@@ -110,26 +110,12 @@ impl Look {
 impl Segment<'_> {
     /// Reads the next window; answers with what is left, which is nothing behind the last one.
     pub(super) async fn next(&self, mut windows: Windows) -> Result<(Fetched, Option<Windows>), FlashError> {
-        let mut bytes_read = 0;
-        let mut frames = Vec::new();
+        let (mut frames, mut bytes_read) = (Vec::new(), 0);
         if windows.at < windows.end {
-            let mut best = self.look(windows.at, windows.end).await?;
-            bytes_read += best.bytes_read;
-            for _ in 1..LOOKS_MAX {
-                if !self.may_hide_frames(&best, &windows).await? {
-                    break;
-                }
-                let again = self.look(windows.at, windows.end).await?;
-                bytes_read += again.bytes_read;
-                let agree = again.agrees_with(&best);
-                if again.whole_frames() > best.whole_frames() {
-                    best = again;
-                }
-                if agree {
-                    break;
-                }
-            }
-            frames = self.take(&mut windows, best)?;
+            let (at, end) = (windows.at, windows.end);
+            let look = self.looked(&windows, async || self.look(at, end).await).await?;
+            bytes_read = look.bytes_read;
+            frames = self.take(&mut windows, look)?;
         }
         if windows.at < windows.end {
             return Ok((Fetched { frames, bytes_read, unread_at: None }, Some(windows)));
@@ -143,22 +129,9 @@ impl Segment<'_> {
     /// The frames from `from` on, without their records: those that could be passed over, and what lies behind.
     pub(super) async fn extent(&self, from: u32, end: u32) -> Result<Fetched, FlashError> {
         let begin = from.next_multiple_of(self.page).max(self.page);
-        let (mut best, mut bytes_read) = self.look_at_extent(begin, end).await?;
-        for _ in 1..LOOKS_MAX {
-            if !self.may_hide_frames(&best, &Windows::from(begin, end)).await? {
-                break;
-            }
-            let (again, more) = self.look_at_extent(begin, end).await?;
-            bytes_read += more;
-            let agree = again.agrees_with(&best);
-            if again.whole_frames() > best.whole_frames() {
-                best = again;
-            }
-            if agree {
-                break;
-            }
-        }
-        Ok(Fetched { frames: best.frames, bytes_read, unread_at: None })
+        let all = Windows::from(begin, end);
+        let look = self.looked(&all, async || self.look_at_extent(begin, end).await).await?;
+        Ok(Fetched { frames: look.frames, bytes_read: look.bytes_read, unread_at: None })
     }
 
     /// The numbers of all frames before `end`, whole or not. What the drive does not answer for stays in doubt.
@@ -172,7 +145,32 @@ impl Segment<'_> {
         Ok(numbers)
     }
 
-    async fn look_at_extent(&self, begin: u32, end: u32) -> Result<(Look, u64), FlashError> {
+    /// Looks again until two looks agree or nothing is in doubt. Answers with that which saw most, and all that was read for it.
+    async fn looked(
+        &self,
+        windows: &Windows,
+        look: impl AsyncFn() -> Result<Look, FlashError>,
+    ) -> Result<Look, FlashError> {
+        let mut best = look().await?;
+        let mut bytes_read = best.bytes_read;
+        for _ in 1..LOOKS_MAX {
+            if !self.may_hide_frames(&best, windows).await? {
+                break;
+            }
+            let again = look().await?;
+            bytes_read += again.bytes_read;
+            let agree = again.agrees_with(&best);
+            if again.whole_frames() > best.whole_frames() {
+                best = again;
+            }
+            if agree {
+                break;
+            }
+        }
+        Ok(Look { bytes_read, ..best })
+    }
+
+    async fn look_at_extent(&self, begin: u32, end: u32) -> Result<Look, FlashError> {
         let mut frames: Vec<Frame> = Vec::new();
         let mut bytes_read = 0;
         let mut at = begin;
@@ -209,8 +207,7 @@ impl Segment<'_> {
         }
         self.refuse_last(&mut windows)?;
         let next = end.max(begin);
-        let look = Look { frames, next, is_cut: false, lost: Vec::new(), failed: Vec::new(), bytes_read };
-        Ok((look, bytes_read))
+        Ok(Look { frames, next, is_cut: false, lost: Vec::new(), failed: Vec::new(), bytes_read })
     }
 
     /// One look at the window from `at` on, of what ends at `end`. It grows until it holds a frame that begins there.
