@@ -2,7 +2,7 @@
 //!
 //! 1. Commit and moved segments are read whole, up to where they were sealed: their records are wanted.
 //! 2. Of a table or large segment only its extent is wanted. From where the last metadata record knew it to end,
-//!    frames are passed over by their first pages, up to [`HEADS_MAX`] of them; from the last one that was met on,
+//!    frames are passed over by their first pages, all that are long and some that are not; from the last one that was met on,
 //!    everything is read, because that frame may be torn and a damaged header must not hide what lies behind it.
 //! 3. Segments are read ahead of the replay, [`AHEAD_BYTES`] of them; large ones in windows, of which one is read ahead, so that memory
 //!    holds two, however large a segment is (`windows.rs`).
@@ -32,7 +32,7 @@ use windows::{Needed, Segment, Windows};
 /// Bytes of segments under way beside the one that is replayed.
 const AHEAD_BYTES: usize = 16 << 20;
 const AHEAD_SEGMENTS: usize = 8;
-/// Times that a segment is read, at most.
+/// Times that a window or a frame is read, at most.
 pub(crate) const LOOKS_MAX: usize = 4;
 /// First pages read at once.
 const FIRST_PAGES: usize = 32;
@@ -202,7 +202,7 @@ impl Reading {
             let segment = Segment { device: &inner.device, id, life, page, window_bytes, needed };
             match stream {
                 Stream::Commit | Stream::Moved => {
-                    segment.next(rest.unwrap_or_else(|| Windows::new(len, page))).await
+                    segment.next(rest.unwrap_or_else(|| Windows::new(page, len))).await
                 }
                 Stream::Table | Stream::Large => Ok((segment.extent(from, len).await?, None)),
             }

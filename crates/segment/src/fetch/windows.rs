@@ -70,13 +70,8 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// All of a segment of which `end` bytes may hold something, behind its header.
-    pub(super) fn new(end: u32, page: u32) -> Self {
-        Self { at: page, end, last_end: page, whole_end: page, lost: Vec::new(), failed: Vec::new() }
-    }
-
-    /// From a frame or a page behind one on.
-    fn from(at: u32, end: u32) -> Self {
+    /// Of a segment: from a frame, or a page behind one or its header, on, up to where the last may end.
+    pub(super) fn new(at: u32, end: u32) -> Self {
         Self { at, end, last_end: at, whole_end: at, lost: Vec::new(), failed: Vec::new() }
     }
 }
@@ -129,7 +124,7 @@ impl Segment<'_> {
     /// The frames from `from` on, without their records: those that could be passed over, and what lies behind.
     pub(super) async fn extent(&self, from: u32, end: u32) -> Result<Fetched, FlashError> {
         let begin = from.next_multiple_of(self.page).max(self.page);
-        let all = Windows::from(begin, end);
+        let all = Windows::new(begin, end);
         let look = self.looked(&all, async || self.look_at_extent(begin, end).await).await?;
         Ok(Fetched { frames: look.frames, bytes_read: look.bytes_read, unread_at: None })
     }
@@ -196,7 +191,7 @@ impl Segment<'_> {
         }
         // The last one may be torn.
         let base = frames.pop().map_or(at, |last| last.offset);
-        let mut windows = Windows::from(base, end);
+        let mut windows = Windows::new(base, end);
         while windows.at < end {
             let look = self.look(windows.at, end).await?;
             bytes_read += look.bytes_read;
