@@ -26,7 +26,7 @@ use crate::entry::{KeyEntry, PlacedEntry};
 use crate::errors::StoreError;
 use crate::memtable::{Rest, Sight};
 use crate::merge::queue::SourceQueue;
-use crate::scan::ahead::{Ahead, SpanRead, State};
+use crate::scan::ahead::{Ahead, Expected, SpanRead, State};
 use crate::scan::blocks::{BlocksAhead, Way, number_in};
 use crate::scan::edge::Edge;
 use crate::scan::piece::Piece;
@@ -63,6 +63,14 @@ pub enum Want {
     Keys,
     /// Values too.
     Values,
+    /// Values too, for a page: so many keys, or values of so many bytes, whichever comes first. No more is read ahead, and that from the
+    /// start; what comes behind is read when it is asked for.
+    Page {
+        /// Keys at most.
+        keys: u64,
+        /// Bytes of values, about.
+        bytes: u64,
+    },
 }
 
 /// Rows of a memtable at a time: at first, as many scans end with the first key or soon after, and then, each time twice as many as
@@ -100,6 +108,8 @@ pub struct Scan {
     /// What these use of the memory that scans have: as of when reads were begun.
     held: Held,
     reads_ahead: usize,
+    /// What is still to be asked for.
+    expected: Expected,
     ended: bool,
     /// Why it ended, told when what lies ahead of it was handed out.
     failed: Option<StoreError>,
@@ -228,6 +238,7 @@ impl Store {
         let hungry = (0..sources.len()).collect();
         let runs = sources.iter().filter(|source| matches!(source.from, From::Run { .. })).count();
         let share = BLOCK_BYTES_AHEAD_MAX / 2 / runs.max(1) as u32;
+        let (reads_ahead, expected) = ahead::at_first(want);
         Scan {
             held: Held::take(&self.inner.scan_rooms.values, 0),
             snapshot,
@@ -243,7 +254,8 @@ impl Store {
             ahead_from: 0,
             spans: Vec::new(),
             bytes_ahead: 0,
-            reads_ahead: 2,
+            reads_ahead,
+            expected,
             ended: false,
             failed: None,
             edge,
@@ -296,7 +308,10 @@ impl Scan {
         while self.ahead.is_empty() && !self.ended {
             match self.next_key().await {
                 Ok(Some((slice, key, entry))) => match self.plan(slice, &key, entry) {
-                    (_, State::Ready(entry)) => return Ok(Some((key, entry))),
+                    (bytes, State::Ready(entry)) => {
+                        self.expected.hand_out(bytes);
+                        return Ok(Some((key, entry)));
+                    }
                     (bytes, state) => self.line_up(key, bytes, state),
                 },
                 Ok(None) => self.ended = true,
@@ -332,6 +347,11 @@ impl Scan {
         Ok(Some(self.hand_out()))
     }
 
+    /// From here on keys alone are wanted: to see where one would go on, say.
+    pub fn want_keys(&mut self) {
+        self.want = Want::Keys;
+    }
+
     /// [`Scan::next`] where there is nothing to wait for, which is most of the time; else `None`. Short elements cost less to go over than
     /// to be handed through as many futures as there are callers.
     pub fn next_at_hand(&mut self) -> Option<(Bytes, Entry)> {
@@ -340,8 +360,8 @@ impl Scan {
                 let piece = &self.sources[taken.source].piece;
                 let PlacedEntry { tag, expire_ms, seq, .. } = *piece.placed(taken.row);
                 let value = match self.want {
-                    Want::Values => piece.value_bytes(taken.row),
                     Want::Keys => Bytes::new(),
+                    Want::Values | Want::Page { .. } => piece.value_bytes(taken.row),
                 };
                 Some((piece.key_bytes(taken.row), Entry { tag, expire_ms, seq, value, large: None }))
             }
@@ -357,8 +377,8 @@ impl Scan {
                 let piece = &self.sources[taken.source].piece;
                 let PlacedEntry { tag, expire_ms, seq, .. } = *piece.placed(taken.row);
                 let value = match self.want {
-                    Want::Values => piece.inline(taken.row),
                     Want::Keys => &[],
+                    Want::Values | Want::Page { .. } => piece.inline(taken.row),
                 };
                 let value = ValueView::Inline(value);
                 Some((piece.key(taken.row), EntryView { tag, expire_ms, seq, value }))
@@ -387,12 +407,15 @@ impl Scan {
             let first = self.queue.first()?;
             self.keys_in_turn += 1;
             let Some(taken) = self.take_key(first) else { continue };
-            if self.want == Want::Keys || self.sources[taken.source].piece.placed(taken.row).is_whole() {
+            let placed = self.sources[taken.source].piece.placed(taken.row);
+            if self.want == Want::Keys || placed.is_whole() {
+                self.expected.hand_out(placed.value_len);
                 return Some(AtHand::Row(taken));
             }
             let (slice, key, entry) = self.own(taken);
             match self.plan(slice, &key, entry) {
-                (_, State::Ready(Ok(entry))) => {
+                (bytes, State::Ready(Ok(entry))) => {
+                    self.expected.hand_out(bytes);
                     self.shown = Some((key, entry));
                     return Some(AtHand::Shown);
                 }

@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use pumice_kv::{Direction, Entry, EntryView, Scan, SliceSet, Snapshot, StoreError, Want};
+use pumice_reactor::join_all;
 
 use crate::node::Node;
 
@@ -22,7 +23,25 @@ impl NodeSnapshot {
 
 struct Lane {
     scan: Scan,
+    /// The drive's next key, if it was fetched and not handed out yet.
     head: Option<(Bytes, Entry)>,
+    ended: bool,
+}
+
+impl Lane {
+    /// Has a head, unless it is at its end or has to wait for one.
+    fn is_filled(&mut self) -> bool {
+        if self.head.is_none() && !self.ended {
+            self.head = self.scan.next_at_hand();
+        }
+        self.head.is_some() || self.ended
+    }
+
+    async fn fill(&mut self) -> Result<(), StoreError> {
+        self.head = self.scan.next().await?;
+        self.ended = self.head.is_none();
+        Ok(())
+    }
 }
 
 /// Keys of all drives in order; made by [`crate::Node::scan`].
@@ -30,7 +49,18 @@ pub struct NodeScan {
     node: Node,
     lanes: Vec<Lane>,
     direction: Direction,
-    primed: bool,
+}
+
+/// What each of several drives' scans is to look for. Of a page no drive has much more than its share; what it has more is read one by
+/// one.
+fn want_of_each(want: Want, drives: usize) -> Want {
+    match want {
+        Want::Page { keys, bytes } if drives > 1 => {
+            let drives = drives as u64;
+            Want::Page { keys: keys.div_ceil(drives) + 1, bytes: bytes.div_ceil(drives) }
+        }
+        want => want,
+    }
 }
 
 impl NodeScan {
@@ -42,26 +72,22 @@ impl NodeScan {
         direction: Direction,
         want: Want,
     ) -> Self {
+        let want = want_of_each(want, snapshot.drives.len());
         let lanes = (0..)
             .zip(&snapshot.drives)
-            .map(|(drive, snapshot)| Lane {
-                scan: node.store(drive).scan(
-                    snapshot,
-                    SliceSet::All,
-                    lower.clone(),
-                    upper.clone(),
-                    direction,
-                    want,
-                ),
-                head: None,
+            .map(|(drive, snapshot)| {
+                let store = node.store(drive);
+                let (lower, upper) = (lower.clone(), upper.clone());
+                let scan = store.scan(snapshot, SliceSet::All, lower, upper, direction, want);
+                Lane { scan, head: None, ended: false }
             })
             .collect();
-        Self { node, lanes, direction, primed: false }
+        Self { node, lanes, direction }
     }
 
-    async fn step(&mut self, at: usize) -> Result<Option<(Bytes, Entry)>, StoreError> {
-        let found = self.lanes[at].scan.next().await;
-        found.inspect_err(|error| self.node.note_read(at as u16, error))
+    /// From here on keys alone are wanted.
+    pub fn want_keys(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.scan.want_keys());
     }
 
     /// [`NodeScan::next`] where there is nothing to wait for, and no other drive's key to compare with; else `None`.
@@ -82,22 +108,35 @@ impl NodeScan {
 
     /// The next encoded key and its entry; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<(Bytes, Entry)>, StoreError> {
-        if self.lanes.len() == 1 {
-            return self.step(0).await;
+        if let [only] = &mut self.lanes[..] {
+            return only.scan.next().await.inspect_err(|error| self.node.note_read(0, error));
         }
-        if !self.primed {
-            for at in 0..self.lanes.len() {
-                self.lanes[at].head = self.step(at).await?;
-            }
-            self.primed = true;
-        }
+        self.fill().await?;
         let heads = self.lanes.iter().enumerate().filter_map(|(i, lane)| Some((&lane.head.as_ref()?.0, i)));
         let first = match self.direction {
             Direction::Forward => heads.min(),
             Direction::Backward => heads.max(),
         };
-        let Some((_, at)) = first else { return Ok(None) };
-        let following = self.step(at).await?;
-        Ok(std::mem::replace(&mut self.lanes[at].head, following))
+        Ok(first.map(|(_, at)| at).and_then(|at| self.lanes[at].head.take()))
+    }
+
+    /// Fetches the next key of each drive of which none is there: of all at first, then of the one whose key was handed out.
+    async fn fill(&mut self) -> Result<(), StoreError> {
+        let mut unfilled: Vec<(u16, &mut Lane)> = (0..)
+            .zip(&mut self.lanes)
+            .filter_map(|(drive, lane)| (!lane.is_filled()).then_some((drive, lane)))
+            .collect();
+        if unfilled.is_empty() {
+            return Ok(());
+        }
+        let fills = unfilled.iter_mut().map(|(drive, lane)| async { (*drive, lane.fill().await) });
+        let mut failed = None;
+        for (drive, filled) in join_all(fills).await {
+            if let Err(error) = filled {
+                self.node.note_read(drive, &error);
+                failed = failed.or(Some(error));
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 }

@@ -21,7 +21,6 @@ mod execute;
 mod expiry;
 pub mod face;
 pub mod glob;
-mod join;
 pub mod keyspace;
 pub mod long_double;
 pub mod number;

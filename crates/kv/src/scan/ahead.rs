@@ -29,7 +29,9 @@ const GAP_BYTES_MAX: u32 = 4 << 10;
 const SPAN_BYTES_MAX: u32 = 512 << 10;
 /// Values shorter than this are copied out of what was read together.
 const SHORT_BYTES: usize = 4 << 10;
-const BYTES_AHEAD_MAX: u64 = 2 << 20;
+const BYTES_AHEAD_MAX: u64 = 4 << 20;
+/// Values that are read ahead at first where nobody said how many will be asked for.
+const READS_AHEAD_FIRST: usize = 2;
 /// Values that are looked for in the row cache before one is not found there, and not in memory...
 const FROM_ROWS_MAX: usize = 256;
 /// ...and the longest that is kept there.
@@ -80,6 +82,30 @@ impl Ahead {
     }
 }
 
+/// What a scan is still to be asked for, as far as that is known.
+pub(super) struct Expected {
+    keys: u64,
+    bytes: u64,
+}
+
+impl Expected {
+    /// A key with a value of so many bytes was handed out.
+    pub(super) fn hand_out(&mut self, bytes: u64) {
+        self.keys = self.keys.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// How many values are read ahead at first, and what will be asked for.
+pub(super) fn at_first(want: Want) -> (usize, Expected) {
+    match want {
+        Want::Keys | Want::Values => (READS_AHEAD_FIRST, Expected { keys: u64::MAX, bytes: u64::MAX }),
+        Want::Page { keys, bytes } => {
+            (keys.clamp(1, READS_AHEAD_SOON as u64) as usize, Expected { keys, bytes })
+        }
+    }
+}
+
 /// Reads values that lie near each other; what cannot be had that way is read alone, which says why.
 async fn read_span(snapshot: Arc<SnapshotInner>, span: Vec<Planned>) -> Vec<Result<Entry, StoreError>> {
     let store = &snapshot.store;
@@ -111,8 +137,10 @@ async fn read_span(snapshot: Arc<SnapshotInner>, span: Vec<Planned>) -> Vec<Resu
 impl Scan {
     /// How many keys may be ahead, and how many bytes.
     pub(super) fn ahead_max(&self) -> (usize, u64) {
-        let keys = if self.want == Want::Values { self.reads_ahead } else { 1 };
-        (keys, self.held.most().min(BYTES_AHEAD_MAX))
+        let Expected { keys, bytes } = self.expected;
+        let keys = usize::try_from(keys).unwrap_or(usize::MAX).max(1);
+        let keys = if self.want == Want::Keys { 1 } else { self.reads_ahead.min(keys) };
+        (keys, self.held.share().min(BYTES_AHEAD_MAX).min(bytes))
     }
 
     /// Half of what may be ahead at a time, so that there are neighbours to be read together.
@@ -129,6 +157,7 @@ impl Scan {
             unreachable!("polled until the front is ready")
         };
         self.ahead_from += 1;
+        self.expected.hand_out(bytes);
         self.bytes_ahead -= bytes;
         (key, entry)
     }

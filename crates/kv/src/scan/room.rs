@@ -1,9 +1,10 @@
 //! Memory that all scans of a store together may use to read ahead.
 //!
-//! A scan alone reads up to 2 MiB of blocks ahead and as much of values, which a hundred at once may not where memory is short. Who reads
-//! ahead first has the room; who finds none left reads what it needs next, a block of a run or a value at a time. That it takes,
-//! too, so that what is used is the room and a unit for each scan at most. (Rejected: the same share for each of the scans there are.
-//! Most are short and read nothing ahead.)
+//! A scan alone reads up to 2 MiB of blocks ahead and 4 MiB of values, which a hundred at once may not where memory is short. Of blocks
+//! whoever reads ahead first has the room; of values each takes half of what the others leave, so that those who read far ahead come to
+//! the same. Who finds none left reads what it needs next, a block of a run or a value at a time. That it takes, too, so that what is used
+//! is the room and a unit for each scan at most. (Rejected: the same share for each of the scans there are. Most are short and read
+//! nothing ahead.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -51,9 +52,10 @@ impl Held {
         held
     }
 
-    /// Bytes that may be used: those that are, and those that nobody uses.
-    pub fn most(&self) -> u64 {
-        self.bytes + self.room.left()
+    /// Bytes that may be used: half of what others leave. So many scans at once have as many parts of the room, and one is left for
+    /// whoever comes next.
+    pub fn share(&self) -> u64 {
+        (self.bytes + self.room.left()) / 2
     }
 
     /// So many are used from now on.

@@ -84,13 +84,13 @@ async fn read_beyond(case: Case<'_>) -> u64 {
     (store.stats().heap.read_bytes - before).saturating_sub(handed_out)
 }
 
-/// Bytes of values that they hand out, before each has something read again.
-async fn held_ahead(case: Case<'_>) -> u64 {
+/// Bytes of values that each hands out, before it has something read again.
+async fn held_by_each(case: Case<'_>) -> Vec<u64> {
     let (store, _, keys_each, value_bytes) = case;
-    let mut values = 0;
+    let mut held = Vec::new();
     // None goes meanwhile: others would have its room.
     for (at, scan) in resting(case).await.iter_mut().enumerate() {
-        let before = store.stats().heap.reads;
+        let (before, mut values) = (store.stats().heap.reads, 0);
         for n in start(at, value_bytes) + keys_each.. {
             step(scan, n, value_bytes).await;
             if store.stats().heap.reads > before {
@@ -98,8 +98,13 @@ async fn held_ahead(case: Case<'_>) -> u64 {
             }
             values += 1;
         }
+        held.push(values * value_bytes as u64);
     }
-    values * value_bytes as u64
+    held
+}
+
+async fn held_ahead(case: Case<'_>) -> u64 {
+    held_by_each(case).await.iter().sum()
 }
 
 /// Calls `measure` for one scan, and for many: each may have `of_each` bytes, which it needs next, beside what all may have together.
@@ -133,4 +138,22 @@ fn blocks_that_many_scans_read_ahead_are_bounded() {
 #[test]
 fn values_that_many_scans_read_ahead_are_bounded() {
     check((6_000, 1_500, 6_000), 2 * 6_000, held_ahead);
+}
+
+/// Who came first leaves room for the others.
+#[test]
+fn scans_share_what_they_read_ahead() {
+    let world = World::new(12);
+    let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
+    let test = async {
+        let device = drive_of(6_000, 6_000).await;
+        let store = open_with(&device, options()).await.store;
+        // One has gone far, and has all that it may have, when the others begin.
+        let first = resting((&store, 1, 3_000, 6_000)).await;
+        let held = held_by_each((&store, 3, 1_500, 6_000)).await;
+        drop(first);
+        println!("{held:?}");
+        assert!(held.iter().all(|&bytes| bytes > ROOM / 64), "{held:?} of {ROOM}");
+    };
+    world.block_on(host, test).unwrap_or_else(|halt| panic!("{halt}"));
 }

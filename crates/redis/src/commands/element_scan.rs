@@ -44,7 +44,11 @@ pub(super) async fn scan(ctx: &mut Ctx, args: Args<'_>, kind: Type) -> CommandRe
     let mut next_cursor = 0;
     if let Ok(from) = u32::try_from(from) {
         let from = from.to_be_bytes();
-        let want = if kind == Type::Set { Want::Keys } else { Want::Values };
+        let want = match kind {
+            Type::Set => Want::Keys,
+            _ if everything => Want::Values,
+            _ => Want::Page { keys: count as u64, bytes: BYTES_MAX as u64 },
+        };
         let lower = Bound::Included(&from[..]);
         let mut elements =
             ctx.scan_elements(&collection, MEMBERS, lower, Bound::Unbounded, Direction::Forward, want);

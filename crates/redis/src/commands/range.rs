@@ -53,8 +53,8 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         return Err(errors::wrong_arity("pumice.range"));
     }
     let (min, max) = (bound(&args[1])?, bound(&args[2])?);
-    let (mut prefix, mut direction, mut count, mut want) =
-        (&[][..], Direction::Forward, COUNT_DEFAULT, Want::Keys);
+    let (mut prefix, mut direction, mut count, mut with_values) =
+        (&[][..], Direction::Forward, COUNT_DEFAULT, false);
     let mut at = 3;
     while at < args.len() {
         let value = args.get(at + 1);
@@ -68,7 +68,7 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 at += 1;
             }
             _ if args.is(at, "rev") => direction = Direction::Backward,
-            _ if args.is(at, "withvalues") => want = Want::Values,
+            _ if args.is(at, "withvalues") => with_values = true,
             _ => return Err(errors::SYNTAX.into()),
         }
         at += 1;
@@ -87,6 +87,7 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut page = Vec::new();
     let mut next = None;
     if !nothing {
+        let want = if with_values { Want::Page { keys: count, bytes: PAGE_BYTES_MAX } } else { Want::Keys };
         let mut walk = ctx.scan_keys(space, min, max, direction, want);
         let mut bytes = 0;
         while let Some((key, entry)) = walk.next(ctx).await? {
@@ -95,10 +96,13 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 break;
             }
             bytes += key.len() as u64 + 32;
-            if want == Want::Values && is_answered(&entry) {
+            if with_values && is_answered(&entry) {
                 bytes += entry.value_len();
             }
             page.push((key, entry));
+            if page.len() as u64 >= count || bytes > PAGE_BYTES_MAX {
+                walk.want_keys();
+            }
         }
     }
     ctx.reply.array(2);
@@ -106,10 +110,10 @@ async fn range(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         Some(next) => ctx.reply.bulk(&next),
         None => ctx.reply.null(),
     }
-    ctx.reply.array(if want == Want::Values { 2 * page.len() } else { page.len() });
+    ctx.reply.array(if with_values { 2 * page.len() } else { page.len() });
     for (key, entry) in page {
         ctx.reply.bulk(&key);
-        if want == Want::Keys {
+        if !with_values {
             continue;
         }
         if !is_answered(&entry) {

@@ -11,7 +11,9 @@ use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{HeadKey, RawKey, StringHead, StringValue, Type, is_expired, large_failure};
+use crate::keyspace::{
+    HeadKey, PARALLEL_READS_MAX, RawKey, StringHead, StringValue, Type, is_expired, large_failure,
+};
 use crate::output::SHARE_BYTES;
 use crate::value::{Source, Value};
 
@@ -548,7 +550,7 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 /// Keys that MGET reads at once, and fields that HMGET does.
-pub(super) const MGET_KEYS: usize = crate::join::PARALLEL_READS_MAX;
+pub(super) const MGET_KEYS: usize = PARALLEL_READS_MAX;
 /// Bytes of values up to which MGET keeps them all until it has read the last: a client that takes its reply slowly
 /// must not hold up those who write.
 pub(super) const MGET_BYTES: usize = 4 << 20;

@@ -10,7 +10,7 @@ use super::{Cold, Connection, FLUSH_BYTES, Flow};
 use crate::args::{Args, Span};
 use crate::context::Ctx;
 use crate::execute::{Tried, execute, refuse, try_execute};
-use crate::keyspace::RawKey;
+use crate::keyspace::{PARALLEL_READS_MAX, RawKey};
 use crate::output::Output;
 use crate::resp::parser::{Parsed, Streams};
 use crate::resp::skim::Skimmed;
@@ -295,7 +295,7 @@ impl Connection {
 
     /// Lets go of what gathers, where that is enough.
     async fn after_command(&mut self) -> Flow {
-        if self.cold.len() >= crate::join::PARALLEL_READS_MAX && matches!(self.settle().await, Flow::Stop) {
+        if self.cold.len() >= PARALLEL_READS_MAX && matches!(self.settle().await, Flow::Stop) {
             return Flow::Stop;
         }
         if self.ctx.session.close_after_reply {

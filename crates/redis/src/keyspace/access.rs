@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pumice_kv::{Entry, Hint, LargeRef, Meta, Peek, VALUE_BYTES_MAX};
 use pumice_node::{KeyHash, LatchSet, Node, Place};
+use pumice_reactor::join_all;
 use smallvec::SmallVec;
 
 use super::change::{Change, Op, Value};
@@ -25,6 +26,8 @@ const ERASE_ONE_BY_ONE_MAX: u64 = 128;
 /// The same while so many others are retired that the drive is behind with forgetting them.
 const ERASE_ONE_BY_ONE_WHERE_MANY_ARE_RETIRED_MAX: u64 = 4096;
 
+/// How many flash reads one command has in flight.
+pub const PARALLEL_READS_MAX: usize = 64;
 /// Bytes of changes whose buffer a connection keeps.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
@@ -282,13 +285,13 @@ impl Ctx {
             let wanted = cold.iter().map(|&i| self.want(place, &keys[i], Look::Meta));
             return wanted.last().map_or(Ok(found), Err);
         }
-        for group in cold.chunks(crate::join::PARALLEL_READS_MAX) {
+        for group in cold.chunks(PARALLEL_READS_MAX) {
             let node = self.server.node.clone();
             let looks = group.iter().map(|&i| {
                 let (node, key) = (node.clone(), &keys[i]);
                 async move { node.get_meta(place, key).await }
             });
-            for (&i, result) in group.iter().zip(crate::join::join_all(looks).await) {
+            for (&i, result) in group.iter().zip(join_all(looks).await) {
                 let meta = result.map_err(|e| store_failure(&e))?;
                 self.depend_on(place, &keys[i], meta.map(|meta| meta.seq));
                 found[i] = meta.is_some();
@@ -591,12 +594,12 @@ impl Ctx {
                 entries[i] = Err(self.want(place, key, Look::Value));
             }
         }
-        for group in cold.chunks_mut(crate::join::PARALLEL_READS_MAX) {
+        for group in cold.chunks_mut(PARALLEL_READS_MAX) {
             let node = &self.server.node;
             let reads = group
                 .iter_mut()
                 .map(|cold| node.get_at(cold.place, cold.key, std::mem::take(&mut cold.hint)));
-            let results = crate::join::join_all(reads).await;
+            let results = join_all(reads).await;
             for (cold, result) in group.iter().zip(results) {
                 if let Ok(entry) = &result {
                     self.depend_on(cold.place, cold.key, entry.as_ref().map(|entry| entry.seq));

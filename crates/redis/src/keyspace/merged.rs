@@ -87,6 +87,13 @@ impl Source {
         }
     }
 
+    fn want_keys(&mut self) {
+        match self {
+            Self::One { scan, .. } => scan.want_keys(),
+            Self::Node(scan) => scan.want_keys(),
+        }
+    }
+
     async fn skip(&mut self, limit: u64) -> Result<u64, Failure> {
         if let Self::One { scan, node, place } = self {
             return scan.skip(limit).await.map_err(|e| large_failure(node, *place, &e));
@@ -169,6 +176,17 @@ impl Merged {
             (None, Some(_)) => self.tell_all(ctx),
         }
         Ok(found)
+    }
+
+    /// From here on keys alone are wanted.
+    pub(super) fn want_keys(&mut self) {
+        match &mut self.keys {
+            Keys::Stored(source) => source.want_keys(),
+            Keys::Both(both) => {
+                both.want = Want::Keys;
+                both.source.want_keys();
+            }
+        }
     }
 
     /// What there is nothing to wait for, and nothing to merge with.

@@ -77,6 +77,11 @@ impl KeyScan {
         }
         Ok(None)
     }
+
+    /// From here on keys alone are wanted.
+    pub fn want_keys(&mut self) {
+        self.merged.want_keys();
+    }
 }
 
 impl Ctx {

@@ -9,12 +9,13 @@
 use pumice_base::hash::HashMap;
 use pumice_kv::{Entry, Meta, Moment};
 use pumice_node::{Node, Place};
+use pumice_reactor::join_all;
 
+use super::access::PARALLEL_READS_MAX;
 use super::key::RawKey;
 use crate::args::Args;
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
-use crate::join::{PARALLEL_READS_MAX, join_all};
 
 /// A handler is ended so often: for its key's head, and for the elements.
 const TRIES: usize = 2;

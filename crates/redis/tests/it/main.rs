@@ -32,6 +32,7 @@ mod long_pops;
 mod long_searches;
 mod monitors;
 mod moved_meanwhile;
+mod pages;
 mod parser;
 mod pipelines;
 mod scans;

@@ -4,9 +4,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// How many flash reads one command has in flight.
-pub const PARALLEL_READS_MAX: usize = 64;
-
 enum Slot<F: Future> {
     Running(Pin<Box<F>>),
     Done(F::Output),
@@ -42,8 +39,7 @@ where
     }
 }
 
-/// Awaits all `futures` side by side. Polls all that still run at each wake: for up to
-/// [`PARALLEL_READS_MAX`], whose completions come in batches.
+/// Awaits all `futures` side by side. Polls all that still run at each wake: for some dozens, whose completions come in batches.
 pub async fn join_all<F: Future>(futures: impl ExactSizeIterator<Item = F>) -> Vec<F::Output>
 where
     F::Output: Unpin,

@@ -1,0 +1,154 @@
+//! PUMICE.RANGE and HSCAN of values that lie on flash: a page reads what it answers, and little else.
+
+use crate::common::{Client, Reply, Setup, TestServer, info_number};
+use pumice_base::rng::Rng;
+
+const KEYS: u32 = 2_000;
+/// Longer than what keeps neighbours together, so that each is a read.
+const VALUE_BYTES: usize = 6_000;
+const FIELDS: u32 = 2_000;
+const FIELD_BYTES: usize = 1_500;
+
+fn key(n: u32) -> String {
+    format!("k{n:05}")
+}
+
+fn value(n: u32, bytes: usize) -> Vec<u8> {
+    let mut value = vec![n as u8; bytes];
+    value[..4].copy_from_slice(&n.to_le_bytes());
+    value
+}
+
+/// Keys and a hash, nothing of which is in memory. What follows each other was not written one after the other.
+fn cold(drives: usize) -> TestServer {
+    let setup = || Setup { drives, memory_bytes: drives as u64 * (64 << 20), ..Setup::default() };
+    let server = TestServer::with(setup());
+    let mut client = server.client();
+    let (mut keys, mut fields): (Vec<u32>, Vec<u32>) = ((0..KEYS).collect(), (0..FIELDS).collect());
+    let mut rng = Rng::from_seed(17);
+    rng.shuffle(&mut keys);
+    rng.shuffle(&mut fields);
+    for n in keys {
+        assert_eq!(
+            client.call(&[&b"SET"[..], key(n).as_bytes(), &value(n, VALUE_BYTES)]),
+            Reply::Simple("OK".into())
+        );
+    }
+    for n in fields {
+        let field = key(n);
+        let reply = client.call(&[&b"HSET"[..], b"h", field.as_bytes(), &value(n, FIELD_BYTES)]);
+        assert_eq!(reply, Reply::Int(1));
+    }
+    server.restart(setup())
+}
+
+fn flash_reads(client: &mut Client) -> u64 {
+    info_number(client, "pumice", "flash_reads")
+}
+
+fn array(reply: Reply) -> Vec<Reply> {
+    let Reply::Array(items) = reply else { panic!("{reply:?}") };
+    items
+}
+
+fn bulk(reply: &Reply) -> &[u8] {
+    let Reply::Bulk(bytes) = reply else { panic!("{reply:?}") };
+    bytes
+}
+
+/// A page from key `from` on: the numbers of its keys, whose values are what was written.
+fn page(client: &mut Client, from: u32, count: u32, order: &[&str], with_values: bool) -> Vec<u32> {
+    let (from, count) = (format!("[{}", key(from)), count.to_string());
+    let far = if order.is_empty() { "+" } else { "-" };
+    let (min, max) = if order.is_empty() { (from.as_str(), far) } else { (far, from.as_str()) };
+    let mut command = vec!["PUMICE.RANGE", min, max, "PREFIX", "k", "COUNT", &count];
+    command.extend(order);
+    if with_values {
+        command.push("WITHVALUES");
+    }
+    let items = array(array(client.call(&command)).remove(1));
+    let number =
+        |key: &Reply| std::str::from_utf8(&bulk(key)[1..]).expect("digits").parse().expect("a number");
+    if !with_values {
+        return items.iter().map(number).collect();
+    }
+    let pairs = items.chunks(2).map(|pair| {
+        let n = number(&pair[0]);
+        assert_eq!(bulk(&pair[1]), value(n, VALUE_BYTES), "the value of {n}");
+        n
+    });
+    pairs.collect()
+}
+
+#[test]
+fn a_page_of_a_range_reads_the_values_that_it_answers() {
+    for drives in [1, 3] {
+        let server = cold(drives);
+        let mut client = server.client();
+        for (from, count) in [(100, 1), (200, 2), (300, 10), (400, 50), (600, 150)] {
+            for order in [&[][..], &["REV"]] {
+                let from = if order.is_empty() { from } else { KEYS - from };
+                let expected: Vec<u32> = match order.is_empty() {
+                    true => (from..from + count).collect(),
+                    false => (from + 1 - count..=from).rev().collect(),
+                };
+                // Now memory has the keys.
+                assert_eq!(page(&mut client, from, count, order, false), expected);
+                let before = flash_reads(&mut client);
+                assert_eq!(page(&mut client, from, count, order, true), expected);
+                let reads = flash_reads(&mut client) - before;
+                // Of several drives nobody knows which one has how many of a page.
+                let most = if drives == 1 { count.into() } else { u64::from(count) + 2 * drives as u64 };
+                assert!(reads <= most, "{drives} drives: {reads} reads for {count} values {order:?}");
+                assert!(
+                    reads * 4 >= u64::from(count),
+                    "{reads} reads for {count} values: they are in memory"
+                );
+            }
+        }
+    }
+}
+
+/// A page ends with the bytes of its values, too.
+#[test]
+fn a_page_that_ends_by_its_bytes_reads_no_more_of_them() {
+    let server = cold(1);
+    let mut client = server.client();
+    page(&mut client, 0, KEYS, &[], false);
+    let before = flash_reads(&mut client);
+    let answered = page(&mut client, 0, KEYS, &[], true).len() as u64;
+    let reads = flash_reads(&mut client) - before;
+    assert!(answered < u64::from(KEYS) / 4, "{answered} values in a page");
+    assert!(reads <= answered + answered / 8, "{reads} reads for {answered} values");
+}
+
+#[test]
+fn a_page_of_a_hash_reads_the_values_that_it_answers() {
+    let server = cold(1);
+    let mut client = server.client();
+    for count in [10, 20, 40] {
+        let before = flash_reads(&mut client);
+        let pairs = array(array(client.line(&format!("HSCAN h 0 COUNT {count}"))).remove(1));
+        let reads = flash_reads(&mut client) - before;
+        assert_eq!(pairs.len(), 2 * count);
+        // Beside them key tables, and the one that the page ended with.
+        assert!(reads <= count as u64 + 12, "{reads} reads for {count} values");
+    }
+    // All of it, by pages that each go on where the last one ended.
+    let (mut cursor, mut found) = ("0".to_string(), Vec::new());
+    loop {
+        let mut reply = array(client.line(&format!("HSCAN h {cursor} COUNT 7")));
+        let pairs = array(reply.remove(1));
+        for pair in pairs.chunks(2) {
+            let n = std::str::from_utf8(&bulk(&pair[0])[1..]).expect("digits").parse().expect("a number");
+            assert_eq!(bulk(&pair[1]), value(n, FIELD_BYTES));
+            found.push(n);
+        }
+        cursor = String::from_utf8(bulk(&reply[0]).to_vec()).expect("digits");
+        if cursor == "0" {
+            break;
+        }
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..FIELDS).collect::<Vec<u32>>());
+}
