@@ -78,9 +78,14 @@ pub struct Options {
     pub memory_bytes: u64,
     /// What INFO tells as `mem_allocator`.
     pub allocator: &'static str,
+    /// Who walks over more elements than this to find a rank has the order counted; tests choose less.
+    pub far: u64,
     /// Seed of random replies (RANDOMKEY, SPOP…) and of the run id.
     pub seed: u64,
 }
+
+/// [`Options::far`] of a server.
+pub const FAR: u64 = 1024;
 
 impl Default for Options {
     fn default() -> Self {
@@ -101,6 +106,7 @@ impl Default for Options {
             durability: Durability::Always,
             memory_bytes: 256 << 20,
             allocator: "unknown",
+            far: FAR,
             seed: 0,
         }
     }

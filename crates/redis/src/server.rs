@@ -14,8 +14,8 @@ use pumice_reactor::sync::Event;
 
 use crate::clients::Clients;
 use crate::keyspace::{
-    Cursors, Owed, RECORD_DRIVE, Spaces, StoredSpaces, abandon_all, forget_counts, retire_later, retire_left,
-    store_record,
+    Cursors, Owed, RECORD_DRIVE, Ranks, Spaces, StoredSpaces, abandon_all, forget_counts, retire_later,
+    retire_left, store_record,
 };
 use crate::options::{Options, Settings};
 use crate::stats::Stats;
@@ -92,6 +92,8 @@ pub struct Server {
     /// SCAN cursors.
     pub cursors: Cursors,
     pub(crate) owed: Owed,
+    /// How many elements lie before a place in an order.
+    pub ranks: Ranks,
     /// Unix milliseconds of the start.
     pub started_ms: u64,
     /// 40 hexadecimal digits, new at each start.
@@ -122,6 +124,7 @@ impl Server {
             node: NodeCell::default(),
             spaces: SpacesCell::default(),
             settings: Settings::new(&options),
+            ranks: Ranks::new(options.memory_bytes, options.far),
             options,
             clients: Clients::default(),
             stats: Stats::default(),

@@ -128,12 +128,16 @@ pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old
             change.put_element(zset, ORDER, &order, sign);
         }
         Some(old) => {
-            change.delete_element(zset, ORDER, &order_field(old, member));
+            let old = order_field(old, member);
+            change.delete_element(zset, ORDER, &old);
+            change.note_move(zset, ORDER, &old, -1);
             change.add_element(zset, ORDER, &order, sign);
+            change.note_move(zset, ORDER, &order, 1);
         }
         None => {
             zset.count += 1;
             change.add_element(zset, ORDER, &order, sign);
+            change.note_move(zset, ORDER, &order, 1);
             change.add_element(zset, MEMBERS, &member_field, &score);
             return;
         }
@@ -143,7 +147,9 @@ pub(super) fn put(change: &mut Change, zset: &mut Collection, member: &[u8], old
 
 /// Removes a member.
 pub(super) fn remove(change: &mut Change, zset: &mut Collection, member: &[u8], score: f64) {
-    change.delete_element(zset, ORDER, &order_field(score, member));
+    let order = order_field(score, member);
+    change.delete_element(zset, ORDER, &order);
+    change.note_move(zset, ORDER, &order, -1);
     change.delete_element(zset, MEMBERS, &member_field(member));
     zset.count -= 1;
 }

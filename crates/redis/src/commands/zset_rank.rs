@@ -1,10 +1,8 @@
 //! Places in the order of a sorted set: by rank, and how many lie between bounds.
 //!
-//! The order is a plain sorted run of elements, without counts in it, so a rank is found by counting: always
-//! from the nearer end, whole stretches of a block at a time, no element looked at by itself. The cost is the
-//! distance to that end (docs/commands.md).
-//!
-//! Rejected: counts kept beside the order. They cost every ZADD a second read and write, for ranks that few ask for.
+//! The order is a plain sorted run of elements, without counts in it. Near its ends a rank is found by counting from there, whole stretches
+//! of a block at a time, no element looked at by itself. Who has to go far has the order counted in the background
+//! ([`crate::keyspace::Ranks`]); from then on a rank is a look at these counts and a walk over some hundred elements.
 
 use std::ops::Bound;
 
@@ -19,7 +17,7 @@ use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{Collection, ElementScan, Type};
+use crate::keyspace::{Asked, Collection, ElementScan, Type};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[("zrank", handler!(zrank)), ("zrevrank", handler!(zrevrank))];
@@ -27,6 +25,8 @@ pub static ROWS: &[Row] = &[("zrank", handler!(zrank)), ("zrevrank", handler!(zr
 /// Steps that one of two competing walks takes before the other gets its turn: at first, and at most.
 const TURN_MIN: u64 = 64;
 const TURN_MAX: u64 = 4096;
+/// A walk from an end costs no more than one from a count where it is so many times shorter than what is far.
+const NEAR_PART: u64 = 8;
 
 /// Starts to read the order of `zset` within `range`.
 pub(super) fn walk(
@@ -37,6 +37,25 @@ pub(super) fn walk(
     want: Want,
 ) -> ElementScan {
     ctx.scan_elements(zset, ORDER, range.lower(), range.upper(), direction, want)
+}
+
+/// How many elements lie before `upper`, which is a bound above them; `None` where nobody counted the order.
+async fn count_below(ctx: &mut Ctx, zset: &Collection, upper: Bound<Field>) -> Result<Option<u64>, Failure> {
+    let (Bound::Included(field) | Bound::Excluded(field)) = &upper else { return Ok(Some(zset.count)) };
+    let Some(stretch) = ctx.stretch(zset, ORDER, Asked::Field(field)) else { return Ok(None) };
+    let range = OrderRange { lower: Bound::Included(Field::from_slice(&stretch.lower)), upper };
+    let below = walk(ctx, zset, &range, Direction::Forward, Want::Keys).skip(ctx, stretch.len).await?;
+    ctx.cut_stretch(zset, ORDER, &stretch).await;
+    Ok(Some(stretch.before + below))
+}
+
+/// The bound above what lies below a lower bound.
+fn below(lower: &Bound<Field>) -> Option<Bound<Field>> {
+    match lower {
+        Bound::Unbounded => None,
+        Bound::Included(field) => Some(Bound::Excluded(field.clone())),
+        Bound::Excluded(field) => Some(Bound::Included(field.clone())),
+    }
 }
 
 /// A walk that only counts.
@@ -61,18 +80,23 @@ impl Counter {
     }
 }
 
-/// How many elements lie within `range`: counts inside and outside in turns, until either count is complete.
+/// How many elements lie within `range`: where nobody counted them, counts inside and outside in turns, until either count is complete.
 /// Hold the latch.
 pub(super) async fn count_between(
     ctx: &mut Ctx,
     zset: &Collection,
     range: &OrderRange,
 ) -> Result<u64, Failure> {
-    let below = match &range.lower {
-        Bound::Unbounded => None,
-        Bound::Included(field) => Some(Bound::Excluded(field.clone())),
-        Bound::Excluded(field) => Some(Bound::Included(field.clone())),
+    let below = below(&range.lower);
+    let lower = match &below {
+        None => Some(0),
+        Some(below) => count_below(ctx, zset, below.clone()).await?,
     };
+    if let Some(lower) = lower
+        && let Some(upper) = count_below(ctx, zset, range.upper.clone()).await?
+    {
+        return Ok(upper.saturating_sub(lower));
+    }
     let above = match &range.upper {
         Bound::Unbounded => None,
         Bound::Included(field) => Some(Bound::Excluded(field.clone())),
@@ -89,36 +113,40 @@ pub(super) async fn count_between(
         let range = OrderRange { lower, upper: Bound::Unbounded };
         outside.push(Counter::new(ctx, zset, &range, Direction::Backward));
     }
-    loop {
-        let Some(counter) = outside.iter_mut().find(|counter| !counter.ended) else {
-            let outside: u64 = outside.iter().map(|counter| counter.steps).sum();
-            return Ok(zset.count.saturating_sub(outside));
-        };
+    while let Some(counter) = outside.iter_mut().find(|counter| !counter.ended) {
         counter.turn(ctx).await?;
         inside.turn(ctx).await?;
         if inside.ended {
-            return Ok(inside.steps);
+            break;
         }
     }
+    let steps: u64 = outside.iter().map(|counter| counter.steps).sum();
+    if steps + inside.steps > ctx.server.options.far {
+        ctx.count_order(zset, ORDER);
+    }
+    Ok(if inside.ended { inside.steps } else { zset.count.saturating_sub(steps) })
 }
 
-/// The rank of `field`, which is in the order: walks to both ends in turns. Hold the latch.
+/// The rank of `field`, which is in the order: where nobody counted it, walks to both ends in turns. Hold the latch.
 async fn rank_of(ctx: &mut Ctx, zset: &Collection, field: &[u8]) -> Result<u64, Failure> {
     let own = Field::from_slice(field);
+    if let Some(rank) = count_below(ctx, zset, Bound::Excluded(own.clone())).await? {
+        return Ok(rank);
+    }
     let before = OrderRange { lower: Bound::Unbounded, upper: Bound::Excluded(own.clone()) };
     let after = OrderRange { lower: Bound::Excluded(own), upper: Bound::Unbounded };
     let mut before = Counter::new(ctx, zset, &before, Direction::Backward);
     let mut after = Counter::new(ctx, zset, &after, Direction::Forward);
-    loop {
+    while !before.ended && !after.ended {
         before.turn(ctx).await?;
-        if before.ended {
-            return Ok(before.steps);
-        }
-        after.turn(ctx).await?;
-        if after.ended {
-            return Ok(zset.count.saturating_sub(after.steps + 1));
+        if !before.ended {
+            after.turn(ctx).await?;
         }
     }
+    if before.steps + after.steps > ctx.server.options.far {
+        ctx.count_order(zset, ORDER);
+    }
+    Ok(if before.ended { before.steps } else { zset.count.saturating_sub(after.steps + 1) })
 }
 
 /// Where a walk over ranks `start..stop` (`start < stop <= count`) begins: the first of them going forward, the
@@ -148,6 +176,20 @@ async fn field_at(ctx: &mut Ctx, zset: &Collection, rank: u64) -> Result<Option<
     let from_end = zset.count.saturating_sub(rank + 1);
     let (direction, skip) =
         if from_end < rank { (Direction::Backward, from_end) } else { (Direction::Forward, rank) };
+    if skip > ctx.server.options.far / NEAR_PART
+        && let Some(stretch) = ctx.stretch(zset, ORDER, Asked::Rank(rank))
+    {
+        let lower = Bound::Included(Field::from_slice(&stretch.lower));
+        let range = OrderRange { lower, upper: Bound::Unbounded };
+        let mut scan = walk(ctx, zset, &range, Direction::Forward, Want::Keys);
+        scan.skip(ctx, rank - stretch.before).await?;
+        let found = scan.next(ctx).await?;
+        ctx.cut_stretch(zset, ORDER, &stretch).await;
+        return Ok(found.map(|(field, _)| field));
+    }
+    if skip > ctx.server.options.far {
+        ctx.count_order(zset, ORDER);
+    }
     let mut scan = walk(ctx, zset, &OrderRange::ALL, direction, Want::Keys);
     if scan.skip(ctx, skip).await? < skip {
         return Ok(None);

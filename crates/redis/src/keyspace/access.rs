@@ -350,6 +350,7 @@ impl Ctx {
         let mut change = self.spare_change.take().unwrap_or_default();
         change.in_transaction = self.transaction.is_some();
         change.note_touched = change.in_transaction || !self.server.node.watches().is_empty();
+        change.note_moves = change.in_transaction || !self.server.ranks.is_empty();
         change
     }
 
@@ -434,7 +435,9 @@ impl Ctx {
                 }
             }
         }
+        let taken = self.server.ranks.take(&change.moves);
         self.write_batch(&change.batch).await?;
+        self.server.ranks.give_back(taken, &change.moves);
         for (database, key) in change.touched.drain(..) {
             self.server.node.watches().touch(database, &key);
         }
@@ -447,6 +450,7 @@ impl Ctx {
         if change.batch.bytes() <= SPARE_BYTES_MAX && !change.touched.spilled() {
             change.batch.clear();
             change.ops_bytes = 0;
+            change.moves.clear();
             self.spare_change = Some(change);
         }
     }
@@ -457,7 +461,12 @@ impl Ctx {
         if change.in_transaction || !change.ops.is_empty() {
             return None;
         }
-        match self.server.node.write_in(&change.batch, &mut self.turn) {
+        let taken = self.server.ranks.take(&change.moves);
+        let written = self.server.node.write_in(&change.batch, &mut self.turn);
+        // What was refused changed nothing.
+        let moves = if written.is_ok() { &change.moves[..] } else { &[] };
+        self.server.ranks.give_back(taken, moves);
+        match written {
             Ok(gate) => {
                 self.gate.merge(&gate);
                 self.depend_on_spaces();
@@ -479,7 +488,9 @@ impl Ctx {
     pub(crate) async fn commit_transaction(&mut self) -> CommandResult {
         let Some(mut overlay) = self.transaction.take() else { return Ok(()) };
         let batch = overlay.batch();
+        let taken = self.server.ranks.take(&overlay.moves);
         self.write_batch(&batch).await?;
+        self.server.ranks.give_back(taken, &overlay.moves);
         for (database, key) in std::mem::take(&mut overlay.touched) {
             self.server.node.watches().touch(database, &key);
         }

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::head::{Collection, HINT_MANY, Type};
 use super::key::{HeadKey, RawKey, Space, element_key};
+use super::ranks::Move;
 
 /// The value of a string: bytes, or what was streamed to flash.
 #[derive(Clone, Debug)]
@@ -92,6 +93,9 @@ pub struct Change {
     pub(super) in_transaction: bool,
     pub(super) touched: SmallVec<[(u32, SmallVec<[u8; 40]>); 1]>,
     pub(super) note_touched: bool,
+    /// What came into an order and went from it, where somebody counts it.
+    pub(super) moves: Vec<Move>,
+    pub(super) note_moves: bool,
 }
 
 impl Change {
@@ -146,6 +150,13 @@ impl Change {
     pub fn delete_element(&mut self, collection: &Collection, sub: u8, field: &[u8]) {
         let key = element_key(collection.key.space(), collection.id, sub, field);
         self.delete(collection.elements, &key);
+    }
+
+    /// Says that `field` came into an order (1), or went from it (-1): beside the element that is added or deleted.
+    pub fn note_move(&mut self, collection: &Collection, sub: u8, field: &[u8], by: i8) {
+        if self.note_moves {
+            self.moves.push((element_key(collection.key.space(), collection.id, sub, field), by));
+        }
     }
 
     /// Stores the head of `collection` as it now is; an empty collection's key is removed. Call it last, once,

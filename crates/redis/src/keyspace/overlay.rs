@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::change::{Change, Op, Value};
 use super::key::{RawKey, Space, space_of};
+use super::ranks::Move;
 
 /// Gaps that a transaction remembers.
 const GAPS_MAX: usize = 1 << 16;
@@ -53,6 +54,8 @@ pub struct Overlay {
     version: u64,
     retired: Vec<(Place, RawKey)>,
     tallies: HashMap<(Space, u16), (Place, i64)>,
+    /// What came into orders and went from them.
+    pub(super) moves: Vec<Move>,
     pub(super) touched: BTreeSet<(u32, SmallVec<[u8; 40]>)>,
     /// Databases that the transaction emptied, and their new spaces.
     pub(super) moved: Option<Vec<(usize, Space)>>,
@@ -110,6 +113,7 @@ impl Overlay {
             }
         }
         self.touched.extend(change.touched.drain(..));
+        self.moves.append(&mut change.moves);
     }
 
     fn put(&mut self, key: RawKey, mut pending: Pending) {
@@ -124,7 +128,7 @@ impl Overlay {
 
     /// What the writes take in memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.moves.len() * size_of::<Move>()
     }
 
     /// The pending state of `key`; `None`: the transaction did not touch it.

@@ -35,6 +35,7 @@ mod moved_meanwhile;
 mod pages;
 mod parser;
 mod pipelines;
+mod ranks;
 mod scans;
 mod silent_clients;
 mod simulated;

@@ -292,6 +292,7 @@ impl Client {
                     5 => Op::ZCard,
                     6 => Op::ZIncrBy(score, field(&mut self.rng)),
                     7 => Op::ZPopMin,
+                    8 => Op::ZRank(field(&mut self.rng)),
                     _ => Op::ZRange,
                 };
                 ("zset", op)

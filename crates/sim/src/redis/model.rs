@@ -68,6 +68,8 @@ pub enum Op {
     ZScore(Vec<u8>),
     /// ZCARD
     ZCard,
+    /// ZRANK
+    ZRank(Vec<u8>),
     /// ZRANGE 0 -1 WITHSCORES
     ZRange,
     /// SADD of one member
@@ -134,6 +136,7 @@ impl Op {
             Self::ZPopMin => vec![word("ZPOPMIN"), Borrowed(key)],
             Self::ZScore(member) => vec![word("ZSCORE"), Borrowed(key), Borrowed(member)],
             Self::ZCard => vec![word("ZCARD"), Borrowed(key)],
+            Self::ZRank(member) => vec![word("ZRANK"), Borrowed(key), Borrowed(member)],
             Self::ZRange => {
                 vec![word("ZRANGE"), Borrowed(key), word("0"), word("-1"), word("WITHSCORES")]
             }
@@ -199,6 +202,7 @@ impl Op {
                 | Self::LLen
                 | Self::ZScore(_)
                 | Self::ZCard
+                | Self::ZRank(_)
                 | Self::ZRange
                 | Self::SIsMember(_)
                 | Self::SCard
@@ -421,6 +425,10 @@ fn step_zset(state: &State, op: &Op) -> (Reply, State) {
         }
         Op::ZScore(member) => Reply::Bulk(zset.get(member).map(score)),
         Op::ZCard => Reply::Integer(zset.len() as i64),
+        Op::ZRank(member) => zset.get(member).map_or(Reply::Bulk(None), |own| {
+            let own = (own, member);
+            Reply::Integer(zset.iter().filter(|(member, score)| (*score, *member) < own).count() as i64)
+        }),
         _ => {
             let mut sorted: Vec<_> = zset.iter().map(|(member, score)| (*score, member)).collect();
             sorted.sort();

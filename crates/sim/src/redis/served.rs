@@ -100,8 +100,15 @@ async fn try_to_open(setup: Setup) -> Result<Node, String> {
 
 /// What `pumice serve` does, in the same order: listen, open the drives, serve, keep house.
 async fn serve(setup: Setup) {
-    let options =
-        Options { protected_mode: false, debug: DebugAccess::Yes, seed: setup.seed, ..Options::default() };
+    // Sets are small here.
+    let far = if setup.seed.is_multiple_of(2) { 1 } else { Options::default().far };
+    let options = Options {
+        protected_mode: false,
+        debug: DebugAccess::Yes,
+        seed: setup.seed,
+        far,
+        ..Options::default()
+    };
     let server = match Server::new(options) {
         Ok(server) => Arc::new(server),
         Err(error) => panic!("the server did not start: {error}"),

@@ -279,6 +279,7 @@ fn parse(command: &Reply) -> Option<(Vec<u8>, Op)> {
         ("ZPOPMIN", _) => Op::ZPopMin,
         ("ZSCORE", _) => Op::ZScore(word(2)),
         ("ZCARD", _) => Op::ZCard,
+        ("ZRANK", _) => Op::ZRank(word(2)),
         ("ZRANGE", _) => Op::ZRange,
         ("SADD", _) => Op::SAdd(word(2)),
         ("SREM", _) => Op::SRem(word(2)),

@@ -57,7 +57,8 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            options: Options { port: 0, debug: DebugAccess::Yes, ..Options::default() },
+            // Sets of tests are small: what is counted only for large ones is for these, too.
+            options: Options { port: 0, debug: DebugAccess::Yes, far: 16, ..Options::default() },
             drives: 1,
             specs: Vec::new(),
             drive_bytes: 1 << 30,
