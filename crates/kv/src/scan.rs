@@ -73,6 +73,13 @@ pub enum Want {
     },
 }
 
+impl Want {
+    /// Values, of so many keys: there are no more between the bounds, or no more are asked for.
+    pub fn values_of(keys: u64) -> Self {
+        Self::Page { keys, bytes: u64::MAX }
+    }
+}
+
 /// Rows of a memtable at a time: at first, as many scans end with the first key or soon after, and then, each time twice as many as
 /// before, at most.
 const ROWS_AT_FIRST: usize = 16;

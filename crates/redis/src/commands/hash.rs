@@ -211,7 +211,7 @@ async fn list_all(ctx: &mut Ctx, key: &[u8], names: bool, values: bool) -> Comma
         }
         return Ok(());
     };
-    let want = if values { Want::Values } else { Want::Keys };
+    let want = if values { Want::values_of(hash.count) } else { Want::Keys };
     let scan =
         ctx.scan_elements(&hash, MEMBERS, Bound::Unbounded, Bound::Unbounded, Direction::Forward, want);
     drop(held);

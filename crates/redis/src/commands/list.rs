@@ -110,7 +110,7 @@ pub(super) fn push(change: &mut Change, list: &mut Collection, end: End, value: 
     list.count += 1;
 }
 
-/// The elements at the indexes `from..to`.
+/// The elements at the indexes `from..to`, all of which will be asked for.
 pub(super) fn read(
     ctx: &mut Ctx,
     list: &Collection,
@@ -118,9 +118,10 @@ pub(super) fn read(
     to: i64,
     direction: Direction,
 ) -> ElementScan {
+    let want = Want::values_of(to.abs_diff(from));
     let (lower, upper) = (encode_index(from), encode_index(to));
     let (lower, upper) = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
-    ctx.scan_elements(list, MEMBERS, lower, upper, direction, Want::Values)
+    ctx.scan_elements(list, MEMBERS, lower, upper, direction, want)
 }
 
 /// The element at the index `at`, which must be there.

@@ -41,7 +41,8 @@ async fn linsert(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         ctx.reply.int(0);
         return Ok(());
     };
-    let mut scan = read(ctx, &list, list.first, list.end, Direction::Forward);
+    let all = Bound::Unbounded;
+    let mut scan = ctx.scan_elements(&list, MEMBERS, all, all, Direction::Forward, Want::Values);
     let mut at = list.first;
     loop {
         match scan.next(ctx).await? {

@@ -1,26 +1,40 @@
 //! OBJECT and MEMORY: what is known of how a key is stored, in Redis's words.
 
+use pumice_kv::Want;
+
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{
     HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Head, HeadKey, StringHead, TAG_STRING_EDITED,
-    TAG_STRING_FLOAT, Type,
+    TAG_STRING_FLOAT, Type, is_expired,
 };
 use crate::{handler, number};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[("object", handler!(object)), ("memory", handler!(memory))];
 
+/// Longer strings are neither embedded nor integers.
+const EMBEDDED_BYTES_MAX: u64 = 44;
+
+/// The length of a string that is there, if what it is need not be read to tell how Redis would keep it.
+async fn long_string(ctx: &mut Ctx, key: &HeadKey, than: u64) -> Result<Option<u64>, Failure> {
+    let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
+    Ok(meta.filter(|meta| Type::is_string(meta.tag) && meta.value_len > than).map(|meta| meta.value_len))
+}
+
 /// The encoding that Redis would use, as far as the head tells; `None` when the key is absent.
 pub(super) async fn encoding(ctx: &mut Ctx, key: &HeadKey) -> Result<Option<&'static str>, Failure> {
+    if long_string(ctx, key, EMBEDDED_BYTES_MAX).await?.is_some() {
+        return Ok(Some("raw"));
+    }
     Ok(match ctx.head(key).await? {
         None => None,
         Some(Head::String(string)) => Some(match (string.entry.tag, string.entry.value_len()) {
             (TAG_STRING_EDITED, _) => "raw",
             _ if integer(&string).is_some() => "int",
-            (_, 0..=44) => "embstr",
+            (_, 0..=EMBEDDED_BYTES_MAX) => "embstr",
             _ => "raw",
         }),
         Some(Head::Collection(collection)) => {
@@ -52,6 +66,9 @@ pub(super) async fn refcount(ctx: &mut Ctx, key: &HeadKey) -> Result<i64, Failur
     let policy = ctx.server.settings.policy();
     // These keep a time or a count in each object.
     let keeps_one_each = policy.ends_with("lru") || policy.ends_with("lfu");
+    if long_string(ctx, key, EMBEDDED_BYTES_MAX).await?.is_some() {
+        return Ok(1);
+    }
     let is_shared = match ctx.head(key).await? {
         Some(Head::String(string)) => {
             !keeps_one_each && integer(&string).is_some_and(|value| (0..SHARED_INTEGERS).contains(&value))
@@ -176,6 +193,10 @@ async fn usage(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
     }
     let key = ctx.key(&args[2]);
     let own = ENTRY_BYTES + key.raw().len() as u64;
+    if let Some(bytes) = long_string(ctx, &key, 0).await? {
+        ctx.reply.count(own + bytes);
+        return Ok(());
+    }
     let total = match ctx.head(&key).await? {
         None => {
             ctx.reply.null();
@@ -184,7 +205,8 @@ async fn usage(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
         Some(Head::String(string)) => own + string.entry.value_len(),
         Some(Head::Collection(collection)) => {
             let prefix = crate::keyspace::collection_prefix(key.space(), collection.id);
-            let mut scan = ctx.scan_prefix_values(collection.elements, &prefix);
+            let want = if samples == 0 { Want::Values } else { Want::values_of(samples as u64) };
+            let mut scan = ctx.scan_prefix_of(collection.elements, &prefix, want);
             let (mut looked_at, mut bytes) = (0, 0u64);
             while (samples == 0 || looked_at < samples)
                 && let Some((raw, entry)) = scan.next_raw(ctx).await?

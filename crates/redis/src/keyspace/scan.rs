@@ -146,23 +146,17 @@ impl Ctx {
 
     /// All keys under `prefix` at `place`, without values.
     pub(crate) fn scan_prefix(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
-        let end = after_prefix(prefix);
-        let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
-        let snapshot = self.slice_snapshot(place);
-        let lower = Bound::Included(prefix);
-        let over = Over::Slice(place, snapshot);
-        let merged = Merged::new(self, over, lower, upper, Direction::Forward, Want::Keys);
-        ElementScan { merged, place }
+        self.scan_prefix_of(place, prefix, Want::Keys)
     }
 
-    /// All keys under `prefix` at `place`, with values.
-    pub(crate) fn scan_prefix_values(&mut self, place: Place, prefix: &[u8]) -> ElementScan {
+    /// All keys under `prefix` at `place`.
+    pub(crate) fn scan_prefix_of(&mut self, place: Place, prefix: &[u8], want: Want) -> ElementScan {
         let end = after_prefix(prefix);
         let upper = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
         let snapshot = self.slice_snapshot(place);
         let lower = Bound::Included(prefix);
         let over = Over::Slice(place, snapshot);
-        let merged = Merged::new(self, over, lower, upper, Direction::Forward, Want::Values);
+        let merged = Merged::new(self, over, lower, upper, Direction::Forward, want);
         ElementScan { merged, place }
     }
 

@@ -152,3 +152,45 @@ fn a_page_of_a_hash_reads_the_values_that_it_answers() {
     found.sort_unstable();
     assert_eq!(found, (0..FIELDS).collect::<Vec<u32>>());
 }
+
+/// What was written together and is answered together is one read.
+#[test]
+fn a_part_of_a_list_is_read_at_once() {
+    let setup = || Setup { memory_bytes: 64 << 20, ..Setup::default() };
+    let server = TestServer::with(setup());
+    let mut client = server.client();
+    let values: Vec<Vec<u8>> = (0..200).map(|n| value(n, 400)).collect();
+    let mut command = vec![&b"RPUSH"[..], b"l"];
+    command.extend(values.iter().map(|value| &value[..]));
+    client.call(&command);
+    let mut command = vec![b"HSET".to_vec(), b"h".to_vec()];
+    command.extend((0..200).flat_map(|n| [key(n).into_bytes(), value(n, 400)]));
+    client.call(&command);
+    let server = server.restart(setup());
+    let mut client = server.client();
+    for (command, answered) in [("LRANGE l 20 99", 80), ("HGETALL h", 400)] {
+        let before = flash_reads(&mut client);
+        assert_eq!(array(client.line(command)).len(), answered);
+        let reads = flash_reads(&mut client) - before;
+        // The head, key tables, and the values.
+        assert!(reads <= 6, "{reads} reads for {command}");
+    }
+}
+
+#[test]
+fn what_a_long_string_is_need_not_be_read() {
+    let server = cold(1);
+    let mut client = server.client();
+    // Now memory has the keys.
+    page(&mut client, 0, KEYS, &[], false);
+    let before = flash_reads(&mut client);
+    for n in 0..100 {
+        let key = key(n);
+        assert_eq!(client.line(&format!("OBJECT ENCODING {key}")), Reply::Bulk(b"raw".to_vec()));
+        assert_eq!(client.line(&format!("OBJECT REFCOUNT {key}")), Reply::Int(1));
+        let Reply::Int(bytes) = client.line(&format!("MEMORY USAGE {key}")) else { panic!("a number") };
+        assert!(bytes > VALUE_BYTES as i64, "{bytes} B");
+    }
+    let reads = flash_reads(&mut client) - before;
+    assert!(reads < 20, "{reads} reads");
+}
