@@ -65,6 +65,8 @@ struct Counts {
     starts: Vec<Start>,
     counts: Vec<u32>,
     total: u64,
+    /// Elements in a new stretch.
+    stretch: u64,
     /// What they take in memory.
     bytes: usize,
 }
@@ -96,7 +98,7 @@ impl Counts {
     /// Stretches came or went.
     fn weigh(&mut self) {
         let long = self.starts.iter().filter(|start| start.spilled()).map(SmallVec::len);
-        self.bytes = self.starts.len() * STRETCH_BYTES + long.sum::<usize>();
+        self.bytes = size_of::<(Prefix, Order)>() + self.starts.len() * STRETCH_BYTES + long.sum::<usize>();
     }
 }
 
@@ -163,7 +165,7 @@ pub struct Ranks {
     len: AtomicUsize,
     /// What they may take in memory.
     bytes_max: usize,
-    /// Elements in a new stretch.
+    /// Elements in a new stretch, where there is room for so many stretches.
     stretch: u64,
 }
 
@@ -192,6 +194,8 @@ pub struct Stretch {
     pub before: u64,
     /// Elements in it.
     pub len: u64,
+    /// It has become long: into stretches of so many it is to be cut.
+    cut_to: Option<u64>,
 }
 
 impl Ranks {
@@ -356,7 +360,9 @@ impl Ctx {
                 }
             };
             let start = |at: usize| counts.starts.get(at).map(|start| RawKey::from_slice(start));
-            Some(Stretch { lower: start(at)?, upper: start(at + 1), before, len: now[at].into() })
+            let len = u64::from(now[at]);
+            let cut_to = (len > STRETCH_GROWTH * counts.stretch).then_some(counts.stretch);
+            Some(Stretch { lower: start(at)?, upper: start(at + 1), before, len, cut_to })
         })
     }
 
@@ -382,16 +388,13 @@ impl Ctx {
     /// Cuts a stretch that has become long into several. Hold the latch.
     pub async fn cut_stretch(&mut self, collection: &Collection, sub: u8, stretch: &Stretch) {
         // Within EXEC it is not known yet what will be there.
-        if stretch.len <= STRETCH_GROWTH * self.server.ranks.stretch || self.transaction.is_some() {
-            return;
-        }
+        let Some(len) = stretch.cut_to.filter(|_| self.transaction.is_none()) else { return };
         let key = |field: &[u8]| element_key(collection.key.space(), collection.id, sub, field);
         let Some(prefix) = prefix_of(&key(&[])) else { return };
         let upper = stretch.upper.as_ref().map_or_else(|| after_prefix(&prefix), |upper| Some(key(upper)));
         let snapshot = self.snapshot_of(collection);
         let bounds = (key(&stretch.lower), upper);
-        let cut =
-            go_over(&self.server, collection.elements, &snapshot, bounds, self.server.ranks.stretch).await;
+        let cut = go_over(&self.server, collection.elements, &snapshot, bounds, len).await;
         let bytes_max = self.server.ranks.bytes_max;
         self.server.ranks.change(|orders| {
             let Some(Order::Counted { mut counts, asked_at }) = orders.remove(&prefix) else { return };
@@ -422,7 +425,7 @@ async fn go_over(
     let (lower, slice) = (Bound::Included(owned(&lower)), SliceSet::One(place.slice));
     let store = server.node.store(place.drive);
     let mut scan = store.scan(snapshot, slice, lower, upper, Direction::Forward, Want::Keys);
-    let mut counts = Counts { starts: vec![Start::new()], counts: vec![0], total: 0, bytes: 0 };
+    let mut counts = Counts { starts: vec![Start::new()], counts: vec![0], total: 0, stretch: len, bytes: 0 };
     loop {
         // The last of this stretch and the first of the next say where one begins.
         let unseen = scan.skip(len - 1).await.ok()?;

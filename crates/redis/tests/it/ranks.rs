@@ -246,3 +246,18 @@ fn counts_take_no_more_than_their_share() {
     }
     assert!(most > 0);
 }
+
+/// Where their share has no room for short stretches, they are longer, and stay so.
+#[test]
+fn large_orders_have_long_stretches() {
+    let options = Options { far: 8, memory_bytes: 128 << 10, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let (mut client, mut rng) = (server.client(), Rng::from_seed(7));
+    let mut model = filled(&mut client, "z", &mut rng);
+    have_counted(&mut client, &server, "z", &model);
+    for _ in 0..100 {
+        client.call(&write(&mut model, "z", &mut rng));
+        ask(&mut client, "z", &model, &mut rng);
+        assert_eq!(server.server().ranks.counted().0, 1);
+    }
+}
