@@ -319,9 +319,9 @@ pub enum Asked<'a> {
 impl Ctx {
     /// The stretch of an order that a field or a rank lies in; `None` where there are no counts. Hold the latch.
     pub fn stretch(&mut self, collection: &Collection, sub: u8, asked: Asked<'_>) -> Option<Stretch> {
-        let ranks = &self.server.ranks;
-        // Where nobody waits for what was written, scans say what they tell of, one by one: counts tell of all.
-        if ranks.is_empty() || self.server.node.is_drive_stalled(collection.elements.drive) {
+        let (ranks, drive) = (&self.server.ranks, collection.elements.drive);
+        // There, replies depend on what they tell of alone (`untold.rs`): counts tell of everything.
+        if ranks.is_empty() || self.server.node.is_drive_stalled(drive) {
             return None;
         }
         let prefix = prefix_of(&element_key(collection.key.space(), collection.id, sub, &[]))?;
@@ -331,7 +331,7 @@ impl Ctx {
         }
         let own = moves.iter().filter(|(key, _)| key.starts_with(&prefix));
         let own: Vec<(&[u8], i8)> = own.map(|(key, by)| (&key[ELEMENT_PREFIX_BYTES..], *by)).collect();
-        ranks.change(|orders| {
+        let found = ranks.change(|orders| {
             let counts = orders.counts(&prefix)?;
             let mut now = Cow::Borrowed(&counts.counts);
             for (field, by) in &own {
@@ -363,7 +363,10 @@ impl Ctx {
             let len = u64::from(now[at]);
             let cut_to = (len > STRETCH_GROWTH * counts.stretch).then_some(counts.stretch);
             Some(Stretch { lower: start(at)?, upper: start(at + 1), before, len, cut_to })
-        })
+        })?;
+        // The walk that follows does as much, unless the drive has stalled by then.
+        self.server.node.depend(&mut self.gate, drive, self.server.node.store(drive).last_seq());
+        Some(found)
     }
 
     /// Has an order gone over in the background, so that ranks in it are known. Hold the latch.
