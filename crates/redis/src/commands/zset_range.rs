@@ -8,7 +8,7 @@ use super::build::Builder;
 use super::collection::{ORDER, clamp_range, commit_piece, damaged, is_piece};
 use super::set_algebra::COLLECTED_BYTES_MAX;
 use super::zset::{decode_order, remove, view_order};
-use super::zset_rank::{count_between, range_of_ranks, walk};
+use super::zset_rank::{count_between, leap, range_of_ranks, walk};
 use super::zset_spec::{LexRange, OrderRange, ScoreRange};
 use crate::args::Args;
 use crate::command::Row;
@@ -141,6 +141,11 @@ impl<'a> Spec<'a> {
         }
         located.skip = self.offset as u64;
         located.take = u64::try_from(self.limit).unwrap_or(u64::MAX);
+        if located.filter.is_none() {
+            let left = leap(ctx, zset, located.range, located.skip, self.direction).await?;
+            let Some(left) = left else { return Ok(None) };
+            (located.range, located.skip) = left;
+        }
         Ok(Some(located))
     }
 }

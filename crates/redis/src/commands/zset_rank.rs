@@ -171,6 +171,50 @@ pub(super) async fn range_of_ranks(
     Ok(Some(range))
 }
 
+/// Takes the first `skip` elements off a range that is walked in `direction`, where the order is counted: answers what is left, and how
+/// many are still to be skipped. `None`: nothing is left. Hold the latch.
+pub(super) async fn leap(
+    ctx: &mut Ctx,
+    zset: &Collection,
+    mut range: OrderRange,
+    skip: u64,
+    direction: Direction,
+) -> Result<Option<(OrderRange, u64)>, Failure> {
+    let far = ctx.server.options.far;
+    if skip <= far / NEAR_PART {
+        return Ok(Some((range, skip)));
+    }
+    let forward = direction == Direction::Forward;
+    let edge = if forward { below(&range.lower) } else { Some(range.upper.clone()) };
+    let before = match edge {
+        None => Some(0),
+        Some(edge) => count_below(ctx, zset, edge).await?,
+    };
+    let Some(before) = before else {
+        if skip.min(zset.count) > far {
+            ctx.count_order(zset, ORDER);
+        }
+        return Ok(Some((range, skip)));
+    };
+    let rank = if forward { before.checked_add(skip) } else { before.checked_sub(skip + 1) };
+    let Some(rank) = rank.filter(|&rank| rank < zset.count) else { return Ok(None) };
+    let Some(field) = field_at(ctx, zset, rank).await? else { return Ok(Some((range, skip))) };
+    let field = Field::from_slice(&field);
+    let is_within = match (forward, &range.lower, &range.upper) {
+        (true, _, Bound::Unbounded) | (false, Bound::Unbounded, _) => true,
+        (true, _, Bound::Included(upper)) => field <= *upper,
+        (true, _, Bound::Excluded(upper)) => field < *upper,
+        (false, Bound::Included(lower), _) => field >= *lower,
+        (false, Bound::Excluded(lower), _) => field > *lower,
+    };
+    if forward {
+        range.lower = Bound::Included(field);
+    } else {
+        range.upper = Bound::Included(field);
+    }
+    Ok(is_within.then_some((range, 0)))
+}
+
 /// The field at `rank`.
 async fn field_at(ctx: &mut Ctx, zset: &Collection, rank: u64) -> Result<Option<Bytes>, Failure> {
     let from_end = zset.count.saturating_sub(rank + 1);

@@ -67,6 +67,27 @@ fn ask(client: &mut Client, key: &str, model: &Model, rng: &mut Rng) {
         client.call(&["ZCOUNT", key, &format!("({low}"), &format!("({high}")]),
         between(&|score| score > low && score < high)
     );
+    let (offset, count) = (rng.below(order.len() as u64 + 10) as usize, rng.below(10) as usize);
+    let (skip, take) = (offset.to_string(), count.to_string());
+    for (is_within, min, max) in [
+        (
+            &(|score: i64| score >= low && score <= high) as &dyn Fn(i64) -> bool,
+            low_text.clone(),
+            high_text.clone(),
+        ),
+        (&|score| score > low && score < high, format!("({low}"), format!("({high}")),
+        (&|score| score >= low, low_text.clone(), "+inf".into()),
+        (&|score| score < high, "-inf".into(), format!("({high}")),
+    ] {
+        for (command, order, first, last) in
+            [("ZRANGEBYSCORE", &order, &min, &max), ("ZREVRANGEBYSCORE", &back, &max, &min)]
+        {
+            let within = order.iter().filter(|(score, _)| is_within(*score));
+            let expected: Vec<_> = within.skip(offset).take(count).cloned().collect();
+            let reply = client.call(&[command, key, first, last, "LIMIT", &skip, &take]);
+            assert_eq!(reply, names(&expected), "{command} {first} {last} LIMIT {skip} {take}");
+        }
+    }
     assert_eq!(client.call(&["ZCOUNT", key, "-inf", &high_text]), between(&|score| score <= high));
     assert_eq!(client.call(&["ZCOUNT", key, &low_text, "+inf"]), between(&|score| score >= low));
 }
