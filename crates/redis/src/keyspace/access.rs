@@ -461,21 +461,26 @@ impl Ctx {
         if change.in_transaction || !change.ops.is_empty() {
             return None;
         }
-        let taken = self.server.ranks.take(&change.moves);
-        let written = self.server.node.write_in(&change.batch, &mut self.turn);
-        // What was refused changed nothing.
-        let moves = if written.is_ok() { &change.moves[..] } else { &[] };
-        self.server.ranks.give_back(taken, moves);
-        match written {
+        let taken = (!change.moves.is_empty()).then(|| self.server.ranks.take(&change.moves));
+        match self.server.node.write_in(&change.batch, &mut self.turn) {
             Ok(gate) => {
+                if let Some(taken) = taken {
+                    self.server.ranks.give_back(taken, &change.moves);
+                }
                 self.gate.merge(&gate);
                 self.depend_on_spaces();
             }
-            Err(error) if matches!(error.source, pumice_kv::WriteError::Busy) => {
-                self.was_refused = true;
-                return None;
+            Err(error) => {
+                // What was refused changed nothing.
+                if let Some(taken) = taken {
+                    self.server.ranks.give_back(taken, &[]);
+                }
+                if matches!(error.source, pumice_kv::WriteError::Busy) {
+                    self.was_refused = true;
+                    return None;
+                }
+                return Some(Err(refused(&error.source)));
             }
-            Err(error) => return Some(Err(refused(&error.source))),
         }
         for (database, key) in change.touched.drain(..) {
             self.server.node.watches().touch(database, &key);

@@ -172,7 +172,7 @@ pub struct Ranks {
 /// Counts that their writer took away, until he has written.
 #[must_use]
 #[derive(Default)]
-pub(super) struct Taken(SmallVec<[(Prefix, TakenOrder); 1]>);
+pub(super) struct Taken(Vec<(Prefix, TakenOrder)>);
 
 enum TakenOrder {
     /// Left where it is: who goes over it has this number.
