@@ -79,13 +79,13 @@ pub struct Options {
     /// What INFO tells as `mem_allocator`.
     pub allocator: &'static str,
     /// Who walks over more elements than this to find a rank has the order counted; tests choose less.
-    pub far: u64,
+    pub rank_walk_max: u64,
     /// Seed of random replies (RANDOMKEY, SPOP…) and of the run id.
     pub seed: u64,
 }
 
-/// [`Options::far`] of a server.
-pub const FAR: u64 = 1024;
+/// [`Options::rank_walk_max`] of a server.
+pub const RANK_WALK_MAX: u64 = 1024;
 
 impl Default for Options {
     fn default() -> Self {
@@ -106,7 +106,7 @@ impl Default for Options {
             durability: Durability::Always,
             memory_bytes: 256 << 20,
             allocator: "unknown",
-            far: FAR,
+            rank_walk_max: RANK_WALK_MAX,
             seed: 0,
         }
     }

@@ -124,7 +124,7 @@ impl Server {
             node: NodeCell::default(),
             spaces: SpacesCell::default(),
             settings: Settings::new(&options),
-            ranks: Ranks::new(options.memory_bytes, options.far),
+            ranks: Ranks::new(options.memory_bytes, options.rank_walk_max),
             options,
             clients: Clients::default(),
             stats: Stats::default(),

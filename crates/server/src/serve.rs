@@ -505,7 +505,7 @@ fn redis_options(shared: &Shared) -> Result<pumice_redis::options::Options, Stop
         bind: bind.join(" "),
         config_file: settings.config_file.as_ref().map(absolute).unwrap_or_default(),
         directory: absolute(&settings.data),
-        far: pumice_redis::options::FAR,
+        rank_walk_max: pumice_redis::options::RANK_WALK_MAX,
         memory_bytes: settings.memory_bytes,
         allocator: allocator::NAME,
         seed: u64::from_le_bytes(seed[..8].try_into().expect("16 bytes")),

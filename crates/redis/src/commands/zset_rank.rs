@@ -4,7 +4,7 @@
 //! of a block at a time, no element looked at by itself. Who has to go far has the order counted in the background
 //! ([`crate::keyspace::Ranks`]); from then on a rank is a look at these counts and a walk over some hundred elements.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
 use pumice_kv::{Direction, Want};
@@ -39,8 +39,13 @@ pub(super) fn walk(
     ctx.scan_elements(zset, ORDER, range.lower(), range.upper(), direction, want)
 }
 
-/// How many elements lie before `upper`, which is a bound above them; `None` where nobody counted the order.
-async fn count_below(ctx: &mut Ctx, zset: &Collection, upper: Bound<Field>) -> Result<Option<u64>, Failure> {
+/// How many elements lie before `upper`, which is a bound above them, or the order's beginning; `None` where nobody counted the order.
+async fn count_below(
+    ctx: &mut Ctx,
+    zset: &Collection,
+    upper: Option<Bound<Field>>,
+) -> Result<Option<u64>, Failure> {
+    let Some(upper) = upper else { return Ok(Some(0)) };
     let (Bound::Included(field) | Bound::Excluded(field)) = &upper else { return Ok(Some(zset.count)) };
     let Some(stretch) = ctx.stretch(zset, ORDER, Asked::Field(field)) else { return Ok(None) };
     let range = OrderRange { lower: Bound::Included(Field::from_slice(&stretch.lower)), upper };
@@ -49,9 +54,9 @@ async fn count_below(ctx: &mut Ctx, zset: &Collection, upper: Bound<Field>) -> R
     Ok(Some(stretch.before + below))
 }
 
-/// The bound above what lies below a lower bound.
-fn below(lower: &Bound<Field>) -> Option<Bound<Field>> {
-    match lower {
+/// The bound of what lies on the other side of one.
+fn beyond(bound: &Bound<Field>) -> Option<Bound<Field>> {
+    match bound {
         Bound::Unbounded => None,
         Bound::Included(field) => Some(Bound::Excluded(field.clone())),
         Bound::Excluded(field) => Some(Bound::Included(field.clone())),
@@ -87,21 +92,12 @@ pub(super) async fn count_between(
     zset: &Collection,
     range: &OrderRange,
 ) -> Result<u64, Failure> {
-    let below = below(&range.lower);
-    let lower = match &below {
-        None => Some(0),
-        Some(below) => count_below(ctx, zset, below.clone()).await?,
-    };
-    if let Some(lower) = lower
-        && let Some(upper) = count_below(ctx, zset, range.upper.clone()).await?
+    let (below, above) = (beyond(&range.lower), beyond(&range.upper));
+    if let Some(lower) = count_below(ctx, zset, below.clone()).await?
+        && let Some(upper) = count_below(ctx, zset, Some(range.upper.clone())).await?
     {
         return Ok(upper.saturating_sub(lower));
     }
-    let above = match &range.upper {
-        Bound::Unbounded => None,
-        Bound::Included(field) => Some(Bound::Excluded(field.clone())),
-        Bound::Excluded(field) => Some(Bound::Included(field.clone())),
-    };
     let mut inside = Counter::new(ctx, zset, range, Direction::Forward);
     // What lies outside is counted one side after the other.
     let mut outside: Vec<Counter> = Vec::new();
@@ -121,7 +117,7 @@ pub(super) async fn count_between(
         }
     }
     let steps: u64 = outside.iter().map(|counter| counter.steps).sum();
-    if steps + inside.steps > ctx.server.options.far {
+    if steps + inside.steps > ctx.server.options.rank_walk_max {
         ctx.count_order(zset, ORDER);
     }
     Ok(if inside.ended { inside.steps } else { zset.count.saturating_sub(steps) })
@@ -130,7 +126,7 @@ pub(super) async fn count_between(
 /// The rank of `field`, which is in the order: where nobody counted it, walks to both ends in turns. Hold the latch.
 async fn rank_of(ctx: &mut Ctx, zset: &Collection, field: &[u8]) -> Result<u64, Failure> {
     let own = Field::from_slice(field);
-    if let Some(rank) = count_below(ctx, zset, Bound::Excluded(own.clone())).await? {
+    if let Some(rank) = count_below(ctx, zset, Some(Bound::Excluded(own.clone()))).await? {
         return Ok(rank);
     }
     let before = OrderRange { lower: Bound::Unbounded, upper: Bound::Excluded(own.clone()) };
@@ -143,7 +139,7 @@ async fn rank_of(ctx: &mut Ctx, zset: &Collection, field: &[u8]) -> Result<u64, 
             after.turn(ctx).await?;
         }
     }
-    if before.steps + after.steps > ctx.server.options.far {
+    if before.steps + after.steps > ctx.server.options.rank_walk_max {
         ctx.count_order(zset, ORDER);
     }
     Ok(if before.ended { before.steps } else { zset.count.saturating_sub(after.steps + 1) })
@@ -180,16 +176,13 @@ pub(super) async fn leap(
     skip: u64,
     direction: Direction,
 ) -> Result<Option<(OrderRange, u64)>, Failure> {
-    let far = ctx.server.options.far;
+    let far = ctx.server.options.rank_walk_max;
     if skip <= far / NEAR_PART {
         return Ok(Some((range, skip)));
     }
     let forward = direction == Direction::Forward;
-    let edge = if forward { below(&range.lower) } else { Some(range.upper.clone()) };
-    let before = match edge {
-        None => Some(0),
-        Some(edge) => count_below(ctx, zset, edge).await?,
-    };
+    let edge = if forward { beyond(&range.lower) } else { Some(range.upper.clone()) };
+    let before = count_below(ctx, zset, edge).await?;
     let Some(before) = before else {
         if skip.min(zset.count) > far {
             ctx.count_order(zset, ORDER);
@@ -200,13 +193,7 @@ pub(super) async fn leap(
     let Some(rank) = rank.filter(|&rank| rank < zset.count) else { return Ok(None) };
     let Some(field) = field_at(ctx, zset, rank).await? else { return Ok(Some((range, skip))) };
     let field = Field::from_slice(&field);
-    let is_within = match (forward, &range.lower, &range.upper) {
-        (true, _, Bound::Unbounded) | (false, Bound::Unbounded, _) => true,
-        (true, _, Bound::Included(upper)) => field <= *upper,
-        (true, _, Bound::Excluded(upper)) => field < *upper,
-        (false, Bound::Included(lower), _) => field >= *lower,
-        (false, Bound::Excluded(lower), _) => field > *lower,
-    };
+    let is_within = (range.lower.as_ref(), range.upper.as_ref()).contains(&field);
     if forward {
         range.lower = Bound::Included(field);
     } else {
@@ -220,7 +207,7 @@ async fn field_at(ctx: &mut Ctx, zset: &Collection, rank: u64) -> Result<Option<
     let from_end = zset.count.saturating_sub(rank + 1);
     let (direction, skip) =
         if from_end < rank { (Direction::Backward, from_end) } else { (Direction::Forward, rank) };
-    if skip > ctx.server.options.far / NEAR_PART
+    if skip > ctx.server.options.rank_walk_max / NEAR_PART
         && let Some(stretch) = ctx.stretch(zset, ORDER, Asked::Rank(rank))
     {
         let lower = Bound::Included(Field::from_slice(&stretch.lower));
@@ -231,7 +218,7 @@ async fn field_at(ctx: &mut Ctx, zset: &Collection, rank: u64) -> Result<Option<
         ctx.cut_stretch(zset, ORDER, &stretch).await;
         return Ok(found.map(|(field, _)| field));
     }
-    if skip > ctx.server.options.far {
+    if skip > ctx.server.options.rank_walk_max {
         ctx.count_order(zset, ORDER);
     }
     let mut scan = walk(ctx, zset, &OrderRange::ALL, direction, Want::Keys);

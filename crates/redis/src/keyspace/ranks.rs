@@ -59,7 +59,6 @@ fn prefix_of(key: &[u8]) -> Option<Prefix> {
 }
 
 /// Counts of one order.
-#[derive(Default)]
 struct Counts {
     /// The first is empty.
     starts: Vec<Start>,

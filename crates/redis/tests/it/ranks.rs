@@ -10,7 +10,7 @@ use pumice_redis::options::Options;
 const FAR: u64 = 32;
 
 fn setup(drives: usize) -> Setup {
-    let options = Options { far: FAR, port: 0, ..Options::default() };
+    let options = Options { rank_walk_max: FAR, port: 0, ..Options::default() };
     Setup { drives, memory_bytes: drives as u64 * (64 << 20), options, ..Setup::default() }
 }
 
@@ -251,7 +251,7 @@ fn counting_and_writing_go_on_side_by_side() {
 /// Counts have a share of the memory, whoever asks for them.
 #[test]
 fn counts_take_no_more_than_their_share() {
-    let options = Options { far: 8, memory_bytes: 256 << 10, port: 0, ..Options::default() };
+    let options = Options { rank_walk_max: 8, memory_bytes: 256 << 10, port: 0, ..Options::default() };
     let server = TestServer::with(Setup { options, ..Setup::default() });
     let (mut client, mut rng) = (server.client(), Rng::from_seed(6));
     let mut most = 0;
@@ -271,7 +271,7 @@ fn counts_take_no_more_than_their_share() {
 /// Where their share has no room for short stretches, they are longer, and stay so.
 #[test]
 fn large_orders_have_long_stretches() {
-    let options = Options { far: 8, memory_bytes: 128 << 10, port: 0, ..Options::default() };
+    let options = Options { rank_walk_max: 8, memory_bytes: 128 << 10, port: 0, ..Options::default() };
     let server = TestServer::with(Setup { options, ..Setup::default() });
     let (mut client, mut rng) = (server.client(), Rng::from_seed(7));
     let mut model = filled(&mut client, "z", &mut rng);

@@ -101,12 +101,12 @@ async fn try_to_open(setup: Setup) -> Result<Node, String> {
 /// What `pumice serve` does, in the same order: listen, open the drives, serve, keep house.
 async fn serve(setup: Setup) {
     // Sets are small here.
-    let far = if setup.seed.is_multiple_of(2) { 1 } else { Options::default().far };
+    let rank_walk_max = if setup.seed.is_multiple_of(2) { 1 } else { Options::default().rank_walk_max };
     let options = Options {
         protected_mode: false,
         debug: DebugAccess::Yes,
         seed: setup.seed,
-        far,
+        rank_walk_max,
         ..Options::default()
     };
     let server = match Server::new(options) {

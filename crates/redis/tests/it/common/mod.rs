@@ -58,7 +58,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             // Sets of tests are small: what is counted only for large ones is for these, too.
-            options: Options { port: 0, debug: DebugAccess::Yes, far: 16, ..Options::default() },
+            options: Options { port: 0, debug: DebugAccess::Yes, rank_walk_max: 16, ..Options::default() },
             drives: 1,
             specs: Vec::new(),
             drive_bytes: 1 << 30,
