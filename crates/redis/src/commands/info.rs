@@ -379,9 +379,10 @@ fn pumice(ctx: &Ctx, lines: &mut Lines) {
     lines.add("flash_reads", reads);
     lines.add("flash_read_bytes", sum(|d| d.heap.read_bytes));
     lines.add("flash_reads_per_get", format!("{:.3}", reads as f64 / gets.max(1) as f64));
-    let (counted, counted_bytes) = ctx.server.ranks.counted();
-    lines.add("counted_zsets", counted);
-    lines.add("counted_zset_bytes", counted_bytes);
+    let counted = ctx.server.ranks.counted();
+    lines.add("counted_zsets", counted.orders);
+    lines.add("counted_zset_bytes", counted.bytes);
+    lines.add("counted_zset_times", counted.times);
     lines.add("cleaned_segments", sum(|d| d.counters.cleaned_segments));
     lines.add("rescued_segments", sum(|d| d.counters.rescued_segments));
     lines.add("given_back_segments", sum(|d| d.counters.given_back_segments));

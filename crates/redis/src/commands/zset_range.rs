@@ -8,27 +8,27 @@ use super::build::Builder;
 use super::collection::{ORDER, clamp_range, commit_piece, damaged, is_piece};
 use super::set_algebra::COLLECTED_BYTES_MAX;
 use super::zset::{decode_order, remove, view_order};
-use super::zset_rank::{count_between, leap, range_of_ranks, walk};
+use super::zset_rank::{Order, count_between, leap, range_of_ranks, walk};
 use super::zset_spec::{LexRange, OrderRange, ScoreRange};
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::{Ctx, STREAM_BYTES};
 use crate::errors::{self, CommandResult, Failure};
-use crate::handler;
 use crate::keyspace::{Collection, ElementScan, Type};
 use crate::resp::reply::Reply;
+use crate::{handler, reads_first};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
-    ("zrange", handler!(zrange)),
+    ("zrange", reads_first!(zrange)),
     ("zrangestore", handler!(zrangestore)),
-    ("zrevrange", handler!(zrevrange)),
-    ("zrangebyscore", handler!(zrangebyscore)),
-    ("zrevrangebyscore", handler!(zrevrangebyscore)),
-    ("zrangebylex", handler!(zrangebylex)),
-    ("zrevrangebylex", handler!(zrevrangebylex)),
-    ("zcount", handler!(zcount)),
-    ("zlexcount", handler!(zlexcount)),
+    ("zrevrange", reads_first!(zrevrange)),
+    ("zrangebyscore", reads_first!(zrangebyscore)),
+    ("zrevrangebyscore", reads_first!(zrevrangebyscore)),
+    ("zrangebylex", reads_first!(zrangebylex)),
+    ("zrevrangebylex", reads_first!(zrevrangebylex)),
+    ("zcount", reads_first!(zcount)),
+    ("zlexcount", reads_first!(zlexcount)),
     ("zremrangebyrank", handler!(zremrangebyrank)),
     ("zremrangebyscore", handler!(zremrangebyscore)),
     ("zremrangebylex", handler!(zremrangebylex)),
@@ -110,9 +110,13 @@ impl<'a> Spec<'a> {
         Ok(Self { by, direction, offset, limit, with_scores })
     }
 
-    /// The part of the order that the range covers, and how many of it to skip and take. `None`: nothing. Hold
-    /// the latch.
-    async fn locate(&self, ctx: &mut Ctx, zset: &Collection) -> Result<Option<Located<'a>>, Failure> {
+    /// The part of the order that the range covers, and how many of it to skip and take. `None`: nothing.
+    async fn locate(
+        &self,
+        ctx: &mut Ctx,
+        zset: &Collection,
+        order: &mut Order<'_>,
+    ) -> Result<Option<Located<'a>>, Failure> {
         let located = |range| Located { range, filter: None, skip: 0, take: u64::MAX, count: None };
         let mut located = match &self.by {
             By::Rank(start, stop) => {
@@ -121,7 +125,7 @@ impl<'a> Spec<'a> {
                     Direction::Forward => (start, stop),
                     Direction::Backward => (zset.count - stop, zset.count - start),
                 };
-                let Some(range) = range_of_ranks(ctx, zset, first, end, self.direction).await? else {
+                let Some(range) = range_of_ranks(ctx, order, first, end, self.direction).await? else {
                     return Err(damaged(zset, first));
                 };
                 let count = Some(stop - start);
@@ -142,7 +146,7 @@ impl<'a> Spec<'a> {
         located.skip = self.offset as u64;
         located.take = u64::try_from(self.limit).unwrap_or(u64::MAX);
         if located.filter.is_none() {
-            let left = leap(ctx, zset, located.range, located.skip, self.direction).await?;
+            let left = leap(ctx, order, located.range, located.skip, self.direction).await?;
             let Some(left) = left else { return Ok(None) };
             (located.range, located.skip) = left;
         }
@@ -292,16 +296,16 @@ pub(super) fn array_len(reply: &Reply, count: u64, with_scores: bool) -> usize {
 
 async fn answer(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResult {
     let held = ctx.latch([key]).await;
-    let located = match ctx.collection_to_read(key, Type::Zset).await? {
-        Some(zset) => spec.locate(ctx, &zset).await?.map(|located| (zset, located)),
-        None => None,
-    };
-    let Some((zset, located)) = located else {
+    let Some(zset) = ctx.collection_to_read(key, Type::Zset).await? else {
         ctx.reply.array(0);
         return Ok(());
     };
-    let snapshot = ctx.snapshot_of(&zset);
-    drop(held);
+    let mut order = Order::new(ctx, &zset, Some(held));
+    let Some(located) = spec.locate(ctx, &zset, &mut order).await? else {
+        ctx.reply.array(0);
+        return Ok(());
+    };
+    let snapshot = order.into_snapshot();
     let with_scores = spec.with_scores;
     let mut members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Values);
     let mut count = located.count;
@@ -381,14 +385,15 @@ async fn zrangestore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let spec = Spec::parse(&args, 3, None, None, true)?;
     let _held = ctx.latch([&args[1], &args[2]]).await;
     let mut builder = Builder::new(ctx, &args[1], Type::Zset);
-    if let Some(zset) = ctx.collection_to_read(&args[2], Type::Zset).await?
-        && let Some(located) = spec.locate(ctx, &zset).await?
-    {
-        builder = builder.made_for(located.count);
-        let snapshot = ctx.snapshot_of(&zset);
-        let mut members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Values);
-        while let Some((member, score)) = members.next(ctx).await? {
-            builder.add_scored(ctx, &member, score).await?;
+    if let Some(zset) = ctx.collection_to_read(&args[2], Type::Zset).await? {
+        let mut order = Order::new(ctx, &zset, None);
+        if let Some(located) = spec.locate(ctx, &zset, &mut order).await? {
+            builder = builder.made_for(located.count);
+            let snapshot = order.into_snapshot();
+            let mut members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Values);
+            while let Some((member, score)) = members.next(ctx).await? {
+                builder.add_scored(ctx, &member, score).await?;
+            }
         }
     }
     let count = builder.finish(ctx).await?;
@@ -398,12 +403,13 @@ async fn zrangestore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 async fn zcount(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let range = ScoreRange::parse(&args[2], &args[3])?;
-    let _held = ctx.latch([&args[1]]).await;
+    let held = ctx.latch([&args[1]]).await;
     let mut count = 0;
     if let Some(zset) = ctx.collection_to_read(&args[1], Type::Zset).await?
         && let Some(range) = range.fields()
     {
-        count = count_between(ctx, &zset, &range).await?;
+        let order = Order::new(ctx, &zset, Some(held));
+        count = count_between(ctx, order, &range).await?;
     }
     ctx.reply.count(count);
     Ok(())
@@ -411,13 +417,17 @@ async fn zcount(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 async fn zlexcount(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let names = LexRange::parse(&args[2], &args[3])?;
-    let _held = ctx.latch([&args[1]]).await;
+    let held = ctx.latch([&args[1]]).await;
     let mut count = 0;
     if let Some(zset) = ctx.collection_to_read(&args[1], Type::Zset).await? {
         match locate_names(ctx, &zset, names).await? {
-            Some((range, None)) => count = count_between(ctx, &zset, &range).await?,
+            Some((range, None)) => {
+                let order = Order::new(ctx, &zset, Some(held));
+                count = count_between(ctx, order, &range).await?;
+            }
             Some((range, Some(names))) => {
                 let mut scan = walk(ctx, &zset, &range, Direction::Forward, Want::Keys);
+                drop(held);
                 while let Some((field, value)) = scan.next(ctx).await? {
                     count += u64::from(names.contains(&decode_order(&field, &value)?.0));
                 }
@@ -432,21 +442,22 @@ async fn zlexcount(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 /// Removes a range; in pieces when it is long, each of which leaves the set consistent.
 async fn remove_range(ctx: &mut Ctx, key: &[u8], spec: Spec<'_>) -> CommandResult {
     let _held = ctx.latch([key]).await;
-    let located = match ctx.collection(key, Type::Zset).await? {
-        Some(zset) => spec.locate(ctx, &zset).await?.map(|located| (zset, located)),
-        None => None,
-    };
-    let Some((mut zset, located)) = located else {
+    let Some(mut zset) = ctx.collection(key, Type::Zset).await? else {
         ctx.reply.int(0);
         return Ok(());
     };
+    let mut order = Order::new(ctx, &zset, None);
+    let Some(located) = spec.locate(ctx, &zset, &mut order).await? else {
+        ctx.reply.int(0);
+        return Ok(());
+    };
+    let snapshot = order.into_snapshot();
     let before = zset.count;
     let mut change = ctx.change();
     if located.count == Some(zset.count) {
         ctx.erase_elements(&mut change, &zset).await?;
         zset.count = 0;
     } else {
-        let snapshot = ctx.snapshot_of(&zset);
         let mut members = Selection::new(ctx, &snapshot, &zset, &located, spec.direction, Want::Values);
         while let Some((member, score)) = members.next(ctx).await? {
             remove(&mut change, &mut zset, &member, score);

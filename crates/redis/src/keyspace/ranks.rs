@@ -4,8 +4,9 @@
 //! over once, in the background, and from then on counts of stretches of some hundred elements are kept in memory: a rank is their sum and
 //! a part of one stretch.
 //!
-//! 1. [`Ctx::count_order`] enters the order as one that is being gone over, with a snapshot, under the key's latch. What writers change
-//!    from then on is noted ([`super::Change::moves`]) and added when the counts are there.
+//! 1. [`Ctx::count_order`] enters the order as one that is being gone over. That is done piece by piece, each as of a moment at which
+//!    nobody was between writing and telling of it ([`super::Change::moves`]): what was written before lies in what is still to be gone
+//!    over, where it is found, or before it, where it is added to what is counted already.
 //! 2. Writers take the counts away while they write, and give them back with what they changed: if they fail, or their client goes, there
 //!    are none, and the next who asks begins anew. Nobody misses them meanwhile, as both need the latch.
 //! 3. Within EXEC, what the transaction changed is added to what is asked.
@@ -16,14 +17,15 @@
 
 use std::borrow::Cow;
 use std::ops::Bound;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_kv::{Direction, SliceSet, Snapshot, Want};
-use pumice_node::Place;
+use pumice_node::{KeyHash, Place};
+use pumice_reactor::sync::Event;
 use smallvec::SmallVec;
 
 use super::head::Collection;
@@ -39,10 +41,14 @@ const STRETCHES_FAR: u64 = 8;
 const STRETCH_GROWTH: u64 = 4;
 /// Orders that are gone over at a time; who comes when there are so many asks again.
 const COUNTED_AT_ONCE: usize = 2;
-/// Changes that are noted while an order is gone over.
+/// Stretches that are counted between two looks at what is written meanwhile.
+const STRETCHES_PIECE: u64 = 64;
+/// Changes that are noted meanwhile.
 const MOVES_MAX: usize = 1 << 16;
 /// Changes of a transaction that are looked through for each question.
 const OWN_MOVES_MAX: usize = 1 << 12;
+/// Stretches whose counts are summed up.
+const GROUP: usize = 128;
 /// What a stretch takes beside the bytes of its start.
 const STRETCH_BYTES: usize = size_of::<Start>() + size_of::<u32>();
 
@@ -58,11 +64,61 @@ fn prefix_of(key: &[u8]) -> Option<Prefix> {
     key.first_chunk().copied()
 }
 
+/// Counts of stretches, and of groups of them.
+#[derive(Clone, Default)]
+struct Sums {
+    counts: Vec<u32>,
+    /// Elements of [`GROUP`] stretches each, of those that there were when it was made.
+    groups: Vec<u64>,
+}
+
+impl Sums {
+    /// `false`: what went was not there.
+    fn add(&mut self, at: usize, by: i8) -> bool {
+        let Some(count) = self.counts.get(at).and_then(|count| count.checked_add_signed(by.into())) else {
+            return false;
+        };
+        self.counts[at] = count;
+        if let Some(group) = self.groups.get_mut(at / GROUP) {
+            *group = group.wrapping_add_signed(by.into());
+        }
+        true
+    }
+
+    /// Stretches came or went.
+    fn group(&mut self) {
+        self.groups = self.counts.chunks(GROUP).map(sum).collect();
+    }
+
+    fn before(&self, at: usize) -> u64 {
+        let groups = at / GROUP;
+        self.groups[..groups].iter().sum::<u64>() + sum(&self.counts[groups * GROUP..at])
+    }
+
+    /// The stretch that the element of a rank lies in, and how many lie before it.
+    fn of_rank(&self, rank: u64) -> Option<(usize, u64)> {
+        let mut before = 0;
+        let mut is_behind = |len: u64| {
+            let is_behind = rank >= before + len;
+            before += if is_behind { len } else { 0 };
+            is_behind
+        };
+        let group = self.groups.iter().position(|&len| !is_behind(len))?;
+        let rest = self.counts[group * GROUP..].iter();
+        let at = rest.map(|&len| u64::from(len)).position(|len| !is_behind(len))?;
+        Some((group * GROUP + at, before))
+    }
+}
+
+fn sum(counts: &[u32]) -> u64 {
+    counts.iter().map(|&count| u64::from(count)).sum()
+}
+
 /// Counts of one order.
 struct Counts {
     /// The first is empty.
     starts: Vec<Start>,
-    counts: Vec<u32>,
+    sums: Sums,
     total: u64,
     /// Elements in a new stretch.
     stretch: u64,
@@ -71,20 +127,30 @@ struct Counts {
 }
 
 impl Counts {
+    fn new(stretch: u64) -> Self {
+        Self { starts: Vec::new(), sums: Sums::default(), total: 0, stretch, bytes: 0 }
+    }
+
     fn stretch_of(&self, field: &[u8]) -> usize {
         self.starts.partition_point(|start| start[..] <= *field).saturating_sub(1)
+    }
+
+    /// A stretch behind the others, of so many elements.
+    fn push(&mut self, start: Start, len: u64) {
+        self.starts.push(start);
+        self.sums.counts.push(len as u32);
+        self.total += len;
     }
 
     /// `false`: what went was not there.
     fn apply(&mut self, field: &[u8], by: i8) -> bool {
         let at = self.stretch_of(field);
-        let Some(count) = self.counts.get(at).and_then(|count| count.checked_add_signed(by.into())) else {
+        if !self.sums.add(at, by) {
             return false;
-        };
-        self.counts[at] = count;
+        }
         self.total = self.total.wrapping_add_signed(by.into());
-        if count == 0 && self.counts.len() > 1 {
-            self.counts.remove(at);
+        if self.sums.counts[at] == 0 && self.starts.len() > 1 {
+            self.sums.counts.remove(at);
             self.starts.remove(at);
             self.weigh();
             if let Some(first) = self.starts.first_mut() {
@@ -94,24 +160,42 @@ impl Counts {
         true
     }
 
+    /// `false`: they do not fit what is counted.
+    fn apply_all(&mut self, mut moves: impl Iterator<Item = Move>) -> bool {
+        moves.all(|(key, by)| self.apply(&key[ELEMENT_PREFIX_BYTES..], by))
+    }
+
+    /// Puts others in the place of a stretch.
+    fn replace(&mut self, at: usize, mut by: Counts) {
+        by.starts[0] = self.starts[at].clone();
+        self.starts.splice(at..=at, by.starts);
+        self.sums.counts.splice(at..=at, by.sums.counts);
+        self.weigh();
+    }
+
     /// Stretches came or went.
     fn weigh(&mut self) {
+        self.sums.group();
         let long = self.starts.iter().filter(|start| start.spilled()).map(SmallVec::len);
         self.bytes = size_of::<(Prefix, Order)>() + self.starts.len() * STRETCH_BYTES + long.sum::<usize>();
     }
 }
 
 enum Order {
-    /// Gone over now, by whoever has this number. `is_written`: by somebody who has not said yet what he changed.
-    Counting {
-        number: u64,
-        moves: Vec<Move>,
-        is_written: bool,
-    },
-    Counted {
-        counts: Counts,
-        asked_at: u64,
-    },
+    Counting(Counting),
+    Counted { counts: Counts, asked_at: u64 },
+}
+
+/// An order that is gone over now.
+struct Counting {
+    /// By whom.
+    number: u64,
+    /// What changed since its last look at them.
+    moves: Vec<Move>,
+    /// By somebody who has not said yet what he changed.
+    is_written: bool,
+    /// Set when it comes to an end.
+    ended: Arc<Event>,
 }
 
 #[derive(Default)]
@@ -120,15 +204,19 @@ struct Orders {
     bytes: usize,
     /// Rises with everything that is asked.
     clock: u64,
+    /// Orders that were gone over to their ends.
+    counted: u64,
 }
 
 impl Orders {
-    fn remove(&mut self, prefix: &Prefix) -> Option<Order> {
-        let order = self.orders.remove(prefix)?;
-        if let Order::Counted { counts, .. } = &order {
-            self.bytes -= counts.bytes;
+    /// Takes counts away, and when they were asked for last.
+    fn remove(&mut self, prefix: &Prefix) -> Option<(Counts, u64)> {
+        if !matches!(self.orders.get(prefix), Some(Order::Counted { .. })) {
+            return None;
         }
-        Some(order)
+        let Some(Order::Counted { counts, asked_at }) = self.orders.remove(prefix) else { return None };
+        self.bytes -= counts.bytes;
+        Some((counts, asked_at))
     }
 
     fn insert(&mut self, prefix: Prefix, counts: Counts, asked_at: u64, bytes_max: usize) {
@@ -136,7 +224,7 @@ impl Orders {
         self.orders.insert(prefix, Order::Counted { counts, asked_at });
         while self.bytes > bytes_max {
             let asked_at = |order: &Order| match order {
-                Order::Counting { .. } => u64::MAX,
+                Order::Counting(_) => u64::MAX,
                 Order::Counted { asked_at, .. } => *asked_at,
             };
             let oldest =
@@ -145,10 +233,17 @@ impl Orders {
         }
     }
 
+    fn counting(&mut self, prefix: &Prefix, number: u64) -> Option<&mut Counting> {
+        match self.orders.get_mut(prefix)? {
+            Order::Counting(counting) => Some(counting).filter(|counting| counting.number == number),
+            Order::Counted { .. } => None,
+        }
+    }
+
     fn counts(&mut self, prefix: &Prefix) -> Option<&mut Counts> {
         self.clock += 1;
         match self.orders.get_mut(prefix)? {
-            Order::Counting { .. } => None,
+            Order::Counting(_) => None,
             Order::Counted { counts, asked_at } => {
                 *asked_at = self.clock;
                 Some(counts)
@@ -166,6 +261,16 @@ pub struct Ranks {
     bytes_max: usize,
     /// Elements in a new stretch, where there is room for so many stretches.
     stretch: u64,
+}
+
+/// What a server has counted.
+pub struct Counted {
+    /// Orders that are.
+    pub orders: usize,
+    /// What that takes in memory.
+    pub bytes: usize,
+    /// Orders that were counted since the start, some more than once.
+    pub times: u64,
 }
 
 /// Counts that their writer took away, until he has written.
@@ -197,6 +302,13 @@ pub struct Stretch {
     cut_to: Option<u64>,
 }
 
+impl Stretch {
+    /// Whether [`Ctx::cut_stretch`] has something to do.
+    pub fn is_long(&self) -> bool {
+        self.cut_to.is_some()
+    }
+}
+
 impl Ranks {
     /// None yet. They are for walks of more than `far` elements.
     pub fn new(memory_bytes: u64, far: u64) -> Self {
@@ -208,11 +320,11 @@ impl Ranks {
         }
     }
 
-    /// How many orders are counted, and what that takes in memory.
-    pub fn counted(&self) -> (usize, usize) {
+    /// What there is.
+    pub fn counted(&self) -> Counted {
         let orders = lock(&self.orders);
         let counted = orders.orders.values().filter(|order| matches!(order, Order::Counted { .. }));
-        (counted.count(), orders.bytes)
+        Counted { orders: counted.count(), bytes: orders.bytes, times: orders.counted }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Orders) -> T) -> T {
@@ -239,10 +351,10 @@ impl Ranks {
                 if last.replace(prefix) == Some(prefix) {
                     continue;
                 }
-                if let Some(Order::Counting { number, is_written, .. }) = orders.orders.get_mut(&prefix) {
-                    *is_written = true;
-                    taken.0.push((prefix, TakenOrder::Counting(*number)));
-                } else if let Some(Order::Counted { counts, asked_at }) = orders.remove(&prefix) {
+                if let Some(Order::Counting(counting)) = orders.orders.get_mut(&prefix) {
+                    counting.is_written = true;
+                    taken.0.push((prefix, TakenOrder::Counting(counting.number)));
+                } else if let Some((counts, asked_at)) = orders.remove(&prefix) {
                     taken.0.push((prefix, TakenOrder::Counted { counts, asked_at }));
                 }
             }
@@ -255,14 +367,11 @@ impl Ranks {
         for (prefix, order) in taken.0 {
             let mut own = moves.iter().filter(|(key, _)| key.starts_with(&prefix));
             match order {
-                TakenOrder::Counting(taken) => self.change(|orders| {
-                    if let Some(Order::Counting { number, moves, is_written }) =
-                        orders.orders.get_mut(&prefix)
-                        && *number == taken
-                    {
-                        moves.extend(own.cloned());
+                TakenOrder::Counting(number) => self.change(|orders| {
+                    if let Some(counting) = orders.counting(&prefix, number) {
+                        counting.moves.extend(own.cloned());
                         // What is too much to be noted is as good as not known.
-                        *is_written = moves.len() > MOVES_MAX;
+                        counting.is_written = counting.moves.len() > MOVES_MAX;
                     }
                 }),
                 TakenOrder::Counted { mut counts, asked_at } => {
@@ -274,35 +383,97 @@ impl Ranks {
         }
     }
 
-    /// Enters an order as one that is being gone over.
-    fn begin(&self, prefix: Prefix) -> Option<u64> {
+    /// Enters an order as one that is being gone over, or finds that it is. Who is told a number does it.
+    fn begin(&self, prefix: Prefix) -> Option<(Arc<Event>, Option<u64>)> {
         self.change(|orders| {
-            let under_way = orders.orders.values().filter(|order| matches!(order, Order::Counting { .. }));
-            if under_way.count() >= COUNTED_AT_ONCE || orders.orders.contains_key(&prefix) {
+            match orders.orders.get(&prefix) {
+                Some(Order::Counting(counting)) => return Some((counting.ended.clone(), None)),
+                Some(Order::Counted { .. }) => return None,
+                None => {}
+            }
+            let under_way = orders.orders.values().filter(|order| matches!(order, Order::Counting(_)));
+            if under_way.count() >= COUNTED_AT_ONCE {
                 return None;
             }
             orders.clock += 1;
-            let number = orders.clock;
-            orders.orders.insert(prefix, Order::Counting { number, moves: Vec::new(), is_written: false });
-            Some(number)
+            let (number, ended) = (orders.clock, Arc::new(Event::new()));
+            let counting = Counting { number, moves: Vec::new(), is_written: false, ended: ended.clone() };
+            orders.orders.insert(prefix, Order::Counting(counting));
+            Some((ended, Some(number)))
         })
     }
+}
 
-    /// It was gone over, or could not be.
-    fn end(&self, prefix: Prefix, number: u64, counts: Option<Counts>) {
-        self.change(|orders| {
-            let is_own =
-                |order: &Order| matches!(order, Order::Counting { number: own, .. } if *own == number);
-            if !orders.orders.get(&prefix).is_some_and(is_own) {
-                return;
-            }
-            let Some(Order::Counting { moves, is_written, .. }) = orders.remove(&prefix) else { return };
-            let Some(mut counts) = counts.filter(|_| !is_written) else { return };
-            if moves.iter().all(|(key, by)| counts.apply(&key[ELEMENT_PREFIX_BYTES..], *by)) {
-                let asked_at = orders.clock;
-                orders.insert(prefix, counts, asked_at, self.bytes_max);
-            }
+/// One who goes over an order; if it is dropped, nobody does.
+struct Counter {
+    server: Arc<Server>,
+    place: Place,
+    /// Of the key's latch.
+    hash: KeyHash,
+    prefix: Prefix,
+    number: u64,
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        let ended = self.server.ranks.change(|orders| {
+            let own = orders.counting(&self.prefix, self.number)?.ended.clone();
+            orders.orders.remove(&self.prefix);
+            Some(own)
         });
+        if let Some(ended) = ended {
+            ended.set();
+        }
+    }
+}
+
+impl Counter {
+    /// Goes over it all. `None`: it could not be read, or somebody who wrote did not come to an end.
+    async fn count(&self, stretch: u64) -> Option<()> {
+        let mut counts = Counts::new(stretch);
+        let end = after_prefix(&self.prefix);
+        let mut from = Some(RawKey::from_slice(&self.prefix));
+        while let Some(lower) = from {
+            let store = self.server.node.store(self.place.drive);
+            let snapshot = self
+                .at_moment(|moves, _| {
+                    let known = moves.drain(..).filter(|(key, _)| *key < lower);
+                    counts.apply_all(known).then(|| store.snapshot_of(self.place.slice))
+                })
+                .await?;
+            let bounds = (lower, end.clone());
+            from = go_over(&self.server, self.place, &snapshot, bounds, &mut counts, STRETCHES_PIECE).await?;
+        }
+        let bytes_max = self.server.ranks.bytes_max;
+        let ended = self
+            .at_moment(|moves, orders| {
+                if !counts.apply_all(moves.drain(..)) {
+                    return None;
+                }
+                counts.weigh();
+                let ended = orders.counting(&self.prefix, self.number)?.ended.clone();
+                let counts = std::mem::replace(&mut counts, Counts::new(stretch));
+                orders.insert(self.prefix, counts, orders.clock, bytes_max);
+                orders.counted += 1;
+                Some(ended)
+            })
+            .await?;
+        ended.set();
+        Some(())
+    }
+
+    /// Looks at what changed since it last did, while nobody is between writing and telling of it.
+    async fn at_moment<T>(&self, look: impl FnOnce(&mut Vec<Move>, &mut Orders) -> Option<T>) -> Option<T> {
+        // Writers come one by one, and let this one have its turn. Where the key was renamed meanwhile they use another latch.
+        let _held = self.server.node.latches().latch(&[self.hash]).await;
+        self.server.ranks.change(|orders| {
+            let counting = orders.counting(&self.prefix, self.number)?;
+            if counting.is_written {
+                return None;
+            }
+            let mut moves = std::mem::take(&mut counting.moves);
+            look(&mut moves, orders)
+        })
     }
 }
 
@@ -332,13 +503,11 @@ impl Ctx {
         let own: Vec<(&[u8], i8)> = own.map(|(key, by)| (&key[ELEMENT_PREFIX_BYTES..], *by)).collect();
         let found = ranks.change(|orders| {
             let counts = orders.counts(&prefix)?;
-            let mut now = Cow::Borrowed(&counts.counts);
+            let (mut now, mut total) = (Cow::Borrowed(&counts.sums), counts.total);
             for (field, by) in &own {
-                let count = &mut now.to_mut()[counts.stretch_of(field)];
-                *count = count.wrapping_add_signed((*by).into());
+                now.to_mut().add(counts.stretch_of(field), *by);
+                total = total.wrapping_add_signed((*by).into());
             }
-            let total =
-                own.iter().fold(counts.total, |total, (_, by)| total.wrapping_add_signed((*by).into()));
             if total != collection.count {
                 orders.remove(&prefix);
                 return None;
@@ -346,20 +515,12 @@ impl Ctx {
             let (at, before) = match asked {
                 Asked::Field(field) => {
                     let at = counts.stretch_of(field);
-                    (at, now[..at].iter().map(|&count| u64::from(count)).sum())
+                    (at, now.before(at))
                 }
-                Asked::Rank(rank) => {
-                    let mut before = 0;
-                    let at = now.iter().position(|&count| {
-                        let is_within = rank < before + u64::from(count);
-                        before += if is_within { 0 } else { u64::from(count) };
-                        is_within
-                    });
-                    (at?, before)
-                }
+                Asked::Rank(rank) => now.of_rank(rank)?,
             };
             let start = |at: usize| counts.starts.get(at).map(|start| RawKey::from_slice(start));
-            let len = u64::from(now[at]);
+            let len = u64::from(now.counts[at]);
             let cut_to = (len > STRETCH_GROWTH * counts.stretch).then_some(counts.stretch);
             Some(Stretch { lower: start(at)?, upper: start(at + 1), before, len, cut_to })
         })?;
@@ -368,23 +529,25 @@ impl Ctx {
         Some(found)
     }
 
-    /// Has an order gone over in the background, so that ranks in it are known. Hold the latch.
-    pub fn count_order(&mut self, collection: &Collection, sub: u8) {
-        if self.server.node.is_drive_stalled(collection.elements.drive) {
-            return;
+    /// Has an order gone over in the background, so that ranks in it are known; answers what will be set when it ends. `None`: it is
+    /// not, or was.
+    pub fn count_order(&mut self, collection: &Collection, sub: u8) -> Option<Arc<Event>> {
+        let place = collection.elements;
+        if self.server.node.is_drive_stalled(place.drive) {
+            return None;
         }
-        let whole = element_key(collection.key.space(), collection.id, sub, &[]);
-        let Some(prefix) = prefix_of(&whole) else { return };
-        let Some(number) = self.server.ranks.begin(prefix) else { return };
-        let (server, place, count) = (self.server.clone(), collection.elements, collection.count);
-        let snapshot = self.snapshot_of(collection);
-        pumice_reactor::spawn(async move {
-            let stretches = (server.ranks.bytes_max / 2 / STRETCH_BYTES) as u64;
-            let len = server.ranks.stretch.max(count / stretches.max(1));
-            let bounds = (RawKey::from_slice(&prefix), after_prefix(&prefix));
-            let counts = go_over(&server, place, &snapshot, bounds, len).await;
-            server.ranks.end(prefix, number, counts);
-        });
+        let prefix = prefix_of(&element_key(collection.key.space(), collection.id, sub, &[]))?;
+        let (ended, number) = self.server.ranks.begin(prefix)?;
+        if let Some(number) = number {
+            let stretches = (self.server.ranks.bytes_max / 2 / STRETCH_BYTES) as u64;
+            let stretch = self.server.ranks.stretch.max(collection.count / stretches.max(1));
+            let (server, hash) = (self.server.clone(), collection.key.hash());
+            let counter = Counter { server, place, hash, prefix, number };
+            pumice_reactor::spawn(async move {
+                counter.count(stretch).await;
+            });
+        }
+        Some(ended)
     }
 
     /// Cuts a stretch that has become long into several. Hold the latch.
@@ -396,55 +559,61 @@ impl Ctx {
         let upper = stretch.upper.as_ref().map_or_else(|| after_prefix(&prefix), |upper| Some(key(upper)));
         let snapshot = self.snapshot_of(collection);
         let bounds = (key(&stretch.lower), upper);
-        let cut = go_over(&self.server, collection.elements, &snapshot, bounds, len).await;
+        let mut cut = Counts::new(len);
+        let rest = go_over(&self.server, collection.elements, &snapshot, bounds, &mut cut, u64::MAX).await;
         let bytes_max = self.server.ranks.bytes_max;
         self.server.ranks.change(|orders| {
-            let Some(Order::Counted { mut counts, asked_at }) = orders.remove(&prefix) else { return };
-            let Some(mut cut) = cut else { return };
+            let Some((mut counts, asked_at)) = orders.remove(&prefix) else { return };
             let at = counts.stretch_of(&stretch.lower);
-            if cut.total != u64::from(counts.counts[at]) {
+            if rest.is_none() || cut.total != u64::from(counts.sums.counts[at]) {
                 return;
             }
-            cut.starts[0] = counts.starts[at].clone();
-            counts.starts.splice(at..=at, cut.starts);
-            counts.counts.splice(at..=at, cut.counts);
-            counts.weigh();
+            counts.replace(at, cut);
             orders.insert(prefix, counts, asked_at, bytes_max);
         });
     }
 }
 
-/// Counts the elements between two keys, `len` to a stretch. `None`: they could not be read.
+/// Counts the elements between two keys behind what `counts` has, so many stretches at most, and answers where to go on. `None`: they
+/// could not be read.
 async fn go_over(
     server: &Server,
     place: Place,
     snapshot: &Snapshot,
     (lower, upper): (RawKey, Option<RawKey>),
-    len: u64,
-) -> Option<Counts> {
+    counts: &mut Counts,
+    stretches: u64,
+) -> Option<Option<RawKey>> {
     let owned = |key: &RawKey| Bytes::copy_from_slice(key);
     let upper = upper.as_ref().map_or(Bound::Unbounded, |upper| Bound::Excluded(owned(upper)));
-    let (lower, slice) = (Bound::Included(owned(&lower)), SliceSet::One(place.slice));
+    let (from, slice) = (Bound::Included(owned(&lower)), SliceSet::One(place.slice));
     let store = server.node.store(place.drive);
-    let mut scan = store.scan(snapshot, slice, lower, upper, Direction::Forward, Want::Keys);
-    let mut counts = Counts { starts: vec![Start::new()], counts: vec![0], total: 0, stretch: len, bytes: 0 };
-    loop {
+    let mut scan = store.scan(snapshot, slice, from, upper, Direction::Forward, Want::Keys);
+    let mut start = Start::from_slice(&lower[ELEMENT_PREFIX_BYTES..]);
+    let mut seen = 0;
+    for _ in 0..stretches {
         // The last of this stretch and the first of the next say where one begins.
-        let unseen = scan.skip(len - 1).await.ok()?;
+        seen += scan.skip(counts.stretch - 1 - seen).await.ok()?;
         let last = scan.next().await.ok()?;
-        let at = counts.counts.len() - 1;
-        let seen = unseen + u64::from(last.is_some());
-        counts.counts[at] += seen as u32;
-        counts.total += seen;
-        let Some((last, _)) = last else { break };
-        let Some((first, _)) = scan.next().await.ok()? else { break };
-        counts.starts.push(between(&last[ELEMENT_PREFIX_BYTES..], &first[ELEMENT_PREFIX_BYTES..]));
-        counts.counts.push(1);
-        counts.total += 1;
+        seen += u64::from(last.is_some());
+        if seen == 0 && !counts.starts.is_empty() {
+            return Some(None);
+        }
+        counts.push(start, seen);
+        let Some((last, _)) = last else { return Some(None) };
+        let Some((first, _)) = scan.next().await.ok()? else { return Some(None) };
+        start = between(&last[ELEMENT_PREFIX_BYTES..], &first[ELEMENT_PREFIX_BYTES..]);
+        seen = 1;
         pumice_reactor::yield_now().await;
     }
-    counts.weigh();
-    Some(counts)
+    Some(Some(element_from(&lower, &start)))
+}
+
+/// The key of what begins with `start`, in the order that `key` is of.
+fn element_from(key: &RawKey, start: &Start) -> RawKey {
+    let mut from = RawKey::from_slice(&key[..ELEMENT_PREFIX_BYTES]);
+    from.extend_from_slice(start);
+    from
 }
 
 /// The shortest that lies behind `last`, and not behind `first`.

@@ -5,13 +5,19 @@
 //! [`reads_first`]: its look-ups do not wait. The first that memory does not answer ends the handler, and its latch with it; what
 //! it was for is read then, side by side with what others read, and the handler runs again. It takes what was read as long as that is
 //! the newest. After [`TRIES`] it reads as it goes, latch held, and comes to its end however much others write.
+//!
+//! So does a handler end that needs ranks in a long order that nobody has counted: it runs again when that is done.
+
+use std::sync::Arc;
 
 use pumice_base::hash::HashMap;
 use pumice_kv::{Entry, Meta, Moment};
 use pumice_node::{Node, Place};
 use pumice_reactor::join_all;
+use pumice_reactor::sync::Event;
 
 use super::access::PARALLEL_READS_MAX;
+use super::head::Collection;
 use super::key::RawKey;
 use crate::args::Args;
 use crate::context::Ctx;
@@ -19,6 +25,8 @@ use crate::errors::{CommandResult, Failure};
 
 /// A handler is ended so often: for its key's head, and for the elements.
 const TRIES: usize = 2;
+/// And so often to have an order counted; then it walks.
+const COUNTS_AWAITED: u32 = 2;
 /// Who looks more up at once reads with the latch held.
 const WANTED_MAX: usize = 1024;
 /// Bytes of values kept until the handler runs again, which reads the others once more: as many as MGET and HMGET keep.
@@ -34,6 +42,10 @@ pub(crate) struct Unlatched {
     /// Its look-up of the key is in the statistics.
     is_counted: bool,
     wanted: Vec<Wanted>,
+    /// Set when the order that the handler ended for is counted.
+    counted: Option<Arc<Event>>,
+    /// How often it may still end for that.
+    counts_awaited: u32,
     read: HashMap<RawKey, Read>,
     value_bytes: usize,
 }
@@ -77,28 +89,36 @@ pub(crate) async fn reads_first(
     }
     let mark = ctx.reply.mark();
     ctx.unlatched.begin();
-    for _ in 0..TRIES {
+    let mut tries = TRIES;
+    loop {
         let result = handler(ctx, args).await;
         let wanted = std::mem::take(&mut ctx.unlatched.wanted);
+        if let Some(counted) = ctx.unlatched.counted.take() {
+            ctx.reply.rollback(mark);
+            counted.wait().await;
+            ctx.take_time_anew();
+            continue;
+        }
         if wanted.is_empty() {
             ctx.unlatched.end();
             return result;
         }
         ctx.reply.rollback(mark);
-        if !ctx.unlatched.is_news(&wanted) {
-            break;
+        if ctx.unlatched.is_news(&wanted) {
+            Box::pin(ctx.read_unlatched(wanted)).await;
+            tries -= 1;
+        } else {
+            tries = 0;
         }
-        Box::pin(ctx.read_unlatched(wanted)).await;
+        ctx.unlatched.asks = tries > 0;
     }
-    ctx.unlatched.asks = false;
-    let result = handler(ctx, args).await;
-    ctx.unlatched.end();
-    result
 }
 
 impl Unlatched {
     fn begin(&mut self) {
         (self.is_under_way, self.asks, self.is_counted) = (true, true, false);
+        self.counts_awaited = COUNTS_AWAITED;
+        self.counted = None;
         self.wanted.clear();
     }
 
@@ -158,6 +178,17 @@ impl Ctx {
     pub(super) fn want(&mut self, place: Place, key: &[u8], look: Look) -> Failure {
         self.unlatched.wanted.push(Wanted { place, key: RawKey::from_slice(key), look });
         Failure::new("ERR flash is to be read first")
+    }
+
+    /// Has the order of `collection` under `sub` counted, and ends the handler until it is, where that can be. Who goes on has to walk.
+    pub(crate) fn want_counts(&mut self, collection: &Collection, sub: u8) -> Result<(), Failure> {
+        let Some(counted) = self.count_order(collection, sub) else { return Ok(()) };
+        if !self.unlatched.is_under_way || self.unlatched.counts_awaited == 0 || self.is_streaming {
+            return Ok(());
+        }
+        self.unlatched.counts_awaited -= 1;
+        self.unlatched.counted = Some(counted);
+        Err(Failure::new("ERR the order is to be counted first"))
     }
 
     /// Reads what the handler was ended for. What fails the handler reads again, and fails with it.

@@ -36,6 +36,7 @@ mod pages;
 mod parser;
 mod pipelines;
 mod ranks;
+mod ranks_meanwhile;
 mod scans;
 mod silent_clients;
 mod simulated;

@@ -85,6 +85,14 @@ impl Stage {
         node.recovered().iter().map(|drive| drive.damage.len()).sum()
     }
 
+    /// How many sorted sets have their order counted in memory, and how often one was.
+    pub fn counted_orders(&self) -> (usize, u64) {
+        let serving = self.serving.borrow();
+        let (server, _) = serving.as_ref().expect("it serves");
+        let counted = server.ranks.counted();
+        (counted.orders, counted.times)
+    }
+
     /// Stops serving, and begins anew: what was in memory is on the drive alone.
     pub fn restart(&self) {
         self.close();
