@@ -17,6 +17,8 @@ use crate::types::{SliceId, VALUE_BYTES_MAX};
 pub struct Batch {
     pub(crate) buf: Vec<u8>,
     pub(crate) ops: Vec<Op>,
+    /// Bytes that records have outside of the buffer.
+    tail_bytes: usize,
     /// Of the records that are lists of large values: where these come from.
     pub(crate) lists: Vec<List>,
 }
@@ -65,7 +67,8 @@ impl Batch {
 
     /// Bytes of its records' payloads.
     pub fn bytes(&self) -> usize {
-        self.buf.len() + self.ops.iter().filter_map(|op| op.tail.as_ref()).map(Bytes::len).sum::<usize>()
+        // Who makes a long batch asks after every operation.
+        self.buf.len() + self.tail_bytes
     }
 
     /// The records' payloads, each in two parts.
@@ -118,6 +121,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.buf.clear();
         self.ops.clear();
+        self.tail_bytes = 0;
         self.lists.clear();
     }
 
@@ -198,6 +202,7 @@ impl Batch {
         value_len: u64,
     ) {
         assert!(self.buf.len() <= u32::MAX as usize, "a batch holds less than 4 GiB");
+        self.tail_bytes += tail.as_ref().map_or(0, Bytes::len);
         self.ops.push(Op {
             kind,
             tag,

@@ -131,3 +131,20 @@ fn what_can_never_fit_is_refused_at_once() {
         store.close().await.expect("close");
     });
 }
+
+#[test]
+fn a_batch_knows_its_bytes_however_its_values_came() {
+    let mut batch = Batch::new();
+    for round in 0..2 {
+        assert_eq!(batch.bytes(), 0, "round {round}");
+        batch.put(SliceId(0), b"copied", 0, 0, &[1; 500]);
+        let copied = batch.bytes();
+        assert!((506..600).contains(&copied), "{copied}");
+        batch.put_bytes(SliceId(0), b"handed", 0, 0, vec![2; 5_000].into());
+        let handed = batch.bytes() - copied;
+        assert!((5_006..5_100).contains(&handed), "{handed}");
+        batch.delete(SliceId(0), b"gone");
+        assert!((4..100).contains(&(batch.bytes() - copied - handed)));
+        batch.clear();
+    }
+}
