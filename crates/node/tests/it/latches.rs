@@ -154,15 +154,124 @@ fn latch_all_waits_for_everybody_and_keeps_everybody_out() {
     });
 }
 
+/// Another key of the same stripe.
+fn beside(n: u64, other: u64) -> KeyHash {
+    KeyHash(n << 52 | other << 1)
+}
+
+#[test]
+fn keys_that_share_a_stripe_are_held_side_by_side() {
+    block_on(async {
+        let latches = Latches::default();
+        let first = latches.try_latch(&[beside(5, 1)]).expect("free");
+        let second = latches.try_latch(&[beside(5, 2)]).expect("a stranger does not wait");
+        assert!(latches.try_latch(&[beside(5, 1)]).is_none());
+        assert!(latches.try_latch(&[beside(5, 2)]).is_none());
+        // One who waits for the first does not wait for the second, nor does a third.
+        let mut waiter = Box::pin(latches.latch(&[beside(5, 1)]));
+        assert!(poll_once(waiter.as_mut()).await.is_none());
+        drop(second);
+        assert!(poll_once(waiter.as_mut()).await.is_none());
+        drop(latches.try_latch(&[beside(5, 2)]).expect("free again"));
+        drop(latches.try_latch(&[beside(5, 3)]).expect("nobody holds it"));
+        drop(first);
+        drop(poll_once(waiter.as_mut()).await.expect("its turn"));
+        assert_eq!(latches.waits(), 1);
+        drop(latches.try_latch(&[beside(5, 1)]).expect("free"));
+    });
+}
+
+/// However long some are held.
+#[test]
+fn no_other_key_ever_waits_for_one_that_is_held() {
+    let latches = Latches::default();
+    let held: Vec<_> = (0..50_u64).map(|n| KeyHash::of(0, &n.to_be_bytes())).collect();
+    let _long = latches.try_latch(&held[..3]).expect("free");
+    let _others: Vec<_> = held[3..].iter().map(|&key| latches.try_latch(&[key]).expect("free")).collect();
+    for n in 50..100_000_u64 {
+        assert!(latches.try_latch(&[KeyHash::of(0, &n.to_be_bytes())]).is_some(), "{n}");
+    }
+    assert!(held.iter().all(|&key| latches.try_latch(&[key]).is_none()));
+}
+
+#[test]
+fn who_needs_two_keys_of_a_stripe_has_it_alone() {
+    block_on(async {
+        let latches = Latches::default();
+        let one = latches.try_latch(&[beside(9, 1)]).expect("free");
+        assert!(latches.try_latch(&[beside(9, 2), beside(9, 3)]).is_none());
+        let mut both = Box::pin(latches.latch(&[beside(9, 2), beside(9, 1), beside(9, 2)]));
+        assert!(poll_once(both.as_mut()).await.is_none());
+        // Behind it, so that it comes to its turn.
+        let mut behind = Box::pin(latches.latch(&[beside(9, 4)]));
+        assert!(poll_once(behind.as_mut()).await.is_none());
+        drop(one);
+        let held = poll_once(both.as_mut()).await.expect("its turn");
+        assert!(poll_once(behind.as_mut()).await.is_none());
+        drop(held);
+        drop(poll_once(behind.as_mut()).await.expect("its turn"));
+        drop(latches.try_latch(&[beside(9, 1), beside(9, 4)]).expect("free"));
+    });
+}
+
+#[test]
+fn who_waits_for_a_whole_stripe_and_goes_away_lets_the_others_in() {
+    block_on(async {
+        let latches = Latches::default();
+        let one = latches.try_latch(&[beside(9, 1)]).expect("free");
+        let mut all = Box::pin(latches.latch_all());
+        assert!(poll_once(all.as_mut()).await.is_none());
+        let mut others: Vec<_> = (2..5).map(|n| Box::pin(latches.latch(&[beside(9, n)]))).collect();
+        for other in &mut others {
+            assert!(poll_once(other.as_mut()).await.is_none(), "latch_all came before");
+        }
+        drop(all);
+        for other in &mut others {
+            drop(poll_once(other.as_mut()).await.expect("nobody holds it"));
+        }
+        drop(one);
+        drop(latches.try_latch(&[beside(9, 1)]).expect("free"));
+    });
+}
+
+#[test]
+fn who_was_called_is_overtaken_also_where_others_wait_behind_it() {
+    block_on(async {
+        let latches = Latches::default();
+        let held = latches.try_latch(&[key(3)]).unwrap();
+        let mut waiters: Vec<_> = (0..3).map(|_| Box::pin(latches.latch(&[key(3)]))).collect();
+        for waiter in &mut waiters {
+            assert!(poll_once(waiter.as_mut()).await.is_none());
+        }
+        drop(held);
+        for _ in 0..3 {
+            drop(latches.try_latch(&[key(3)]).expect("left free"));
+        }
+        for waiter in &mut waiters {
+            drop(poll_once(waiter.as_mut()).await.expect("its turn"));
+        }
+    });
+}
+
 const KEYS: usize = 8;
 const TASKS: u64 = 16;
-const ROUNDS: u64 = 400;
+const ROUNDS: u64 = 3_000;
 
 async fn add_under_latches(seed: u64, latches: Latches, cells: Arc<Vec<AtomicU64>>, sum: Arc<AtomicU64>) {
     let mut rng = Rng::from_seed(seed);
     for _ in 0..ROUNDS {
+        if rng.chance(0.01) {
+            let _all = latches.latch_all().await;
+            for cell in cells.iter() {
+                let seen = cell.load(Ordering::Relaxed);
+                yield_now().await;
+                cell.store(seen + 1, Ordering::Relaxed);
+                sum.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         let mut chosen: Vec<usize> = (0..1 + rng.below(3)).map(|_| rng.below(KEYS as u64) as usize).collect();
-        let keys: Vec<KeyHash> = chosen.iter().map(|&n| key(n as u64)).collect();
+        // Three or so share a stripe.
+        let keys: Vec<KeyHash> = chosen.iter().map(|&n| beside(n as u64 % 3, n as u64)).collect();
         let _held = match latches.try_latch(&keys) {
             Some(held) => held,
             None => {
@@ -180,6 +289,7 @@ async fn add_under_latches(seed: u64, latches: Latches, cells: Arc<Vec<AtomicU64
                 }
             }
         };
+        chosen.sort_unstable();
         chosen.dedup();
         for n in chosen {
             // A load, a pause and a store: only exclusion makes the sums come out right.
