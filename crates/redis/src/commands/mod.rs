@@ -29,6 +29,7 @@ mod range;
 mod rename;
 mod sample;
 mod scan;
+mod scored;
 mod set;
 mod set_algebra;
 mod string_parts;

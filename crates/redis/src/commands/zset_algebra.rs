@@ -3,8 +3,6 @@
 //! Inputs are merged as streams (`merge.rs`). A stored result goes to flash as it is made and finds its order
 //! there; an answered one must be sorted, so it is collected in memory first.
 
-use std::cmp::Ordering;
-
 use bytes::Bytes;
 use pumice_kv::Want;
 use smallvec::SmallVec;
@@ -12,9 +10,9 @@ use smallvec::SmallVec;
 use super::build::Builder;
 use super::collection::member_of;
 use super::merge::{self, Joined, Merge, Moment};
+use super::scored::ByScore;
 use super::set_algebra::counted_keys;
 use super::zset::decode_stored_score;
-use super::zset_range::{array_len, write_member};
 use crate::args::Args;
 use crate::command::Row;
 use crate::context::Ctx;
@@ -40,6 +38,17 @@ enum Operation {
     Union,
     Intersection,
     Difference,
+}
+
+impl Operation {
+    /// The command that answers it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Union => "ZUNION",
+            Self::Intersection => "ZINTER",
+            Self::Difference => "ZDIFF",
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -182,23 +191,13 @@ async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str)
     let moment = Moment::new(ctx, inputs);
     drop(held);
     let mut merge = Merge::new(ctx, &moment, Want::Values);
-    let mut result: Vec<(Bytes, f64)> = Vec::new();
+    let mut result = ByScore::new(ctx, operation.name());
     while let Some(joined) = merge.next(ctx).await? {
         if let Some(score) = spec.score(&joined)? {
-            // A copy: what a scan answers is a part of what it has read.
-            result.push((Bytes::copy_from_slice(&member_of(&joined.field)), score));
+            result.add(&member_of(&joined.field), score)?;
         }
     }
-    result.sort_unstable_by(|(a, a_score), (b, b_score)| {
-        a_score.partial_cmp(b_score).unwrap_or(Ordering::Equal).then_with(|| a.cmp(b))
-    });
-    let len = array_len(&ctx.reply, result.len() as u64, spec.with_scores);
-    ctx.reply.array(len);
-    for (member, score) in result {
-        write_member(&mut ctx.reply, &member, spec.with_scores.then_some(score));
-        ctx.drain().await?;
-    }
-    Ok(())
+    result.reply(ctx, spec.with_scores).await
 }
 
 async fn store(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str) -> CommandResult {

@@ -5,6 +5,7 @@ mod administration;
 mod answers;
 mod at_hand;
 mod broken_replies;
+mod by_score;
 mod came_and_went;
 mod collections;
 mod command_docs;
