@@ -40,8 +40,11 @@ const PROBED_MAX: u64 = 16_384;
 const PROBE_STEPS: u64 = 16;
 /// A reply of unknown length is collected up to this size; a longer one is counted first, then streamed.
 pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 20;
-/// Members looked up together.
+/// Members looked up together, and their bytes.
 const PROBES_TOGETHER: usize = 256;
+const PROBE_BYTES_MAX: usize = 256 << 10;
+/// Bytes of members that are held once they are found; where they are more, sets are merged, which holds none.
+const FOUND_BYTES_MAX: usize = 1 << 20;
 
 /// The result: members found already, or collections to be merged.
 enum Outcome {
@@ -82,7 +85,10 @@ impl Outcome {
             return Ok(Self::Merge(Moment::new(ctx, sets)));
         }
         let wanted = operation == Operation::Intersection;
-        Ok(Self::Found(probe(ctx, leading, &others, wanted, limit).await?))
+        Ok(match probe(ctx, leading, &others, wanted, limit).await? {
+            Some(found) => Self::Found(found),
+            None => Self::Merge(Moment::new(ctx, sets)),
+        })
     }
 
     /// The members from the first on.
@@ -118,23 +124,26 @@ impl Members<'_> {
     }
 }
 
-/// The members of `leading` that all (`wanted`) or none of `others` have; at most `limit`.
+/// The members of `leading` that all (`wanted`) or none of `others` have; at most `limit`. `None`: they are too long to be held.
 async fn probe(
     ctx: &mut Ctx,
     leading: &Collection,
     others: &[&Collection],
     wanted: bool,
     limit: usize,
-) -> Result<Vec<Bytes>, Failure> {
+) -> Result<Option<Vec<Bytes>>, Failure> {
     use std::ops::Bound::Unbounded;
     let mut scan = ctx.scan_elements(leading, MEMBERS, Unbounded, Unbounded, Direction::Forward, Want::Keys);
-    let mut found = Vec::new();
+    let (mut found, mut found_bytes) = (Vec::new(), 0);
     let mut ended = false;
     while !ended && found.len() < limit {
-        let mut fields = Vec::with_capacity(PROBES_TOGETHER);
-        while fields.len() < PROBES_TOGETHER && !ended {
+        let (mut fields, mut bytes) = (Vec::with_capacity(PROBES_TOGETHER), 0);
+        while fields.len() < PROBES_TOGETHER && bytes < PROBE_BYTES_MAX && !ended {
             match scan.next(ctx).await? {
-                Some((field, _)) => fields.push(field),
+                Some((field, _)) => {
+                    bytes += field.len();
+                    fields.push(field);
+                }
                 None => ended = true,
             }
         }
@@ -144,9 +153,13 @@ async fn probe(
             fields.retain(|_| known.next() == Some(wanted));
         }
         found.extend(fields.iter().map(member_of));
+        found_bytes += fields.iter().map(Bytes::len).sum::<usize>();
+        if found_bytes > FOUND_BYTES_MAX {
+            return Ok(None);
+        }
     }
     found.truncate(limit);
-    Ok(found)
+    Ok(Some(found))
 }
 
 fn keys_from<'a>(args: &Args<'a>, from: usize) -> Vec<&'a [u8]> {

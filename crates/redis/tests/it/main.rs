@@ -29,6 +29,7 @@ mod large_parts;
 mod last_elements;
 mod left_spaces;
 mod loading;
+mod long_members;
 mod long_pops;
 mod long_searches;
 mod monitors;
