@@ -67,7 +67,17 @@ impl Drop for Collected {
     }
 }
 
+/// Of what all replies may take, the part that one command collects where it can do with less: a page, values that may be drawn again.
+const PAGE_PART: u64 = 32;
+const PAGE_BYTES_MIN: u64 = 256 << 10;
+const PAGE_BYTES_MAX: u64 = 4 << 20;
+
 impl Ctx {
+    /// Bytes that the running command may collect where it can do with less, whatever its client asks for.
+    pub(crate) fn page_bytes(&self) -> usize {
+        (self.server.options.output_bytes_max / PAGE_PART).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX) as usize
+    }
+
     /// In EXEC: notes what it holds, and `more` that the running command is about to write; an error where that is too much.
     pub(crate) fn weigh(&mut self, more: usize) -> CommandResult {
         let (Some(overlay), Some(memory)) = (&self.transaction, &mut self.exec_collected) else {

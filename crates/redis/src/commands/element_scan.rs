@@ -18,10 +18,11 @@ use crate::glob;
 use crate::keyspace::{Collection, HINT_LONG_ELEMENT, HINT_MANY, HINT_NOT_INTEGERS, Type};
 use crate::number::{format_double, parse_cursor};
 
-/// Most elements looked at by one call, whatever COUNT says: the reply is collected before it is sent.
+/// Most elements looked at by one call, whatever COUNT says. The reply is collected before it is sent: where that takes
+/// [`Ctx::page_bytes`], a call stops at the next chance.
 const VISITED_MAX: usize = 65_536;
-/// Most bytes collected by one call before it stops at the next chance.
-const BYTES_MAX: usize = 4 << 20;
+/// What an element takes beside its bytes, while it is collected and in the reply.
+const ELEMENT_BYTES: usize = size_of::<(Bytes, Bytes)>() + 16;
 
 /// Redis's compact encoding keeps whole scores up to here as integers, and ZSCAN shows it.
 const COMPACT_INTEGER_MAX: f64 = (i64::MAX / 2) as f64;
@@ -42,12 +43,13 @@ pub(super) async fn scan(ctx: &mut Ctx, args: Args<'_>, kind: Type) -> CommandRe
     let from = if everything { 0 } else { cursor };
     let mut found: Vec<(Bytes, Bytes)> = Vec::new();
     let mut next_cursor = 0;
+    let bytes_max = ctx.page_bytes();
     if let Ok(from) = u32::try_from(from) {
         let from = from.to_be_bytes();
         let want = match kind {
             Type::Set => Want::Keys,
             _ if everything => Want::Values,
-            _ => Want::Page { keys: count as u64, bytes: BYTES_MAX as u64 },
+            _ => Want::Page { keys: count as u64, bytes: bytes_max as u64 },
         };
         let lower = Bound::Included(&from[..]);
         let mut elements =
@@ -56,7 +58,7 @@ pub(super) async fn scan(ctx: &mut Ctx, args: Args<'_>, kind: Type) -> CommandRe
         let (mut visited, mut bytes, mut last_hash) = (0, 0, 0);
         while let Some((field, value)) = elements.next(ctx).await? {
             let hash = hash_of_field(&field);
-            if !everything && (visited >= count || bytes >= BYTES_MAX) && hash != last_hash {
+            if !everything && (visited >= count || bytes >= bytes_max) && hash != last_hash {
                 next_cursor = u64::from(hash);
                 break;
             }
@@ -64,7 +66,7 @@ pub(super) async fn scan(ctx: &mut Ctx, args: Args<'_>, kind: Type) -> CommandRe
             last_hash = hash;
             let name = member_of(&field);
             if pattern.is_none_or(|pattern| glob::matches(pattern, &name)) {
-                bytes += name.len() + value.len();
+                bytes += name.len() + value.len() + ELEMENT_BYTES;
                 found.push((name, value));
             }
         }

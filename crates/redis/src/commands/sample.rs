@@ -19,7 +19,7 @@ use std::ops::Bound;
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use bytes::Bytes;
-use pumice_base::hash::{HashMap, HashSet};
+use pumice_base::hash::{HashMap, HashSet, stable_hash64};
 use pumice_kv::{Direction, Entry, Snapshot, Want};
 
 use super::collection::{HASH_BYTES, MEMBERS, damaged, member_of};
@@ -43,9 +43,7 @@ const WINDOWS_TRIED_MAX: usize = 1000;
 const CHUNK: usize = 4096;
 /// Where at least this share of the elements is chosen, values are read with their names, ahead of need.
 const CHOSEN_SHARE: u64 = 4;
-/// Bytes of values that are kept for the case that their fields are drawn again.
-const VALUES_BYTES_MAX: usize = 4 << 20;
-/// What one of them takes besides.
+/// What a value takes besides its bytes, that is kept for the case that its field is drawn again: as many as [`Ctx::page_bytes`] hold.
 const VALUE_OVERHEAD_BYTES: usize = 128;
 
 /// A field of sub [`MEMBERS`] and what is stored of it.
@@ -247,8 +245,9 @@ impl<'a> Urn<'a> {
 enum Distinct {
     /// By one reading of the collection that chooses elements on its way (Knuth's algorithm S). `left`: elements ahead.
     Pass { scan: ElementScan, left: u64, wanted: u64 },
-    /// Drawn again where one was drawn already.
-    Draws { seen: HashSet<Bytes>, wanted: u64 },
+    /// Drawn again where one was drawn already, or one with the same hash: they are told by hashes, however long they are, of which
+    /// those of a collection have so few in common.
+    Draws { seen: HashSet<u64>, wanted: u64 },
 }
 
 impl Distinct {
@@ -280,8 +279,7 @@ impl Distinct {
             Self::Draws { seen, wanted } => {
                 while (seen.len() as u64) < *wanted {
                     let element = urn.one(ctx).await?;
-                    if !seen.contains(&element.0) {
-                        seen.insert(Bytes::copy_from_slice(&element.0));
+                    if seen.insert(stable_hash64(0, &element.0)) {
                         return Ok(Some(element));
                     }
                 }
@@ -325,7 +323,7 @@ impl Answer<'_> {
         }
         let entry = self.urn.entry(ctx, field).await?;
         let bytes = VALUE_OVERHEAD_BYTES + field.len() + entry.value.len();
-        if self.repeats && self.values_bytes + bytes <= VALUES_BYTES_MAX {
+        if self.repeats && self.values_bytes + bytes <= ctx.page_bytes() {
             self.values_bytes += bytes;
             let (field, entry) = owned((field.clone(), entry.clone()));
             self.values.insert(field, entry);

@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 
+use bytes::Bytes;
 use pumice_kv::{Direction, Want};
 
 use crate::args::Args;
@@ -24,8 +25,9 @@ pub static ROWS: &[Row] = &[
 const KEYS_BYTES_MAX: usize = 64 << 20;
 /// SCAN looks at no more keys than this in one call, whatever COUNT says.
 const SCAN_COUNT_MAX: u64 = 100_000;
-/// Most bytes of keys that it collects, whatever COUNT says, before it stops at the next one.
-const SCAN_BYTES_MAX: usize = 4 << 20;
+/// What a key takes beside its bytes, while it is collected and in the reply: where all take [`Ctx::page_bytes`], SCAN stops at the next
+/// one, whatever COUNT says.
+const SCAN_KEY_BYTES: usize = size_of::<Bytes>() + 16;
 /// Random draws before RANDOMKEY takes the first live key instead.
 const RANDOM_DRAWS_MAX: usize = 50;
 
@@ -61,9 +63,9 @@ async fn scan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut walk = ctx.scan_keys(space, Bound::Included(from), upper, Direction::Forward, Want::Keys);
     let mut found = Vec::new();
     let mut next = None;
-    let (mut looked_at, mut bytes) = (0, 0);
+    let (mut looked_at, mut bytes, bytes_max) = (0, 0, ctx.page_bytes());
     while let Some((key, entry)) = walk.next(ctx).await? {
-        if looked_at >= count.min(SCAN_COUNT_MAX) || bytes >= SCAN_BYTES_MAX {
+        if looked_at >= count.min(SCAN_COUNT_MAX) || bytes >= bytes_max {
             next = Some(key);
             break;
         }
@@ -75,7 +77,7 @@ async fn scan(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         }
         let fits = any_kind || (kind.is_some() && kind == Type::from_tag(entry.tag));
         if fits && is_named {
-            bytes += key.len();
+            bytes += key.len() + SCAN_KEY_BYTES;
             found.push(key);
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::common::{Client, Reply, Setup, TestServer, info_number};
 use pumice_base::rng::Rng;
+use pumice_redis::options::Options;
 
 const KEYS: u32 = 2_000;
 /// Longer than what keeps neighbours together, so that each is a read.
@@ -193,4 +194,46 @@ fn what_a_long_string_is_need_not_be_read() {
     }
     let reads = flash_reads(&mut client) - before;
     assert!(reads < 20, "{reads} reads");
+}
+
+/// Whatever COUNT says, a page takes no more than its part of what replies may, and the next one goes on behind it.
+#[test]
+fn pages_are_bounded_by_what_they_take() {
+    let options = Options { output_bytes_max: 4 << 20, port: 0, ..Options::default() };
+    let server = TestServer::with(Setup { options, ..Setup::default() });
+    let mut client = server.client();
+    let name = |n: usize| format!("{n:0>60}");
+    for first in (0..8_000).step_by(500) {
+        let numbers = first..first + 500;
+        let pairs = numbers.clone().flat_map(|n| [name(n), "v".repeat(40)]);
+        let words: Vec<String> = ["HSET".into(), "h".into()].into_iter().chain(pairs).collect();
+        assert_eq!(client.call(&words), Reply::Int(500));
+        let pairs = numbers.flat_map(|n| [name(n), String::new()]);
+        let words: Vec<String> = ["MSET".into()].into_iter().chain(pairs).collect();
+        assert_eq!(client.call(&words), Reply::Simple("OK".into()));
+    }
+    for (command, each) in [("HSCAN h", 2), ("SCAN", 1)] {
+        let (mut cursor, mut pages, mut seen) = ("0".to_owned(), 0, Vec::new());
+        loop {
+            let Reply::Array(page) = client.line(&format!("{command} {cursor} COUNT 100000")) else {
+                panic!("a page")
+            };
+            let [Reply::Bulk(next), Reply::Array(elements)] = &page[..] else {
+                panic!("a cursor and elements")
+            };
+            assert!(elements.len() <= each * 4_000, "{command}: {} in a page", elements.len());
+            pages += 1;
+            seen.extend(elements.iter().step_by(each).map(|name| format!("{name:?}")));
+            cursor = String::from_utf8(next.clone()).expect("a number");
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert!(pages > 2, "{command}: {pages} pages");
+        let all = seen.len();
+        seen.sort();
+        seen.dedup();
+        // The hash is one of the keys.
+        assert_eq!((seen.len(), all), (8_002 - each, 8_002 - each), "{command}");
+    }
 }
