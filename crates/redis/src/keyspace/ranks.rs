@@ -8,7 +8,7 @@
 //!    nobody was between writing and telling of it ([`super::Change::moves`]): what was written before lies in what is still to be gone
 //!    over, where it is found, or before it, where it is added to what is counted already.
 //! 2. Writers take the counts away while they write, and give them back with what they changed: if they fail, or their client goes, there
-//!    are none, and the next who asks begins anew. Nobody misses them meanwhile, as both need the latch.
+//!    are none, and the next who asks begins anew. Nobody misses them meanwhile: who asks needs the latch, too, and nobody begins.
 //! 3. Within EXEC, what the transaction changed is added to what is asked.
 //! 4. Whose counts come to another sum than the head says is forgotten.
 //!
@@ -183,7 +183,12 @@ impl Counts {
 
 enum Order {
     Counting(Counting),
-    Counted { counts: Counts, asked_at: u64 },
+    Counted {
+        counts: Counts,
+        asked_at: u64,
+    },
+    /// Whoever writes has the counts, or had them and did not come to an end.
+    Taken,
 }
 
 /// An order that is gone over now.
@@ -224,7 +229,7 @@ impl Orders {
         self.orders.insert(prefix, Order::Counted { counts, asked_at });
         while self.bytes > bytes_max {
             let asked_at = |order: &Order| match order {
-                Order::Counting(_) => u64::MAX,
+                Order::Counting(_) | Order::Taken => u64::MAX,
                 Order::Counted { asked_at, .. } => *asked_at,
             };
             let oldest =
@@ -236,14 +241,14 @@ impl Orders {
     fn counting(&mut self, prefix: &Prefix, number: u64) -> Option<&mut Counting> {
         match self.orders.get_mut(prefix)? {
             Order::Counting(counting) => Some(counting).filter(|counting| counting.number == number),
-            Order::Counted { .. } => None,
+            Order::Counted { .. } | Order::Taken => None,
         }
     }
 
     fn counts(&mut self, prefix: &Prefix) -> Option<&mut Counts> {
         self.clock += 1;
         match self.orders.get_mut(prefix)? {
-            Order::Counting(_) => None,
+            Order::Counting(_) | Order::Taken => None,
             Order::Counted { counts, asked_at } => {
                 *asked_at = self.clock;
                 Some(counts)
@@ -355,6 +360,7 @@ impl Ranks {
                     counting.is_written = true;
                     taken.0.push((prefix, TakenOrder::Counting(counting.number)));
                 } else if let Some((counts, asked_at)) = orders.remove(&prefix) {
+                    orders.orders.insert(prefix, Order::Taken);
                     taken.0.push((prefix, TakenOrder::Counted { counts, asked_at }));
                 }
             }
@@ -375,9 +381,13 @@ impl Ranks {
                     }
                 }),
                 TakenOrder::Counted { mut counts, asked_at } => {
-                    if own.all(|(key, by)| counts.apply(&key[ELEMENT_PREFIX_BYTES..], *by)) {
-                        self.change(|orders| orders.insert(prefix, counts, asked_at, self.bytes_max));
-                    }
+                    let fits = own.all(|(key, by)| counts.apply(&key[ELEMENT_PREFIX_BYTES..], *by));
+                    self.change(|orders| {
+                        orders.orders.remove(&prefix);
+                        if fits {
+                            orders.insert(prefix, counts, asked_at, self.bytes_max);
+                        }
+                    });
                 }
             }
         }
@@ -388,7 +398,7 @@ impl Ranks {
         self.change(|orders| {
             match orders.orders.get(&prefix) {
                 Some(Order::Counting(counting)) => return Some((counting.ended.clone(), None)),
-                Some(Order::Counted { .. }) => return None,
+                Some(Order::Counted { .. } | Order::Taken) => return None,
                 None => {}
             }
             let under_way = orders.orders.values().filter(|order| matches!(order, Order::Counting(_)));
@@ -412,18 +422,17 @@ struct Counter {
     hash: KeyHash,
     prefix: Prefix,
     number: u64,
+    ended: Arc<Event>,
 }
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        let ended = self.server.ranks.change(|orders| {
-            let own = orders.counting(&self.prefix, self.number)?.ended.clone();
-            orders.orders.remove(&self.prefix);
-            Some(own)
+        self.server.ranks.change(|orders| {
+            if orders.counting(&self.prefix, self.number).is_some() {
+                orders.orders.remove(&self.prefix);
+            }
         });
-        if let Some(ended) = ended {
-            ended.set();
-        }
+        self.ended.set();
     }
 }
 
@@ -445,21 +454,17 @@ impl Counter {
             from = go_over(&self.server, self.place, &snapshot, bounds, &mut counts, STRETCHES_PIECE).await?;
         }
         let bytes_max = self.server.ranks.bytes_max;
-        let ended = self
-            .at_moment(|moves, orders| {
-                if !counts.apply_all(moves.drain(..)) {
-                    return None;
-                }
-                counts.weigh();
-                let ended = orders.counting(&self.prefix, self.number)?.ended.clone();
-                let counts = std::mem::replace(&mut counts, Counts::new(stretch));
-                orders.insert(self.prefix, counts, orders.clock, bytes_max);
-                orders.counted += 1;
-                Some(ended)
-            })
-            .await?;
-        ended.set();
-        Some(())
+        self.at_moment(|moves, orders| {
+            if !counts.apply_all(moves.drain(..)) {
+                return None;
+            }
+            counts.weigh();
+            let counts = std::mem::replace(&mut counts, Counts::new(stretch));
+            orders.insert(self.prefix, counts, orders.clock, bytes_max);
+            orders.counted += 1;
+            Some(())
+        })
+        .await
     }
 
     /// Looks at what changed since it last did, while nobody is between writing and telling of it.
@@ -502,6 +507,10 @@ impl Ctx {
         let own = moves.iter().filter(|(key, _)| key.starts_with(&prefix));
         let own: Vec<(&[u8], i8)> = own.map(|(key, by)| (&key[ELEMENT_PREFIX_BYTES..], *by)).collect();
         let found = ranks.change(|orders| {
+            // Nobody writes now: who took them did not come to an end.
+            if matches!(orders.orders.get(&prefix), Some(Order::Taken)) {
+                orders.orders.remove(&prefix);
+            }
             let counts = orders.counts(&prefix)?;
             let (mut now, mut total) = (Cow::Borrowed(&counts.sums), counts.total);
             for (field, by) in &own {
@@ -542,7 +551,7 @@ impl Ctx {
             let stretches = (self.server.ranks.bytes_max / 2 / STRETCH_BYTES) as u64;
             let stretch = self.server.ranks.stretch.max(collection.count / stretches.max(1));
             let (server, hash) = (self.server.clone(), collection.key.hash());
-            let counter = Counter { server, place, hash, prefix, number };
+            let counter = Counter { server, place, hash, prefix, number, ended: ended.clone() };
             pumice_reactor::spawn(async move {
                 counter.count(stretch).await;
             });
