@@ -43,8 +43,8 @@ pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 20;
 /// Members looked up together, and their bytes.
 const PROBES_TOGETHER: usize = 256;
 const PROBE_BYTES_MAX: usize = 256 << 10;
-/// Bytes of members that are held once they are found; where they are more, sets are merged, which holds none.
-const FOUND_BYTES_MAX: usize = 1 << 20;
+/// Bytes of members that are held once they are found, 256 for each that may be; where they are more, sets are merged, which holds none.
+const FOUND_BYTES_MAX: usize = PROBED_MAX as usize * 256;
 
 /// The result: members found already, or collections to be merged.
 enum Outcome {

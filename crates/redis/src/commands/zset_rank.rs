@@ -3,7 +3,7 @@
 //! The order is a plain sorted run of elements, without counts in it. Near its ends a rank is found by counting from there, whole stretches
 //! of a block at a time, no element looked at by itself. Who has to go far has the order counted in the background
 //! ([`crate::keyspace::Ranks`]), and waits for that rather than walk; from then on a rank is a look at these counts and a walk over some
-//! hundred elements. Nobody walks with the latch held: all is of one moment, that of an [`Order`].
+//! hundred elements. Who only asks goes far without the latch: all is of one moment, that of an [`Order`].
 
 use std::ops::{Bound, RangeBounds};
 

@@ -4,6 +4,8 @@ use crate::common::{Client, Reply, TestServer};
 
 /// Bytes of a long member.
 const LONG: usize = 30_000;
+/// Of them, in the smaller set.
+const LEADING: usize = 200;
 
 fn long(n: usize) -> String {
     format!("{n:0>LONG$}")
@@ -32,17 +34,17 @@ fn add(client: &mut Client, key: &str, members: impl Iterator<Item = String>) {
 fn few_long_members_are_found_in_a_large_set() {
     let server = TestServer::start();
     let mut client = server.client();
-    // Some 10 kB and 3 MB of the long ones are in both.
-    for (key, common) in [("some", 5), ("many", 100)] {
-        add(&mut client, key, (0..150).map(long));
+    // 150 kB and 4.5 MB of the long ones are in both.
+    for (key, common) in [("some", 5), ("many", 150)] {
+        add(&mut client, key, (0..LEADING).map(long));
         let large = format!("large:{key}");
         add(
             &mut client,
             &large,
-            (150 - common..150).map(long).chain((0..4_000).map(|n| format!("short{n}"))),
+            (LEADING - common..LEADING).map(long).chain((0..4_000).map(|n| format!("short{n}"))),
         );
-        let both: Vec<_> = (150 - common..150).map(|n| long(n).into_bytes()).collect();
-        let first: Vec<_> = (0..150 - common).map(|n| long(n).into_bytes()).collect();
+        let both: Vec<_> = (LEADING - common..LEADING).map(|n| long(n).into_bytes()).collect();
+        let first: Vec<_> = (0..LEADING - common).map(|n| long(n).into_bytes()).collect();
         assert!(sorted(client.call(&["SINTER", key, &large])) == both, "{key}");
         assert!(sorted(client.call(&["SINTER", &large, key])) == both, "{key}");
         assert!(sorted(client.call(&["SDIFF", key, &large])) == first, "{key}");
