@@ -28,7 +28,7 @@ use pumice_base::hash::stable_hash64;
 use pumice_base::sync::lock;
 use smallvec::SmallVec;
 
-/// Stripes in a [`Latches`]. With 4,096 of them, 50 connections that each hold one meet by chance in 1.2% of
+/// Stripes in a [`Latches`]. With 4,096 of them, 50 connections that each hold a key meet in one by chance, which takes its list, in 1.2% of
 /// their commands, and the table takes 256 KiB.
 pub const STRIPES: usize = 4096;
 

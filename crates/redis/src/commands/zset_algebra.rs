@@ -40,17 +40,6 @@ enum Operation {
     Difference,
 }
 
-impl Operation {
-    /// The command that answers it.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Union => "ZUNION",
-            Self::Intersection => "ZINTER",
-            Self::Difference => "ZDIFF",
-        }
-    }
-}
-
 #[derive(Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -73,6 +62,7 @@ struct Spec<'a> {
 fn keys<'a>(args: &Args<'a>, at: usize, name: &str) -> Result<(Vec<&'a [u8]>, usize), Failure> {
     let count = args.int(at)?;
     if count < 1 {
+        let name = name.to_ascii_lowercase();
         return Err(Failure::new(format!("ERR at least 1 input key is needed for '{name}' command")));
     }
     if count > (args.len() - at - 1) as i64 {
@@ -182,7 +172,7 @@ fn spec<'a>(
     Ok((Spec { operation, keys, weights, order, aggregate: Aggregate::Sum, with_scores: false }, options))
 }
 
-async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str) -> CommandResult {
+async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &'static str) -> CommandResult {
     let (mut spec, options) = spec(&args, 1, operation, name)?;
     let held = ctx.latch(spec.keys.iter().copied()).await;
     let inputs = merge::open(ctx, &spec.keys, INPUTS).await?;
@@ -191,7 +181,7 @@ async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str)
     let moment = Moment::new(ctx, inputs);
     drop(held);
     let mut merge = Merge::new(ctx, &moment, Want::Values);
-    let mut result = ByScore::new(ctx, operation.name());
+    let mut result = ByScore::new(ctx, name);
     while let Some(joined) = merge.next(ctx).await? {
         if let Some(score) = spec.score(&joined)? {
             result.add(&member_of(&joined.field), score)?;
@@ -220,32 +210,32 @@ async fn store(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str) 
 }
 
 async fn zunion(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    answer(ctx, args, Operation::Union, "zunion").await
+    answer(ctx, args, Operation::Union, "ZUNION").await
 }
 
 async fn zinter(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    answer(ctx, args, Operation::Intersection, "zinter").await
+    answer(ctx, args, Operation::Intersection, "ZINTER").await
 }
 
 async fn zdiff(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    answer(ctx, args, Operation::Difference, "zdiff").await
+    answer(ctx, args, Operation::Difference, "ZDIFF").await
 }
 
 async fn zunionstore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    store(ctx, args, Operation::Union, "zunionstore").await
+    store(ctx, args, Operation::Union, "ZUNIONSTORE").await
 }
 
 async fn zinterstore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    store(ctx, args, Operation::Intersection, "zinterstore").await
+    store(ctx, args, Operation::Intersection, "ZINTERSTORE").await
 }
 
 async fn zdiffstore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    store(ctx, args, Operation::Difference, "zdiffstore").await
+    store(ctx, args, Operation::Difference, "ZDIFFSTORE").await
 }
 
 async fn zintercard(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     const LIMIT: &str = "ERR LIMIT can't be negative";
-    let (keys, mut at) = keys(&args, 1, "zintercard")?;
+    let (keys, mut at) = keys(&args, 1, "ZINTERCARD")?;
     let held = ctx.latch(keys.iter().copied()).await;
     let inputs = merge::open(ctx, &keys, INPUTS).await?;
     let mut limit = 0;

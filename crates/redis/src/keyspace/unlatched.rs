@@ -43,7 +43,7 @@ pub(crate) struct Unlatched {
     is_counted: bool,
     wanted: Vec<Wanted>,
     /// Set when the order that the handler ended for is counted.
-    counted: Option<Arc<Event>>,
+    awaited: Option<Arc<Event>>,
     /// How often it may still end for that.
     counts_awaited: u32,
     read: HashMap<RawKey, Read>,
@@ -93,9 +93,9 @@ pub(crate) async fn reads_first(
     loop {
         let result = handler(ctx, args).await;
         let wanted = std::mem::take(&mut ctx.unlatched.wanted);
-        if let Some(counted) = ctx.unlatched.counted.take() {
+        if let Some(awaited) = ctx.unlatched.awaited.take() {
             ctx.reply.rollback(mark);
-            counted.wait().await;
+            awaited.wait().await;
             ctx.take_time_anew();
             continue;
         }
@@ -118,7 +118,7 @@ impl Unlatched {
     fn begin(&mut self) {
         (self.is_under_way, self.asks, self.is_counted) = (true, true, false);
         self.counts_awaited = COUNTS_AWAITED;
-        self.counted = None;
+        self.awaited = None;
         self.wanted.clear();
     }
 
@@ -187,7 +187,7 @@ impl Ctx {
             return Ok(());
         }
         self.unlatched.counts_awaited -= 1;
-        self.unlatched.counted = Some(counted);
+        self.unlatched.awaited = Some(counted);
         Err(Failure::new("ERR the order is to be counted first"))
     }
 
