@@ -4,6 +4,7 @@
 //! 2. The reply of a command that answers with what it removes (LPOP, SPOP, ZPOPMIN and relatives), and its removals, one batch,
 //!    too: were some removed and answered before others, a client that is gone, or a crash, would leave the command done in part.
 //! 3. The reply of KEYS, which is one however long it is.
+//! 4. What ZUNION and its relatives sort, which do with less where they have to (`commands/scored.rs`).
 //!
 //! Where all clients together would hold more than replies may take, the EXEC is refused as a whole (were it the one command alone,
 //! those behind it would run without it); of the other commands the one that would exceed it.
@@ -41,13 +42,7 @@ impl Collected {
         if let Some(failure) = &self.refused {
             return Err(failure.clone());
         }
-        if bytes <= self.bytes + STEP_BYTES {
-            return Ok(());
-        }
-        let grown = bytes - self.bytes;
-        let all = self.server.stats.exec_bytes.fetch_add(grown, Ordering::Relaxed) + grown;
-        self.bytes = bytes;
-        let max = self.server.options.output_bytes_max.min(EXEC_BYTES_MAX);
+        let (all, max) = self.grow(bytes);
         if all <= max {
             return Ok(());
         }
@@ -58,6 +53,29 @@ impl Collected {
         ));
         self.refused = Some(failure.clone());
         Err(failure)
+    }
+
+    /// Holds `bytes` by now, where that is not too much; otherwise as many as before.
+    pub fn can_hold(&mut self, bytes: u64) -> bool {
+        let before = self.bytes;
+        let (all, max) = self.grow(bytes);
+        if all > max {
+            self.server.stats.exec_bytes.fetch_sub(self.bytes - before, Ordering::Relaxed);
+            self.bytes = before;
+        }
+        all <= max
+    }
+
+    /// What all hold now, and the most that they may; nothing of all where `bytes` is hardly more than before.
+    fn grow(&mut self, bytes: u64) -> (u64, u64) {
+        let max = self.server.options.output_bytes_max.min(EXEC_BYTES_MAX);
+        if bytes <= self.bytes + STEP_BYTES {
+            return (0, max);
+        }
+        let grown = bytes - self.bytes;
+        let all = self.server.stats.exec_bytes.fetch_add(grown, Ordering::Relaxed) + grown;
+        self.bytes = bytes;
+        (all, max)
     }
 }
 

@@ -1,7 +1,7 @@
 //! ZUNION, ZINTER, ZDIFF, their STORE forms and ZINTERCARD, over sorted sets and sets (whose members score 1).
 //!
 //! Inputs are merged as streams (`merge.rs`). A stored result goes to flash as it is made and finds its order
-//! there; an answered one must be sorted, so it is collected in memory first.
+//! there; an answered one must be sorted, so it is collected in memory first, a part of it at a time where it is large.
 
 use bytes::Bytes;
 use pumice_kv::Want;
@@ -180,14 +180,20 @@ async fn answer(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &'sta
     spec.parse_options(&args, options, false)?;
     let moment = Moment::new(ctx, inputs);
     drop(held);
-    let mut merge = Merge::new(ctx, &moment, Want::Values);
     let mut result = ByScore::new(ctx, name);
-    while let Some(joined) = merge.next(ctx).await? {
-        if let Some(score) = spec.score(&joined)? {
-            result.add(&member_of(&joined.field), score)?;
+    loop {
+        let mut merge = Merge::new(ctx, &moment, Want::Values);
+        while let Some(joined) = merge.next(ctx).await? {
+            if let Some(score) = spec.score(&joined)?
+                && result.add(&member_of(&joined.field), score)
+            {
+                result.shrink().await;
+            }
+        }
+        if result.reply(ctx, spec.with_scores).await? {
+            return Ok(());
         }
     }
-    result.reply(ctx, spec.with_scores).await
 }
 
 async fn store(ctx: &mut Ctx, args: Args<'_>, operation: Operation, name: &str) -> CommandResult {
