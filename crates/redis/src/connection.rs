@@ -118,6 +118,7 @@ async fn run(
         refused: None,
         cold: Vec::new(),
         counted_bytes: 0,
+        run_commands: 0,
     };
     let stopped = Cell::new(false);
     let watched = watch(client, &output);
@@ -299,6 +300,8 @@ struct Connection {
     refused: Option<Failure>,
     cold: Vec<Cold>,
     counted_bytes: usize,
+    /// Commands carried out since others of the core had their turn.
+    run_commands: u32,
 }
 
 enum Flow {

@@ -4,6 +4,7 @@
 //! bytes, and what was checked for the first holds for those behind it. Whatever is not written as client libraries write it
 //! is left to the parser.
 
+use super::processing::RUN_COMMANDS_MAX;
 use super::{Connection, cold};
 use crate::args::{Args, Span};
 use crate::execute::{Tried, admit_at_once, try_admitted};
@@ -68,8 +69,11 @@ impl Connection {
                 Tried::Not => return taken,
             }
             self.ctx.commands += 1;
+            self.run_commands += 1;
             taken += get.len;
-            if !self.cold.is_empty() || self.ctx.reply.len() >= super::FLUSH_BYTES {
+            let is_enough =
+                self.ctx.reply.len() >= super::FLUSH_BYTES || self.run_commands >= RUN_COMMANDS_MAX;
+            if is_enough || !self.cold.is_empty() {
                 return taken;
             }
             match PlainGet::at(buf, taken) {

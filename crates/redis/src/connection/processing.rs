@@ -19,6 +19,9 @@ use crate::transport::CameTo;
 
 /// Pieces received in a row before other connections of the core get their turn.
 const RUN_PIECES_MAX: u32 = 8;
+/// And commands: some of them are a few bytes long.
+pub(super) const RUN_COMMANDS_MAX: u32 = 512;
+
 struct StreamRules<'a>(&'a Ctx);
 
 impl Streams for StreamRules<'_> {
@@ -73,6 +76,7 @@ impl Connection {
             run_pieces += 1;
             if run_pieces >= RUN_PIECES_MAX {
                 run_pieces = 0;
+                self.run_commands = 0;
                 pumice_reactor::yield_now().await;
             }
         }
@@ -261,6 +265,7 @@ impl Connection {
     /// Carries out the command at the beginning of `buf`, which the parser has just found.
     async fn dispatch(&mut self, buf: &[u8]) -> Flow {
         self.ctx.commands += 1;
+        self.run_commands += 1;
         let args = Args::new(self.parser.buffer(buf), self.parser.spans(), &self.large);
         let get = (args.len() == 2 && args.is(0, "get")).then(|| &args[1]);
         if let Some(key) = get
@@ -293,7 +298,7 @@ impl Connection {
         self.after_command().await
     }
 
-    /// Lets go of what gathers, where that is enough.
+    /// Lets go of what gathers, and of the core, where that is enough.
     async fn after_command(&mut self) -> Flow {
         if self.cold.len() >= PARALLEL_READS_MAX && matches!(self.settle().await, Flow::Stop) {
             return Flow::Stop;
@@ -301,10 +306,18 @@ impl Connection {
         if self.ctx.session.close_after_reply {
             return Flow::Stop;
         }
-        if self.ctx.reply.len() >= FLUSH_BYTES && self.cold.is_empty() {
+        let has_run = self.run_commands >= RUN_COMMANDS_MAX;
+        if (has_run || self.ctx.reply.len() >= FLUSH_BYTES) && self.cold.is_empty() {
             self.ctx.flush_replies();
-            if self.output().is_full() {
+            let is_full = self.output().is_full();
+            if is_full {
                 self.output().drain().await;
+            }
+            if has_run {
+                self.run_commands = 0;
+                pumice_reactor::yield_now().await;
+            }
+            if has_run || is_full {
                 self.ctx.begin_run();
             }
             if self.output().is_closed() {

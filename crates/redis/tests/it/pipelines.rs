@@ -1,4 +1,9 @@
-//! Commands that come many at once: GETs are taken together where they can be, and nobody must be able to tell.
+//! Commands that come many at once: GETs are taken together where they can be, and nobody must be able to tell;
+//! nor does anybody else wait for all of them.
+
+#![allow(clippy::disallowed_methods, reason = "a client is a thread of another process in spirit")]
+
+use std::thread;
 
 use pumice_base::rng::Rng;
 
@@ -152,4 +157,26 @@ fn gets_that_are_taken_together_are_counted_and_seen_one_by_one() {
     for _ in 0..100 {
         assert!(monitor.read().to_string().to_lowercase().contains("\"get\""));
     }
+}
+
+/// Of commands of 8 bytes, 8,192 come in one piece: others get their turn between these, not after them.
+#[test]
+fn others_have_their_turn_within_a_long_pipeline() {
+    const INCREMENTS: usize = 400_000;
+    let server = TestServer::with(Setup { durability: "none", ..Setup::default() });
+    let (mut sender, mut looker) = (server.client(), server.client());
+    let sending = thread::spawn(move || {
+        sender.send(b"CLIENT REPLY OFF\r\n");
+        sender.send(&b"INCR c\r\n".repeat(INCREMENTS));
+        sender
+    });
+    let (mut seen, mut last) = (0, Reply::Null);
+    while last != Reply::Bulk(INCREMENTS.to_string().into_bytes()) {
+        let value = looker.line("GET c");
+        seen += usize::from(value != last);
+        last = value;
+    }
+    drop(sending.join().expect("sent"));
+    let pieces = INCREMENTS * 8 / (64 << 10);
+    assert!(seen > pieces, "{seen} values were seen, of {INCREMENTS} in {pieces} pieces");
 }
