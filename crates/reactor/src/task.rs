@@ -233,6 +233,30 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
+/// A future whose result reaches a handle. Written out: an async block would keep room for the future twice, where it is captured and
+/// where it is awaited.
+struct Joined<F: Future> {
+    /// `None` once it has returned.
+    future: Option<F>,
+    finish: Finish<F::Output>,
+}
+
+impl<F: Future> Future for Joined<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: the future is pinned with the whole: it is not moved from here on, only dropped in its place, and neither is
+        // anything else done with it (`Joined` implements neither `Drop` nor `Unpin`).
+        let mut future = unsafe { self.as_mut().map_unchecked_mut(|joined| &mut joined.future) };
+        let running = future.as_mut().as_pin_mut().expect("a future was polled after it had returned");
+        let Poll::Ready(result) = running.poll(context) else { return Poll::Pending };
+        // Before anybody hears of its end.
+        future.set(None);
+        self.finish.set(Ok(result));
+        Poll::Ready(())
+    }
+}
+
 /// Wraps a future so that its result reaches the handle; `start` makes it a task.
 pub(crate) fn joined<F: Future + 'static>(
     core: &Rc<Core>,
@@ -241,9 +265,6 @@ pub(crate) fn joined<F: Future + 'static>(
 ) -> JoinHandle<F::Output> {
     let join = Rc::new(RefCell::new(Join::Running(None)));
     let finish = Finish(Rc::clone(&join));
-    let id = start(Box::pin(async move {
-        let result = future.await;
-        finish.set(Ok(result));
-    }));
+    let id = start(Box::pin(Joined { future: Some(future), finish }));
     JoinHandle { join, core: Rc::downgrade(core), id }
 }

@@ -1,4 +1,4 @@
-//! The hot paths allocate nothing once they are warm. Alone in a program of its own, which has a counting allocator.
+//! The hot paths allocate nothing once they are warm, and a task no more than its future takes. Alone in a program of its own, which has a counting allocator.
 #![allow(unsafe_code)]
 
 use pumice_reactor::sync::{Event, Gate};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
 struct Counting;
@@ -21,6 +22,7 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+        let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(layout.size())));
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -121,5 +123,23 @@ fn reads_echoes_gates_and_yields_allocate_nothing() {
         };
         assert_eq!(allocations(100_000, give_up).await, 0.0, "a wait at a gate that is given up");
         assert!(allocations(100, || sleep(Duration::from_micros(1))).await < 1.5, "a timer");
+    });
+}
+
+#[test]
+fn a_task_takes_what_its_future_takes() {
+    const BYTES: usize = 100_000;
+    block_on(async {
+        let held = [7u8; BYTES];
+        let future = async move {
+            yield_now().await;
+            held.iter().map(|&byte| usize::from(byte)).sum::<usize>()
+        };
+        let takes = size_of_val(&future);
+        assert!(takes >= BYTES);
+        LARGEST.set(0);
+        let task = spawn(future);
+        assert!(LARGEST.get() < takes + takes / 8, "{} bytes for a future of {takes}", LARGEST.get());
+        assert_eq!(task.await.unwrap(), 7 * BYTES);
     });
 }

@@ -77,13 +77,19 @@ pub async fn serve(server: Arc<Server>, stream: Stream, peer: PeerAddr, local_ad
         let _ = stream.send(vec![Bytes::from_static(PROTECTED.as_bytes())]).await;
     } else {
         let is_tcp = matches!(peer, PeerAddr::Tcp(_));
-        let opening = pin!(crate::transport::open(&server, stream, is_tcp));
-        match server.unless_stopping(opening).await {
+        // Gone when it has ended: what a task ever keeps across a wait, it has room for as long as it lives.
+        let opened = {
+            let opening = pin!(crate::transport::open(&server, stream, is_tcp));
+            server.unless_stopping(opening).await
+        };
+        match opened {
             None => {}
             Some(Ok((receiver, sender))) => {
                 let mut session = Session::new(client.clone(), !server.settings.has_password());
                 session.is_local = peer.is_local();
-                run(&server, &client, session, receiver, sender).await;
+                let output = Rc::new(Output::new(server.clone(), client.clone()));
+                let mut connection = Connection::new(&server, session, output.clone(), receiver);
+                run(&mut connection, &server, &client, &output, &sender).await;
             }
             Some(Err(error)) => tracing::debug!(client = client.id, %error, "the TLS handshake failed"),
         }
@@ -97,34 +103,17 @@ const PROTECTED: &str = "-DENIED Pumice is running in protected mode because pro
      with --no-protected-mode, or 'CONFIG SET protected-mode no' from this machine.\r\n";
 
 async fn run(
+    connection: &mut Connection,
     server: &Arc<Server>,
     client: &Arc<Client>,
-    session: Session,
-    receiver: Receiver,
-    sender: Sender,
+    output: &Rc<Output>,
+    sender: &Sender,
 ) {
-    let output = Rc::new(Output::new(server.clone(), client.clone()));
-    let mut ctx = Ctx::new(server.clone(), session);
-    ctx.output = Some(output.clone());
-    let mut connection = Connection {
-        ctx,
-        receiver,
-        parser: Parser::new(),
-        pending: Vec::new(),
-        need: 0,
-        large: Vec::new(),
-        streaming: None,
-        skim: None,
-        refused: None,
-        cold: Vec::new(),
-        counted_bytes: 0,
-        run_commands: 0,
-    };
     let stopped = Cell::new(false);
-    let watched = watch(client, &output);
+    let watched = watch(client, output);
     {
         let mut processing = pin!(connection.run());
-        let mut sending = pin!(send(&output, server, client, &sender));
+        let mut sending = pin!(send(output, server, client, sender));
         let mut watching = pin!(watched);
         let mut stopping = pin!(server.stopping.wait());
         let mut stuck = pin!(output.stuck());
@@ -239,7 +228,9 @@ async fn send(output: &Output, server: &Server, client: &Client, sender: &Sender
                         break;
                     }
                     Err(Closed::Stalled(why)) => {
-                        if !stall::answer(&mut outgoing, &why, server, output, sender).await {
+                        // Boxed: few connections ever need it, and each would have room for it.
+                        let answered = stall::answer(&mut outgoing, &why, server, output, sender);
+                        if !Box::pin(answered).await {
                             break;
                         }
                     }
@@ -293,7 +284,8 @@ struct Connection {
     /// How many bytes it lacks at least.
     need: usize,
     large: Vec<LargeArgument>,
-    streaming: Option<Streaming>,
+    /// Boxed like all that few connections need: each has room for it.
+    streaming: Option<Box<Streaming>>,
     /// Goes over the rest of a command that is too long to be kept.
     skim: Option<Skim>,
     /// Why the command under way cannot be carried out: its answer.
@@ -302,6 +294,28 @@ struct Connection {
     counted_bytes: usize,
     /// Commands carried out since others of the core had their turn.
     run_commands: u32,
+}
+
+impl Connection {
+    /// One that nothing came on yet.
+    fn new(server: &Arc<Server>, session: Session, output: Rc<Output>, receiver: Receiver) -> Self {
+        let mut ctx = Ctx::new(server.clone(), session);
+        ctx.output = Some(output);
+        Self {
+            ctx,
+            receiver,
+            parser: Parser::new(),
+            pending: Vec::new(),
+            need: 0,
+            large: Vec::new(),
+            streaming: None,
+            skim: None,
+            refused: None,
+            cold: Vec::new(),
+            counted_bytes: 0,
+            run_commands: 0,
+        }
+    }
 }
 
 enum Flow {

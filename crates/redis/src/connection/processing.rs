@@ -129,7 +129,8 @@ impl Connection {
                 if rest.is_empty() {
                     return Flow::Go;
                 }
-                rest = self.stream(rest).await;
+                // Boxed: see there.
+                rest = Box::pin(self.stream(rest)).await;
                 self.ctx.begin_run();
                 continue;
             }

@@ -56,7 +56,7 @@ impl Connection {
         }
         let (_, total) = self.note_input(self.counted_bytes);
         let is_short = total > self.ctx.server.options.input_bytes_max;
-        match &mut self.streaming {
+        match self.streaming.as_deref_mut() {
             Some(Streaming { writer: Some(writer), left, .. })
                 if *left >= LENT_FROM_BYTES && !is_short && !writer.is_frugal() =>
             {
@@ -73,26 +73,30 @@ impl Connection {
         let key = streamed_key(&arguments).map(|key| self.ctx.key(key));
         let key = key.expect("the parser asked whether it can be streamed");
         let writer = self.ctx.server.node.large_writer(key.place, key.raw());
-        self.streaming = Some(Streaming {
+        self.streaming = Some(Box::new(Streaming {
             writer: Some(writer),
             left: len,
             line_end: 2,
             index,
             key: RawKey::from_slice(key.raw()),
             key_place: key.place,
-        });
+        }));
     }
 
     /// Writes bytes of the value being streamed.
     async fn push_streamed(&mut self, bytes: &[u8]) -> Result<(), pumice_kv::WriteError> {
-        let Some(Streaming { writer: Some(writer), .. }) = &mut self.streaming else { return Ok(()) };
+        let Some(Streaming { writer: Some(writer), .. }) = self.streaming.as_deref_mut() else {
+            return Ok(());
+        };
         writer.push(bytes).await?;
         self.save_memory().await
     }
 
     /// The value being streamed has so many bytes more in the memory that its writer had lent.
     pub(super) async fn take_back_streamed(&mut self, buf: IoBuf, filled: usize) {
-        let Some(Streaming { writer: Some(writer), left, .. }) = &mut self.streaming else { return };
+        let Some(Streaming { writer: Some(writer), left, .. }) = self.streaming.as_deref_mut() else {
+            return;
+        };
         *left -= filled as u64;
         let taken = match writer.take_back(buf, filled).await {
             Ok(()) => self.save_memory().await,
@@ -114,11 +118,15 @@ impl Connection {
     /// Where all clients' input takes more memory than it should, values are written in short pieces; where it takes twice as
     /// much, nothing of them waits for more to come.
     async fn save_memory(&mut self) -> Result<(), pumice_kv::WriteError> {
-        let Some(Streaming { writer: Some(writer), .. }) = &mut self.streaming else { return Ok(()) };
+        let Some(Streaming { writer: Some(writer), .. }) = self.streaming.as_deref_mut() else {
+            return Ok(());
+        };
         let held = self.pending.len() + writer.memory_bytes();
         let (_, total) = self.note_input(held);
         let max = self.ctx.server.options.input_bytes_max;
-        let Some(Streaming { writer: Some(writer), .. }) = &mut self.streaming else { return Ok(()) };
+        let Some(Streaming { writer: Some(writer), .. }) = self.streaming.as_deref_mut() else {
+            return Ok(());
+        };
         writer.be_frugal(total > max);
         if total > 2 * max {
             writer.let_go().await?;
