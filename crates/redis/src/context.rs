@@ -17,7 +17,7 @@ use pumice_reactor::Nanos;
 use crate::collected::Collected;
 use crate::command::{Command, Table};
 use crate::errors::CommandResult;
-use crate::keyspace::{Change, Overlay, RawKey, Space, Unlatched};
+use crate::keyspace::{Overlay, RawKey, Space, Unlatched};
 use crate::output::{Holds, Outgoing, Output};
 use crate::resp::reply::{Mark, Reply};
 use crate::server::Server;
@@ -40,7 +40,6 @@ pub struct Ctx {
     pub transaction: Option<Overlay>,
     /// What it holds in memory.
     pub(crate) exec_collected: Option<Collected>,
-    pub(crate) spare_change: Option<Change>,
     /// What it may write while others wait for room.
     pub(crate) turn: Turn,
     /// The command that is next was tried without waiting, in vain.
@@ -116,7 +115,6 @@ impl Ctx {
             gate: Gate::open(),
             transaction: None,
             exec_collected: None,
-            spare_change: None,
             turn: Turn::default(),
             was_tried: false,
             peeked: None,
@@ -151,6 +149,7 @@ impl Ctx {
         self.run.clock = pumice_reactor::now();
         self.run.wall_at = self.run.clock;
         self.now_ms = pumice_reactor::wall_ms();
+        self.reply.begin();
     }
 
     /// The command is next, whose statistics are at `stats_at`: the time since the last look at the clock belongs to the

@@ -36,6 +36,8 @@ pub const STUCK_MAX: Duration = Duration::from_secs(10);
 const SEND_BYTES: usize = 256 << 10;
 /// What every client may have waiting whatever the others have, so that each that reads gets on.
 pub const SHARE_BYTES: u64 = 256 << 10;
+/// A vector of parts with room for so many is used again.
+const PARTS_KEPT: usize = 64;
 
 /// What an [`Outgoing`] consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,7 +310,7 @@ impl Output {
         self.is_sending.set(false);
         self.progress.set(self.progress.get() + 1);
         parts.clear();
-        if parts.capacity() <= 256 && self.spare.borrow().len() < 2 {
+        if parts.capacity() <= PARTS_KEPT && self.spare.borrow().len() < 2 {
             self.spare.borrow_mut().push(parts);
         }
         wake(&self.processor);

@@ -22,6 +22,11 @@ const RUN_PIECES_MAX: u32 = 8;
 /// And commands: some of them are a few bytes long.
 pub(super) const RUN_COMMANDS_MAX: u32 = 512;
 
+/// Room for so many GETs that need flash is kept.
+const COLD_KEPT: usize = 16;
+/// A buffer for commands that come in parts is kept up to this size.
+const KEPT_BYTES: usize = 1 << 10;
+
 struct StreamRules<'a>(&'a Ctx);
 
 impl Streams for StreamRules<'_> {
@@ -67,6 +72,7 @@ impl Connection {
             };
             let flow = if matches!(flow, Flow::Go) { self.settle().await } else { flow };
             self.ctx.flush_replies();
+            self.rest();
             let client = &self.ctx.session.client;
             client.set_processing(false);
             client.has_moved(self.ctx.now_ms);
@@ -79,6 +85,14 @@ impl Connection {
                 self.run_commands = 0;
                 pumice_reactor::yield_now().await;
             }
+        }
+    }
+
+    /// Lets go of memory that the commands so far took, and the next may not.
+    fn rest(&mut self) {
+        self.ctx.reply.rest();
+        if self.cold.capacity() > COLD_KEPT {
+            self.cold = Vec::new();
         }
     }
 
@@ -252,10 +266,11 @@ impl Connection {
         rest.iter().position(|b| matches!(b, b'\r' | b'\n')).map_or(rest.len(), |at| at + 1)
     }
 
-    /// Empties the buffer of a carried out command, for the next; a very large one is given back.
+    /// Empties the buffer of a carried out command, for the next; one that is not small is given back. What idle connections keep
+    /// nobody counts, and there are thousands.
     fn keep_buffer(&mut self, mut buf: Vec<u8>, taken: usize) {
         buf.drain(..taken);
-        if buf.capacity() > 64 << 10 {
+        if buf.capacity() > KEPT_BYTES {
             buf = buf[..].to_vec();
         }
         self.need = 0;

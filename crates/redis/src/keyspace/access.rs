@@ -1,5 +1,6 @@
 //! Reads and writes of one command: [`Ctx`]'s methods over the node.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,8 +29,13 @@ const ERASE_ONE_BY_ONE_WHERE_MANY_ARE_RETIRED_MAX: u64 = 4096;
 
 /// How many flash reads one command has in flight.
 pub const PARALLEL_READS_MAX: usize = 64;
-/// Bytes of changes whose buffer a connection keeps.
+/// Bytes of changes whose buffer is kept for the next.
 const SPARE_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    /// The memory of a written change, for the next one of the core. Not of each connection: thousands of them may do nothing.
+    static SPARE_CHANGE: Cell<Option<Change>> = const { Cell::new(None) };
+}
 
 /// An entry that is read from flash.
 struct ColdEntry<'k> {
@@ -347,7 +353,7 @@ impl Ctx {
 
     /// Starts a set of writes.
     pub fn change(&mut self) -> Change {
-        let mut change = self.spare_change.take().unwrap_or_default();
+        let mut change = SPARE_CHANGE.take().unwrap_or_default();
         change.in_transaction = self.transaction.is_some();
         change.note_touched = change.in_transaction || !self.server.node.watches().is_empty();
         change.note_moves = change.in_transaction || !self.server.ranks.is_empty();
@@ -451,7 +457,7 @@ impl Ctx {
             change.batch.clear();
             change.ops_bytes = 0;
             change.moves.clear();
-            self.spare_change = Some(change);
+            SPARE_CHANGE.set(Some(change));
         }
     }
 

@@ -23,6 +23,10 @@ pub const UNAUTHENTICATED_ARGUMENTS_MAX: i64 = 10;
 /// The longest argument before AUTH.
 pub const UNAUTHENTICATED_BULK_BYTES_MAX: u64 = 16 * 1024;
 
+/// Memory for so many arguments, and bytes of unquoted words, is kept from one command to the next.
+const SPANS_KEPT: usize = 256;
+const UNQUOTED_KEPT: usize = 1 << 10;
+
 /// What parsing came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
@@ -93,8 +97,11 @@ impl Parser {
     /// Forgets the command, ready for the next.
     pub fn reset(&mut self) {
         self.spans.clear();
-        if self.spans.capacity() > 4096 {
+        if self.spans.capacity() > SPANS_KEPT {
             self.spans = Vec::new();
+        }
+        if self.unquoted.capacity() > UNQUOTED_KEPT {
+            self.unquoted = Vec::new();
         }
         (self.at, self.arguments_left, self.bulk, self.searched) = (0, None, None, 0);
         self.is_unquoted = false;

@@ -15,6 +15,8 @@ use crate::number::{format_double, push_int};
 pub const COPY_BYTES_MAX: usize = 4096;
 /// A larger buffer is given back once what it held is on its way: nothing counts what connections keep.
 const BUFFER_KEPT_BYTES: usize = 128 << 10;
+/// So is one that is larger than this when its connection waits for what comes next.
+const BUFFER_RESTING_BYTES: usize = 4 << 10;
 
 /// Which protocol the connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,9 @@ pub struct Reply {
     parts: Vec<Bytes>,
     parts_bytes: usize,
     protocol: Protocol,
+    /// The longest piece that left since [`Reply::rest`], and the most memory that was behind one.
+    longest: usize,
+    behind: usize,
 }
 
 impl Default for Reply {
@@ -49,7 +54,32 @@ impl Default for Reply {
 impl Reply {
     /// An empty RESP2 reply.
     pub fn new() -> Self {
-        Self { buf: BytesMut::new(), parts: Vec::new(), parts_bytes: 0, protocol: Protocol::Resp2 }
+        Self {
+            buf: BytesMut::new(),
+            parts: Vec::new(),
+            parts_bytes: 0,
+            protocol: Protocol::Resp2,
+            longest: 0,
+            behind: 0,
+        }
+    }
+
+    /// Replies follow: has memory at hand for as many as before the last [`Reply::rest`], if that let go of it.
+    pub fn begin(&mut self) {
+        if self.buf.capacity() == 0 && self.longest > 0 {
+            self.buf.reserve(self.longest);
+            self.longest = 0;
+        }
+    }
+
+    /// Nothing follows for now: lets go of much memory. Thousands of connections may rest, and nothing counts what they keep.
+    pub fn rest(&mut self) {
+        if self.buf.is_empty() && self.behind.max(self.buf.capacity()) > BUFFER_RESTING_BYTES {
+            self.buf = BytesMut::new();
+        } else {
+            self.longest = 0;
+        }
+        self.behind = 0;
     }
 
     /// The protocol in force.
@@ -291,6 +321,8 @@ impl Reply {
         // Also when empty: a mark finds its place by counting parts.
         let is_large = self.buf.capacity() > BUFFER_KEPT_BYTES;
         let piece = self.buf.split().freeze();
+        self.longest = self.longest.max(piece.len());
+        self.behind = self.behind.max(piece.len() + self.buf.capacity());
         if is_large {
             self.buf = BytesMut::new();
         }

@@ -64,6 +64,31 @@ fn the_least_memory_is_enough_for_the_whole_process() {
     server.stop();
 }
 
+/// Clients that once sent and read much, and do nothing now, have nothing more in memory: of a thousand each 60 kB would be the
+/// whole of it.
+#[test]
+fn who_does_nothing_keeps_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--memory", "64MiB", "--durability", "everysec"]);
+    let pairs: Vec<(String, Vec<u8>)> = (0..60).map(|n| (format!("k{n}"), vec![b'v'; 1000])).collect();
+    let keys: Vec<&String> = pairs.iter().map(|(key, _)| key).collect();
+    let mut idle = Vec::new();
+    for _ in 0..1000 {
+        let mut client = server.client();
+        // Twice: one of them comes in parts.
+        let mut pipe = redis::pipe();
+        let () = pipe.cmd("MSET").arg(&pairs).cmd("MSET").arg(&pairs).query(&mut client).unwrap();
+        let read: Vec<Vec<u8>> = redis::cmd("MGET").arg(&keys).query(&mut client).unwrap();
+        assert_eq!(read.len(), pairs.len());
+        idle.push(client);
+    }
+    let peak = peak_bytes(&server);
+    println!("{peak} bytes at most");
+    assert!(peak <= MEMORY_BYTES, "{peak} bytes of {MEMORY_BYTES}");
+    drop(idle);
+    server.stop();
+}
+
 #[test]
 fn rows_pay_for_nothing_that_emulated_media_hold() {
     let dir = tempfile::tempdir().unwrap();
