@@ -40,7 +40,9 @@ const CIRCLE: u64 = 1 << 32;
 /// Windows laid before a draw settles for what it has: never reached unless the head's count is wrong.
 const WINDOWS_TRIED_MAX: usize = 1000;
 /// Draws with repetition that are answered from one reading of the collection.
-const CHUNK: usize = 4096;
+const CHUNK: u64 = 4096;
+/// Draws with repetition before these.
+const FIRST_DRAWS: u64 = 8;
 /// Where at least this share of the elements is chosen, values are read with their names, ahead of need.
 const CHOSEN_SHARE: u64 = 4;
 /// What a value takes besides its bytes, that is kept for the case that its field is drawn again: as many as [`Ctx::page_bytes`] hold.
@@ -195,14 +197,18 @@ impl<'a> Urn<'a> {
         }
     }
 
-    /// All elements of a small collection.
-    async fn everything(&self, ctx: &mut Ctx) -> Result<Vec<Element>, Failure> {
+    /// All elements of a small collection, if they are not much.
+    async fn everything(&self, ctx: &mut Ctx) -> Result<Option<Vec<Element>>, Failure> {
         let mut scan = self.all(ctx, self.want);
-        let mut found = Vec::new();
+        let (mut found, mut bytes) = (Vec::new(), 0);
         while let Some(element) = scan.next_entry(ctx).await? {
-            found.push(element);
+            bytes += element.0.len();
+            if bytes > ctx.page_bytes() {
+                return Ok(None);
+            }
+            found.push(owned(element));
         }
-        Ok(found)
+        Ok(Some(found))
     }
 
     /// Whether `draws` are better answered by reading all of the collection once.
@@ -211,22 +217,33 @@ impl<'a> Urn<'a> {
         count <= WHOLE_MAX || draws.saturating_mul(2 * WINDOW_MAX) >= count
     }
 
-    /// `draws` elements with repetition, by drawing ranks and reading the collection once.
-    async fn ranked(&self, ctx: &mut Ctx, draws: usize) -> Result<Vec<Element>, Failure> {
-        let mut ranks: Vec<(u64, usize)> = Vec::with_capacity(draws);
-        for i in 0..draws {
-            ranks.push((ctx.random_below(self.collection.count), i));
-        }
-        ranks.sort_unstable();
-        let mut drawn: Vec<Option<Element>> = vec![None; draws];
-        let (mut ranks, mut rank) = (ranks.into_iter().peekable(), 0);
+    /// The elements with these numbers, by one reading of the collection: those of the first numbers where all would be much, of one
+    /// at least.
+    async fn ranked(&self, ctx: &mut Ctx, ranks: &[u64]) -> Result<Vec<Element>, Failure> {
+        let mut order: Vec<usize> = (0..ranks.len()).collect();
+        order.sort_unstable_by_key(|&draw| ranks[draw]);
+        let mut drawn: Vec<Option<Element>> = vec![None; ranks.len()];
+        let (mut next, mut rank, mut bytes) = (0, 0, 0);
         let mut scan = self.all(ctx, self.want);
-        while ranks.peek().is_some() {
+        while next < order.len() {
             let Some(element) = scan.next_entry(ctx).await? else {
                 return Err(damaged(self.collection, rank));
             };
-            while let Some((_, i)) = ranks.next_if(|(wanted, _)| *wanted == rank) {
-                drawn[i] = Some(owned(element.clone()));
+            if ranks[order[next]] == rank {
+                let element = owned(element);
+                bytes += element.0.len();
+                while order.get(next).is_some_and(|&draw| ranks[draw] == rank) {
+                    drawn[order[next]] = Some(element.clone());
+                    next += 1;
+                }
+                while bytes > ctx.page_bytes() && drawn.len() > 1 {
+                    drawn.truncate(drawn.len() / 2);
+                    next = order[..next].iter().filter(|&&draw| draw < drawn.len()).count();
+                    order.retain(|&draw| draw < drawn.len());
+                    let differs = |at: &usize| *at == 0 || ranks[order[*at]] != ranks[order[at - 1]];
+                    let found = (0..next).filter(differs).filter_map(|at| drawn[order[at]].as_ref());
+                    bytes = found.map(|(field, _)| field.len()).sum();
+                }
             }
             rank += 1;
         }
@@ -366,8 +383,9 @@ pub(super) async fn reply_many(
         }
         return Ok(());
     }
-    if collection.count <= WHOLE_MAX {
-        let all = urn.everything(ctx).await?;
+    if collection.count <= WHOLE_MAX
+        && let Some(all) = urn.everything(ctx).await?
+    {
         if all.is_empty() {
             return Err(damaged(&collection, 0));
         }
@@ -377,13 +395,25 @@ pub(super) async fn reply_many(
         }
         return Ok(());
     }
-    let mut left = draws;
+    // The first draws tell how long elements are: as many are answered from one reading as may be held.
+    let (mut left, mut bytes) = (draws.saturating_sub(FIRST_DRAWS), 0);
+    for _ in left..draws {
+        let element = urn.one(ctx).await?;
+        bytes += element.0.len() as u64;
+        answer.write(ctx, element).await?;
+    }
+    let chunk_max = (ctx.page_bytes() as u64 * FIRST_DRAWS / bytes.max(1)).clamp(1, CHUNK);
     while left > 0 {
-        let chunk = left.min(CHUNK as u64);
+        let chunk = left.min(chunk_max);
         left -= chunk;
         if urn.reads_whole(chunk) {
-            for element in urn.ranked(ctx, chunk as usize).await? {
-                answer.write(ctx, element).await?;
+            let ranks: Vec<u64> = (0..chunk).map(|_| ctx.random_below(collection.count)).collect();
+            let mut answered = 0;
+            while answered < ranks.len() {
+                for element in urn.ranked(ctx, &ranks[answered..]).await? {
+                    answer.write(ctx, element).await?;
+                    answered += 1;
+                }
             }
         } else {
             for _ in 0..chunk {

@@ -143,7 +143,7 @@ impl Connection {
                 if rest.is_empty() {
                     return Flow::Go;
                 }
-                // Boxed: see there.
+                // Boxed: most connections never get here, and each would have room for it.
                 rest = Box::pin(self.stream(rest)).await;
                 self.ctx.begin_run();
                 continue;

@@ -67,7 +67,7 @@ impl Reply {
     /// Replies follow: has memory at hand for as many as before the last [`Reply::rest`], if that let go of it.
     pub fn begin(&mut self) {
         if self.buf.capacity() == 0 && self.longest > 0 {
-            self.buf.reserve(self.longest);
+            self.buf.reserve(self.longest.min(BUFFER_KEPT_BYTES));
             self.longest = 0;
         }
     }

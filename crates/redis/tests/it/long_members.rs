@@ -56,3 +56,65 @@ fn few_long_members_are_found_in_a_large_set() {
         assert_eq!(client.call(&["SCARD", "stored"]), Reply::Int(common as i64));
     }
 }
+
+/// The numbers that members drawn with repetition begin with.
+fn drawn(client: &mut Client, key: &str, draws: usize) -> Vec<usize> {
+    let Reply::Array(drawn) = client.line(&format!("SRANDMEMBER {key} -{draws}")) else { panic!("members") };
+    let number = |member: &Reply| {
+        let Reply::Bulk(bytes) = member else { panic!("{member:?}") };
+        std::str::from_utf8(bytes).expect("digits").parse().expect("a number")
+    };
+    let numbers: Vec<usize> = drawn.iter().map(number).collect();
+    assert_eq!(numbers.len(), draws);
+    numbers
+}
+
+/// Draws with repetition of more bytes than are held at a time: all members are drawn alike, and in no order.
+#[test]
+fn long_members_are_drawn_again_and_again() {
+    const DRAWS: usize = 3_000;
+    let server = TestServer::start();
+    let mut client = server.client();
+    // Few members are held together where they are not much.
+    for count in [110, LEADING] {
+        client.line("DEL s");
+        add(&mut client, "s", (0..count).map(|n| format!("{n:0>40000}")));
+        let drawn = drawn(&mut client, "s", DRAWS);
+        for part in drawn.chunks(DRAWS / 3) {
+            let mut times = vec![0; count];
+            part.iter().for_each(|&n| times[n] += 1);
+            // Each is expected five times at least; one misses a part once in 150 times at most.
+            assert!(times.iter().filter(|&&times| times == 0).count() < 12, "{times:?}");
+            assert!(times.iter().all(|&times| times < 40), "{times:?}");
+        }
+        let rising = drawn.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!(
+            (DRAWS * 2 / 5..DRAWS * 3 / 5).contains(&rising),
+            "{rising} of {DRAWS} are above the one before"
+        );
+    }
+}
+
+/// The first draws promise short members, often enough, and then there are too many long ones to be held.
+#[test]
+fn members_that_turn_out_to_be_long_are_drawn_like_others() {
+    const DRAWS: usize = 3_000;
+    const COUNT: usize = 2_000;
+    let server = TestServer::start();
+    let mut client = server.client();
+    let is_long = |n: usize| n.is_multiple_of(10);
+    add(
+        &mut client,
+        "s",
+        (0..COUNT).map(|n| if is_long(n) { format!("{n:0>65000}") } else { n.to_string() }),
+    );
+    for _ in 0..6 {
+        let drawn = drawn(&mut client, "s", DRAWS);
+        assert!(drawn.iter().all(|&n| n < COUNT));
+        for part in drawn.chunks(DRAWS / 3) {
+            let long = part.iter().filter(|&&n| is_long(n)).count();
+            // Of 1,000 that are one in ten: six deviations.
+            assert!((43..157).contains(&long), "{long} of {}", part.len());
+        }
+    }
+}
