@@ -22,6 +22,9 @@ const RUN_PIECES_MAX: u32 = 8;
 /// And commands: some of them are a few bytes long.
 pub(super) const RUN_COMMANDS_MAX: u32 = 512;
 
+/// Of what all replies may take, the part that connections keep buffers of while they wait for commands: taking these anew costs
+/// page faults where memory is little.
+const RESTING_PART: u64 = 8;
 /// Room for so many GETs that need flash is kept.
 const COLD_KEPT: usize = 16;
 /// A buffer for commands that come in parts is kept up to this size.
@@ -90,7 +93,11 @@ impl Connection {
 
     /// Lets go of memory that the commands so far took, and the next may not.
     fn rest(&mut self) {
-        self.ctx.reply.rest();
+        let server = &self.ctx.server;
+        self.ctx.reply.rest(|| {
+            let all = server.options.output_bytes_max / RESTING_PART;
+            usize::try_from(all).unwrap_or(usize::MAX) / server.clients.len().max(1)
+        });
         if self.cold.capacity() > COLD_KEPT {
             self.cold = Vec::new();
         }

@@ -15,7 +15,7 @@ use crate::number::{format_double, push_int};
 pub const COPY_BYTES_MAX: usize = 4096;
 /// A larger buffer is given back once what it held is on its way: nothing counts what connections keep.
 const BUFFER_KEPT_BYTES: usize = 128 << 10;
-/// So is one that is larger than this when its connection waits for what comes next.
+/// So is one that is larger than its share of what resting connections may keep; one of this size they always keep.
 const BUFFER_RESTING_BYTES: usize = 4 << 10;
 
 /// Which protocol the connection speaks.
@@ -72,9 +72,11 @@ impl Reply {
         }
     }
 
-    /// Nothing follows for now: lets go of much memory. Thousands of connections may rest, and nothing counts what they keep.
-    pub fn rest(&mut self) {
-        if self.buf.is_empty() && self.behind.max(self.buf.capacity()) > BUFFER_RESTING_BYTES {
+    /// Nothing follows for now: lets go of memory that is more than `share`. Thousands of connections may rest, and nothing counts
+    /// what they keep.
+    pub fn rest(&mut self, share: impl FnOnce() -> usize) {
+        let kept = self.behind.max(self.buf.capacity());
+        if self.buf.is_empty() && kept > BUFFER_RESTING_BYTES && kept > share() {
             self.buf = BytesMut::new();
         } else {
             self.longest = 0;
