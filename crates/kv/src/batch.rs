@@ -7,10 +7,11 @@ use bytes::Bytes;
 use pumice_segment::{AppendClass, Outline, RecordIn};
 use smallvec::SmallVec;
 
+use crate::again::{Again, Stored, StoredValue};
 use crate::large::LargeRef;
 use crate::large::again::List;
 use crate::record;
-use crate::types::{SliceId, VALUE_BYTES_MAX};
+use crate::types::{Meta, SliceId, VALUE_BYTES_MAX};
 
 /// Writes that become visible together and durable together, over any slices of one drive.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub struct Batch {
     tail_bytes: usize,
     /// Of the records that are lists of large values: where these come from.
     pub(crate) lists: Vec<List>,
+    /// Of the records that put a version again: which.
+    pub(crate) again: Vec<Again>,
 }
 
 /// One record of a batch; offsets index the batch's buffer.
@@ -123,6 +126,7 @@ impl Batch {
         self.ops.clear();
         self.tail_bytes = 0;
         self.lists.clear();
+        self.again.clear();
     }
 
     /// Sets `key` to `value`. `expire_ms`: Unix milliseconds, 0 = never. `tag` is the caller's.
@@ -158,6 +162,51 @@ impl Batch {
         let (start, key_end) = self.head(slice, tag, expire_ms, key);
         value.encode(&mut self.buf);
         self.push(record::PUT_LARGE, tag, slice, expire_ms, start, key, key_end, None, value.len());
+    }
+
+    /// Puts the newest version of `key` again, to expire at `expire_ms` (0 = never) from now on: what was found under the key and is
+    /// still there when the batch is written, or whatever it has been replaced with by then.
+    pub fn put_again(&mut self, slice: SliceId, key: &[u8], expire_ms: u64, stored: &Stored) {
+        let Meta { tag, seq, .. } = stored.meta();
+        let op = self.ops.len();
+        match &stored.value {
+            StoredValue::Large(large) => return self.put_large(slice, key, tag, expire_ms, large),
+            StoredValue::Whole(value) => self.put(slice, key, tag, expire_ms, value),
+            StoredValue::InPlace(place) => {
+                let (start, key_end) = self.head(slice, tag, expire_ms, key);
+                self.buf.extend_from_slice(&record::encode_value_place(place));
+                let len = u64::from(place.value_len);
+                self.push(record::PUT_AGAIN, tag, slice, expire_ms, start, key, key_end, None, len);
+            }
+        }
+        self.again.push(Again { op, seq, epoch: stored.epoch });
+    }
+
+    /// The record that puts a version again, as the key has it now. What it was stays in the buffer, and is written nowhere.
+    pub(crate) fn renew(&mut self, at: usize, stored: &Stored) {
+        let (number, Meta { tag, seq, value_len, .. }) = (self.again[at].op, stored.meta());
+        let Op { slice, expire_ms, .. } = self.ops[number];
+        let key = self.ops[number].key(&self.buf).to_vec();
+        let (start, key_end) = self.head(slice, tag, expire_ms, &key);
+        let (kind, tail) = match &stored.value {
+            StoredValue::InPlace(place) => {
+                self.buf.extend_from_slice(&record::encode_value_place(place));
+                (record::PUT_AGAIN, None)
+            }
+            StoredValue::Whole(value) => (record::PUT, Some(value.clone())),
+            StoredValue::Large(large) => {
+                large.encode(&mut self.buf);
+                if let Some(origin) = large.origin.clone() {
+                    self.lists.push(List { op: number, id: large.id, origin });
+                }
+                (record::PUT_LARGE, None)
+            }
+        };
+        self.push(kind, tag, slice, expire_ms, start, &key, key_end, tail, value_len);
+        let op = self.ops.swap_remove(self.ops.len() - 1);
+        let was = std::mem::replace(&mut self.ops[number], op);
+        self.tail_bytes -= was.tail.map_or(0, |tail| tail.len());
+        self.again[at] = Again { op: number, seq, epoch: stored.epoch };
     }
 
     /// Promises that the key of the last put is not there before it: that there is no version of it, expired ones too, or that the newest

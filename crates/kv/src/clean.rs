@@ -41,6 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_flash::FlashError;
@@ -608,13 +609,14 @@ impl Inner {
         let turn = self.seal_turn.acquire(1).await;
         let mut moved = Vec::with_capacity(batch.len());
         let mut kept = Vec::with_capacity(batch.len());
-        for candidate in batch.drain(..) {
+        for mut candidate in batch.drain(..) {
             let seq = {
                 let state = self.slice(candidate.slice);
                 let newest = state.in_memtables(key_hash(&candidate.key), &candidate.key);
                 let points_here = match newest {
                     Some(newest) => {
-                        newest.record().map(|ptr| self.place_of(ptr)) == Some(candidate.record.ptr)
+                        candidate.found = newest;
+                        candidate.found.record().map(|ptr| self.place_of(ptr)) == Some(candidate.record.ptr)
                     }
                     None => state.epoch == candidate.epoch,
                 };
@@ -628,11 +630,8 @@ impl Inner {
                 kept.push((candidate, None));
                 continue;
             };
-            moved.push(MovedRecord {
-                seq,
-                kind: candidate.record.kind,
-                payload: candidate.record.payload.clone(),
-            });
+            let payload = payload_to_move(&candidate);
+            moved.push(MovedRecord { seq, kind: candidate.record.kind, payload });
             kept.push((candidate, Some(seq)));
         }
         if !moved.is_empty() {
@@ -700,7 +699,7 @@ impl Inner {
             self.heap.mark_dead(ptr);
             return;
         }
-        let (replaced, grown) = state.insert(&candidate.key, &new, self.snapshots.newest());
+        let (replaced, grown) = state.insert_with_same_value(&candidate.key, &new, self.snapshots.newest());
         assert!(replaced != Replaced::Newer);
         self.lies_in_later_life(ptr, seq);
         self.note_key(candidate.key.len());
@@ -753,4 +752,17 @@ impl Inner {
         self.counters.moved_bytes.add(u64::from(ptr.len));
         Ok(Some(u64::from(ptr.len)))
     }
+}
+
+/// What is written of a record that moves: the version that its key has now, which may be another than the record's if that was put again.
+fn payload_to_move(candidate: &Candidate) -> Bytes {
+    let Candidate { slice, key, record: Replayed { payload, .. }, found, .. } = candidate;
+    let owner = record::decode_key(payload).expect("the key was taken from it");
+    if owner.expire_ms == found.expire_ms {
+        return payload.clone();
+    }
+    let mut moved = Vec::with_capacity(payload.len() + size_of::<u64>());
+    record::encode_key(&mut moved, *slice, found.tag, found.expire_ms, key);
+    moved.extend_from_slice(&payload[owner.rest]);
+    Bytes::from(moved)
 }

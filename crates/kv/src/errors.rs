@@ -58,11 +58,11 @@ pub enum WriteError {
     /// The drive takes no writes.
     #[error("the drive takes no writes: {0}")]
     ReadOnly(String),
-    /// A large value was to be stored again that its key no longer has.
-    #[error("{0} no longer has the large value that was to be stored again")]
+    /// A value was to be put again that its key no longer has.
+    #[error("{0} no longer has the value that was to be put again")]
     Gone(String),
-    /// A large value was to be stored again whose list of pieces does not read.
-    #[error("a large value cannot be stored again: {0}")]
+    /// A value was to be put again, and what that takes does not read.
+    #[error("a value cannot be put again: {0}")]
     Unreadable(Box<StoreError>),
 }
 

@@ -13,6 +13,7 @@
 //! Formats: `docs/format/kv-record.md`, `key-table.md`, `kv-manifest.md`. What is absent: compression, merge
 //! operators, column families; slices are independent maps that share one log.
 
+mod again;
 mod background;
 mod batch;
 mod begun;
@@ -62,6 +63,7 @@ pub use {
     scan::{gaps, piece},
 };
 
+pub use again::Stored;
 pub use batch::Batch;
 pub use check::CheckReport;
 pub use errors::{OpenError, StoreError, WriteError};

@@ -109,6 +109,8 @@ pub enum Replaced {
     Large(Box<KeyEntry>),
     /// A newer version was there: nothing changed.
     Newer,
+    /// A newer version was there, which put this one again: its value is where this one says.
+    Again,
 }
 
 /// See the head of this file.
@@ -190,9 +192,16 @@ impl Memtable {
             self.index.insert(short, row);
             return Replaced::NewRow(row);
         };
-        let old = self.rows.newest(row);
+        let mut old = self.rows.newest(row);
         if old.seq >= new.seq {
-            return Replaced::Newer;
+            let NewBody::Record(place) = new.body else { return Replaced::Newer };
+            if old.record() != Some(place) {
+                return Replaced::Newer;
+            }
+            // In a replay what cleaning moved comes last. What lies below the row is what lies below this version.
+            old.set_counted(new.counted);
+            self.rows.set_newest(row, &old);
+            return Replaced::Again;
         }
         let replaced = match old.record() {
             _ if old.is_large() => Replaced::Large(Box::new(self.entry(&old))),
@@ -242,8 +251,18 @@ impl Memtable {
     /// Notes that the heap knows that what a row shadows elsewhere is dead.
     pub fn set_counted(&mut self, row: RowAt) {
         let mut version = self.rows.newest(row);
-        version.set_counted();
+        version.set_counted(true);
         self.rows.set_newest(row, &version);
+    }
+
+    /// Whether the heap knows that what the row of a key shadows elsewhere is dead. From now on it does not.
+    pub fn take_counted(&mut self, hash: u64, key: &[u8]) -> bool {
+        let Some(row) = self.find(hash as u32, key) else { return false };
+        let mut version = self.rows.newest(row);
+        let was_counted = version.is_counted();
+        version.set_counted(false);
+        self.rows.set_newest(row, &version);
+        was_counted
     }
 
     /// Whether a row is of a key that was not there before, nor is any more: its tombstone hides nothing.

@@ -352,16 +352,23 @@ impl Inner {
         let key = &payload[owner.key.clone()];
         let value = &payload[owner.rest.clone()];
         let large = record.kind == record::PUT_LARGE;
+        let again = record.kind == record::PUT_AGAIN;
+        let place = again.then(|| record::decode_value_place(value)).flatten();
         let value_len = if large {
             LargeRef::decode(value)
                 .ok_or_else(|| bad(Some(owner.slice), "a list of pieces does not parse"))?
                 .len()
         } else {
-            value.len() as u64
+            place.map_or(value.len() as u64, |place| u64::from(place.value_len))
         };
         let body = match record.kind {
             record::PUT | record::PUT_LARGE if value.len() <= self.inline_max => NewBody::Inline(value),
             record::PUT | record::PUT_LARGE => NewBody::Record(record.ptr),
+            record::PUT_AGAIN => {
+                let place = place.filter(|place| self.heap.stream_of(place.ptr.addr.segment()).is_some());
+                let bad = || bad(Some(owner.slice), "the place of a value does not parse");
+                NewBody::Record(place.ok_or_else(bad)?.ptr)
+            }
             record::DELETE => NewBody::Tombstone,
             record::RETIRE => {
                 self.heap.mark_dead(record.ptr);
@@ -375,11 +382,11 @@ impl Inner {
             tag: owner.tag,
             large,
             value_len,
-            counted: false,
+            counted: again,
             new_key: false,
             body,
         };
-        let grown = self.insert(owner.slice, &mut self.slice(owner.slice), key, &new, record.ptr, 0);
+        let grown = self.insert(owner.slice, &mut self.slice(owner.slice), key, &new, record.ptr, None);
         self.memtables.active_bytes.fetch_add(grown as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
-use crate::types::{KEY_BYTES_MAX, SliceId};
+use pumice_segment::{Addr, RecordPtr};
+
+use crate::types::{KEY_BYTES_MAX, SliceId, VALUE_BYTES_MAX};
 
 /// A key and its value.
 pub const PUT: u8 = 1;
@@ -22,12 +24,15 @@ pub const RETIRE: u8 = 5;
 pub const TALLY: u8 = 6;
 /// A key table.
 pub const TABLE: u8 = 7;
+/// A key whose value stays in the record of an older version, with another expiry.
+pub const PUT_AGAIN: u8 = 8;
 
 /// Bytes before the expiry or the key.
 pub const HEAD_BYTES: usize = 8;
 const FLAG_EXPIRES: u8 = 1;
 const TALLY_BYTES: usize = 16;
 const PIECE_HEAD_BYTES: usize = 16;
+const VALUE_PLACE_BYTES: usize = 16;
 
 /// The fields of a payload that speaks of a key; the ranges index the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +125,33 @@ pub fn decode_piece(payload: &[u8]) -> Option<(KeyRecord, PieceName, Range<usize
     let index = u32::from_le_bytes(rest.get(8..12)?.try_into().ok()?);
     let data = record.rest.start + rest.get(..PIECE_HEAD_BYTES)?.len()..record.rest.end;
     Some((record, PieceName { id, index }, data))
+}
+
+/// Where the value of a [`PUT_AGAIN`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValuePlace {
+    /// The record of the version that was put.
+    pub ptr: RecordPtr,
+    /// The value's length in bytes.
+    pub value_len: u32,
+}
+
+/// What follows the key of a [`PUT_AGAIN`].
+pub fn encode_value_place(place: &ValuePlace) -> [u8; VALUE_PLACE_BYTES] {
+    let mut out = [0; VALUE_PLACE_BYTES];
+    out[..8].copy_from_slice(&place.ptr.addr.0.to_le_bytes());
+    out[8..12].copy_from_slice(&place.ptr.len.to_le_bytes());
+    out[12..].copy_from_slice(&place.value_len.to_le_bytes());
+    out
+}
+
+/// Reads what [`encode_value_place`] wrote.
+pub fn decode_value_place(rest: &[u8]) -> Option<ValuePlace> {
+    let rest: &[u8; VALUE_PLACE_BYTES] = rest.try_into().ok()?;
+    let u32_at = |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+    let ptr = RecordPtr { addr: Addr(u64::from(u32_at(4)) << 32 | u64::from(u32_at(0))), len: u32_at(8) };
+    let value_len = u32_at(12);
+    (value_len <= ptr.len && value_len as usize <= VALUE_BYTES_MAX).then_some(ValuePlace { ptr, value_len })
 }
 
 /// Bytes of a piece's payload before its data.

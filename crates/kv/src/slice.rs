@@ -86,6 +86,35 @@ impl Slice {
     /// how many bytes the memtable grew.
     pub fn insert(&mut self, key: &[u8], new: &NewVersion<'_>, newest_snapshot: Seq) -> (Replaced, usize) {
         let hash = key_hash(key);
+        let inserted = self.insert_into_memtable(hash, key, new, newest_snapshot);
+        if !self.rows.is_empty() {
+            self.rows.remove(hash, key);
+        }
+        inserted
+    }
+
+    /// [`Slice::insert`] of a version whose value is that of the newest one: a row that is cached stays.
+    pub fn insert_with_same_value(
+        &mut self,
+        key: &[u8],
+        new: &NewVersion<'_>,
+        newest_snapshot: Seq,
+    ) -> (Replaced, usize) {
+        let hash = key_hash(key);
+        let inserted = self.insert_into_memtable(hash, key, new, newest_snapshot);
+        if !self.rows.is_empty() {
+            self.rows.renew(hash, key, new.seq, new.expire_ms);
+        }
+        inserted
+    }
+
+    fn insert_into_memtable(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        new: &NewVersion<'_>,
+        newest_snapshot: Seq,
+    ) -> (Replaced, usize) {
         let mut active = lock(&self.active);
         let before = active.bytes();
         let replaced = active.insert(hash, key, new, newest_snapshot);
@@ -96,9 +125,6 @@ impl Slice {
             if !self.gaps.is_empty() {
                 self.gaps.fill(key);
             }
-        }
-        if !self.rows.is_empty() {
-            self.rows.remove(hash, key);
         }
         (replaced, grown)
     }

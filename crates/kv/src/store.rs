@@ -101,6 +101,11 @@ impl Store {
         self.inner.slices.len() as u16
     }
 
+    /// The longest value that lies beside its key, in bytes.
+    pub fn inline_max(&self) -> usize {
+        self.inner.inline_max
+    }
+
     /// What the layer above stored when the drive was formatted.
     pub fn config(&self) -> Bytes {
         self.inner.config.clone()
@@ -335,7 +340,7 @@ impl Inner {
         let mut guards: SmallVec<[MutexGuard<'_, Slice>; 4]> =
             ids.iter().map(|&id| self.slice(SliceId(id))).collect();
         let place = |slice: SliceId| ids.binary_search(&slice.0).expect("the batch's slices are locked");
-        if !batch.lists_are_current(|slice| &guards[place(slice)]) {
+        if !self.is_current(batch, |slice| &guards[place(slice)]) {
             return Err(WriteError::Busy);
         }
         let seq = self.write_locked(batch, class, place, &mut guards)?;
@@ -424,6 +429,9 @@ impl Inner {
         let body = match op.kind {
             record::PUT | record::PUT_LARGE if value.len() <= self.inline_max => NewBody::Inline(value),
             record::PUT | record::PUT_LARGE => NewBody::Record(ptr),
+            record::PUT_AGAIN => {
+                NewBody::Record(record::decode_value_place(value).expect("the batch encoded it").ptr)
+            }
             record::DELETE => NewBody::Tombstone,
             record::RETIRE => {
                 lock(&self.manifest).retired_mut().add(op.slice, op.key(buf), seq);
@@ -448,15 +456,16 @@ impl Inner {
             tag: op.tag,
             large: op.kind == record::PUT_LARGE,
             value_len: op.value_len,
-            // There is nothing that could be dead.
-            counted: op.new_key,
+            // There is nothing that could be dead: nothing was there, or its value is this one's.
+            counted: op.new_key || op.kind == record::PUT_AGAIN,
             new_key: op.new_key,
             body,
         };
-        self.insert(op.slice, slice, op.key(buf), &new, ptr, newest_snapshot)
+        self.insert(op.slice, slice, op.key(buf), &new, ptr, Some(newest_snapshot))
     }
 
-    /// Inserts a version, telling the heap what died by it. Answers by how many bytes the memtable grew.
+    /// Inserts a version that came in the record at `ptr`, telling the heap what died by it. Its value may be in another record: that of
+    /// the version before it, which is put again. `newest_snapshot`: `None` in a replay. Answers by how many bytes the memtable grew.
     pub fn insert(
         &self,
         id: SliceId,
@@ -464,20 +473,35 @@ impl Inner {
         key: &[u8],
         new: &NewVersion<'_>,
         ptr: RecordPtr,
-        newest_snapshot: Seq,
+        newest_snapshot: Option<Seq>,
     ) -> usize {
         self.note_key(key.len());
-        let (replaced, grown) = slice.insert(key, new, newest_snapshot);
+        let (is_replay, newest_snapshot) = (newest_snapshot.is_none(), newest_snapshot.unwrap_or(0));
+        let is_elsewhere = matches!(new.body, NewBody::Record(place) if place != ptr);
+        let (replaced, grown) = if is_elsewhere {
+            slice.insert_with_same_value(key, new, newest_snapshot)
+        } else {
+            slice.insert(key, new, newest_snapshot)
+        };
         match replaced {
             Replaced::NewRow(row) => self.count_shadow(id, slice, key, row, new),
             Replaced::Newer => self.heap.mark_dead(ptr),
-            Replaced::Record(old) => self.heap.mark_dead(self.place_of(old)),
+            Replaced::Record(old) => {
+                let old = self.place_of(old);
+                let stays = matches!(new.body, NewBody::Record(place) if place == old);
+                // Put again, and moved or overwritten before the crash, it may lie where something else does by now. Whoever finds
+                // what it was before in the key tables tells of it.
+                let is_stale = || is_replay && lock(&slice.active).take_counted(key_hash(key), key);
+                if !stays && !is_stale() {
+                    self.heap.mark_dead(old);
+                }
+            }
             Replaced::Large(old) => self.bury(id, key, &old),
-            Replaced::Nothing => {}
+            Replaced::Again | Replaced::Nothing => {}
         }
         // Replay needs the record until the next checkpoint, which is why cleaning waits for it; after that its
-        // bytes are of no use when the value lies in a key table.
-        if !matches!(new.body, NewBody::Record(_)) {
+        // bytes are of no use when the value lies in a key table, or in another record.
+        if is_elsewhere || !matches!(new.body, NewBody::Record(_)) {
             self.heap.mark_dead(ptr);
         }
         grown
@@ -563,17 +587,26 @@ impl Inner {
 
     /// The newest version of a key, from memtables or tables, tombstones too.
     pub async fn find(&self, slice: SliceId, key: &[u8]) -> Result<Option<KeyEntry>, StoreError> {
+        Ok(self.find_where(slice, key).await?.map(|(found, _)| found))
+    }
+
+    /// The same, and whether it is in the tables.
+    pub async fn find_where(
+        &self,
+        slice: SliceId,
+        key: &[u8],
+    ) -> Result<Option<(KeyEntry, bool)>, StoreError> {
         loop {
             let (found, version) = {
                 let state = self.slice(slice);
                 (state.in_memtables(key_hash(key), key), state.version.clone())
             };
-            if found.is_some() {
-                return Ok(found);
+            if let Some(found) = found {
+                return Ok(Some((found, false)));
             }
             match self.find_in_tables(&version, key).await {
                 Err(error) if error.may_be_stale() && self.version_changed(slice, &version) => {}
-                found => return found,
+                found => return Ok(found?.map(|found| (found, true))),
             }
         }
     }
@@ -633,7 +666,11 @@ pub(crate) fn write_error(error: AppendError) -> WriteError {
 pub(crate) const READS_MAY_HOLD: Duration = Duration::from_secs(5);
 
 impl Inner {
-    async fn write_when_there_is_room(&self, batch: &Batch, turn: &mut Turn) -> Result<Seq, WriteError> {
+    async fn write_when_there_is_room(
+        self: &Arc<Self>,
+        batch: &Batch,
+        turn: &mut Turn,
+    ) -> Result<Seq, WriteError> {
         let mut batch = Cow::Borrowed(batch);
         let mut line = self.line_up(&batch, turn);
         loop {

@@ -37,12 +37,12 @@ pub fn write_together(parts: &[(&Store, &Batch)]) -> Result<SmallVec<[Seq; 2]>, 
     for ((store, _), ids) in parts.iter().zip(&ids) {
         guards.push(ids.iter().map(|&id| store.inner.slice(SliceId(id))).collect());
     }
-    for (at, (_, batch)) in parts.iter().enumerate() {
+    for (at, (store, batch)) in parts.iter().enumerate() {
         let locked = |slice: SliceId| {
             let place = ids[at].binary_search(&slice.0).expect("the batch's slices are locked");
             &*guards[at][place]
         };
-        if !batch.lists_are_current(locked) {
+        if !store.inner.is_current(batch, locked) {
             return Err((at, WriteError::Busy));
         }
     }
@@ -89,8 +89,8 @@ impl Store {
         self.inner.wants_merges(batch) || (self.users_wait() && !turn.goes_on() && !batch.only_frees())
     }
 
-    /// A batch that was refused as [`WriteError::Busy`] with lists of large values as their keys now have them, if cleaning wrote
-    /// some anew since they were read.
+    /// A batch that was refused as [`WriteError::Busy`] with what it puts again as the keys now have it, if cleaning moved some of it
+    /// since it was read.
     ///
     /// # Errors
     /// [`WriteError::Gone`] and [`WriteError::Unreadable`]: it can never be written.

@@ -4,7 +4,7 @@
 //! nothing; parts on different drives may part ways, which `docs/decisions/` explains.
 
 use bytes::Bytes;
-use pumice_kv::{Batch, LargeRef};
+use pumice_kv::{Batch, LargeRef, Stored};
 use smallvec::SmallVec;
 
 use crate::place::Place;
@@ -44,6 +44,11 @@ impl NodeBatch {
     /// Sets `key` (encoded) to a value written before with [`crate::Node::large_writer`].
     pub fn put_large(&mut self, place: Place, key: &[u8], tag: u8, expire_ms: u64, value: &LargeRef) {
         self.part(place.drive).put_large(place.slice, key, tag, expire_ms, value);
+    }
+
+    /// Puts the newest version of `key` (encoded) again, with another expiry; see [`Batch::put_again`].
+    pub fn put_again(&mut self, place: Place, key: &[u8], expire_ms: u64, stored: &Stored) {
+        self.part(place.drive).put_again(place.slice, key, expire_ms, stored);
     }
 
     /// Promises that the key of the last put, which was at `place`, is not there before it; see [`Batch::of_new_key`].

@@ -14,7 +14,7 @@ use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_kv::{
     Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Moment, Opened, Peek, Seq,
-    SliceId, SliceSet, Store, StoreError, StoreOptions, Turn, Want,
+    SliceId, SliceSet, Store, StoreError, StoreOptions, Stored, Turn, Want,
 };
 use pumice_reactor::{sleep, spawn};
 
@@ -264,6 +264,21 @@ impl Node {
     /// Type, expiry and length of `key`, without its value.
     pub async fn get_meta(&self, place: Place, key: &[u8]) -> Result<Option<Meta>, StoreError> {
         self.noted(place.drive, self.store(place.drive).get_meta(place.slice, key).await)
+    }
+
+    /// Whether a value of so many bytes lies with its key wherever that is.
+    pub fn is_beside_key(&self, place: Place, bytes: usize) -> bool {
+        bytes <= self.store(place.drive).inline_max()
+    }
+
+    /// What is stored under `key`, to be put again, if memory alone can tell.
+    pub fn peek_stored(&self, place: Place, key: &[u8]) -> Peek<Stored> {
+        self.store(place.drive).peek_stored(place.slice, key)
+    }
+
+    /// What is stored under `key`, to be put again; its value is not read if it stays where it is.
+    pub async fn get_stored(&self, place: Place, key: &[u8]) -> Result<Option<Stored>, StoreError> {
+        self.noted(place.drive, self.store(place.drive).get_stored(place.slice, key).await)
     }
 
     /// What a read of `drive` answered; notes what does not verify.

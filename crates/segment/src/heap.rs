@@ -226,6 +226,11 @@ impl Heap {
         self.inner.is_nearly_dead(segment)
     }
 
+    /// Whether a segment's records are being moved elsewhere: it was offered as a victim or is endangered, and was not given back.
+    pub fn is_being_emptied(&self, segment: SegmentId) -> bool {
+        self.inner.table().is_claimed(segment)
+    }
+
     /// The stream that a segment belongs to.
     pub fn stream_of(&self, segment: SegmentId) -> Option<Stream> {
         self.inner.table().entry(segment).and_then(|entry| Stream::from_u8(entry.stream))

@@ -587,6 +587,11 @@ impl Table {
         Some(SegmentId(id))
     }
 
+    /// Whether it was offered as a victim, or released, and not given back since.
+    pub(crate) fn is_claimed(&self, id: SegmentId) -> bool {
+        self.entry(id).is_some_and(|entry| entry.claimed)
+    }
+
     pub(crate) fn unclaim(&mut self, id: SegmentId) {
         if let Some(mut entry) = self.entries.try_edit(id.0)
             && entry.state == SegmentState::Sealed

@@ -7,7 +7,7 @@ use pumice_kv::bounds::{Before, Behind};
 use pumice_kv::entry::{Body, KeyEntry};
 use pumice_kv::filter::filter_hash;
 use pumice_kv::manifest::{self, Change, Manifest};
-use pumice_kv::record::{self, PieceName};
+use pumice_kv::record::{self, PieceName, ValuePlace};
 use pumice_kv::table::{self, Head, TableBuilder, TableMeta};
 use pumice_kv::{KEY_BYTES_MAX, SliceId};
 use pumice_segment::{Addr, RecordPtr};
@@ -16,13 +16,16 @@ use super::split;
 
 /// Record payloads of each kind.
 pub fn record_seeds() -> Vec<Vec<u8>> {
-    let mut out = vec![Vec::new(); 4];
+    let mut out = vec![Vec::new(); 5];
     record::encode_key(&mut out[0], SliceId(3), 1, 0, b"key");
     out[0].extend_from_slice(b"value");
     record::encode_key(&mut out[1], SliceId(0), 0, 1_700_000_000_000, b"key that expires");
     record::encode_tally(&mut out[2], 7, -3);
     record::encode_piece_head(&mut out[3], SliceId(1), b"large", PieceName { id: 9, index: 2 });
     out[3].extend_from_slice(&[7; 100]);
+    record::encode_key(&mut out[4], SliceId(2), 5, 1_700_000_000_000, b"again");
+    let ptr = RecordPtr { addr: Addr(9 << 32 | 4096), len: 8300 };
+    out[4].extend_from_slice(&record::encode_value_place(&ValuePlace { ptr, value_len: 8192 }));
     out
 }
 
@@ -34,6 +37,10 @@ pub fn record(input: &[u8]) {
         let mut again = Vec::new();
         record::encode_key(&mut again, found.slice, found.tag, found.expire_ms, &input[found.key.clone()]);
         again.extend_from_slice(&input[found.rest.clone()]);
+        let rest = &input[found.rest.clone()];
+        if let Some(place) = record::decode_value_place(rest) {
+            assert_eq!(record::encode_value_place(&place)[..], *rest, "a place is written one way");
+        }
         // An explicit expiry of zero is the one thing that has two spellings.
         if found.expire_ms != 0 || input[3] == 0 {
             assert_eq!(again, input, "a record is written one way");

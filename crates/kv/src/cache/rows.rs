@@ -367,6 +367,14 @@ impl RowCache {
         self.make_room(self.capacity / EXCESS_PART);
     }
 
+    /// The row of `key`, which has this hash, is of another version from now on, with the same value.
+    pub fn renew(&mut self, hash: u64, key: &[u8], seq: Seq, expire_ms: u64) {
+        let Some(place) = self.find(short(hash), key) else { return };
+        let row = self.queue_mut(place.age()).row_mut(place);
+        let head = RowHead { seq, expire_ms, ..RowHead::decode(row) };
+        row[..HEAD_BYTES].copy_from_slice(&head.encode());
+    }
+
     /// Forgets the row of `key`, which has this hash.
     pub fn remove(&mut self, hash: u64, key: &[u8]) {
         let Some(place) = self.find(short(hash), key) else { return };

@@ -46,7 +46,7 @@ impl List {
 
 impl Batch {
     /// Whether the lists that were read are still those of their keys. `slice` finds one that is locked.
-    pub(crate) fn lists_are_current<'a>(&self, slice: impl Fn(SliceId) -> &'a Slice) -> bool {
+    pub(crate) fn lists_are_current<'a>(&self, slice: &impl Fn(SliceId) -> &'a Slice) -> bool {
         self.lists.iter().all(|list| {
             let op = &self.ops[list.op];
             list.is_current(op.key(&self.buf), slice(op.slice))
@@ -64,9 +64,8 @@ impl Batch {
 }
 
 impl Inner {
-    /// The batch with its lists as they now are, if some are not what they were when they were read.
-    pub async fn renewed(&self, batch: &Batch) -> Result<Option<Batch>, WriteError> {
-        let mut renewed: Option<Batch> = None;
+    /// Brings a batch's lists up to date, if some are not what they were when they were read.
+    pub async fn renew_lists(&self, batch: &Batch, renewed: &mut Option<Batch>) -> Result<(), WriteError> {
         for (at, list) in batch.lists.iter().enumerate() {
             let op = &batch.ops[list.op];
             let key = op.key(&batch.buf);
@@ -84,7 +83,7 @@ impl Inner {
             renewed.buf[op.key_end as usize..op.end as usize].copy_from_slice(&bytes);
             renewed.lists[at].origin = origin;
         }
-        Ok(renewed)
+        Ok(())
     }
 
     /// The list of the pieces of the large value that the key has now.

@@ -87,8 +87,8 @@ impl Version {
         self.flags & COUNTED != 0
     }
 
-    pub fn set_counted(&mut self) {
-        self.flags |= COUNTED;
+    pub fn set_counted(&mut self, counted: bool) {
+        self.flags = if counted { self.flags | COUNTED } else { self.flags & !COUNTED };
     }
 
     /// Whether nothing was there before the row came: elsewhere there is nothing to hide.

@@ -12,7 +12,7 @@ use pumice_kv::codec::{Cursor, put_varint};
 use pumice_kv::entry::{Body, KeyEntry};
 use pumice_kv::filter::filter_hash;
 use pumice_kv::manifest::{self, Change};
-use pumice_kv::record::{self, PieceName};
+use pumice_kv::record::{self, PieceName, ValuePlace};
 use pumice_kv::table::{FOOTER_BYTES, Head, TableBuilder, TableMeta, decode_footer};
 use pumice_kv::{Batch, SliceId, Store};
 use pumice_segment::{Addr, Heap, HeapOptions, RecordPtr};
@@ -84,8 +84,17 @@ fn records_keep_their_layout() {
         record::RETIRE,
         record::TALLY,
         record::TABLE,
+        record::PUT_AGAIN,
     ];
-    assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7, 8]);
+
+    let place = ValuePlace { ptr: RecordPtr { addr: Addr(5 << 32 | 8192), len: 1000 }, value_len: 980 };
+    let bytes = record::encode_value_place(&place);
+    check(&bytes, "00200000 05000000 e8030000 d4030000");
+    assert_eq!(record::decode_value_place(&bytes), Some(place));
+    assert_eq!(record::decode_value_place(&bytes[1..]), None);
+    let longer = record::encode_value_place(&ValuePlace { value_len: 1001, ..place });
+    assert_eq!(record::decode_value_place(&longer), None, "a value longer than its record");
 }
 
 fn entries() -> Vec<(&'static [u8], KeyEntry)> {

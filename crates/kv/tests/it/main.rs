@@ -38,6 +38,7 @@ mod opening;
 mod ordering;
 mod padding;
 mod progress;
+mod put_again;
 mod read_errors;
 mod recounting;
 mod refused_early;

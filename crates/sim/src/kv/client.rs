@@ -16,6 +16,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mix {
     pub put: u64,
+    /// Values that are put again as they are, with another expiry.
+    pub again: u64,
     pub delete: u64,
     pub batch: u64,
     pub get: u64,
@@ -38,6 +40,7 @@ impl Mix {
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         Self {
             put: 40,
+            again: 2 + rng.below(12),
             delete: 5 + rng.below(15),
             batch: 10,
             get: 20,
@@ -54,6 +57,7 @@ impl Mix {
 
     fn total(&self) -> u64 {
         self.put
+            + self.again
             + self.delete
             + self.batch
             + self.get
@@ -105,7 +109,7 @@ impl Client {
         }
         let (put, delete, batch, get, scan) =
             (picks(mix.put), picks(mix.delete), picks(mix.batch), picks(mix.get), picks(mix.scan));
-        let (expire, random) = (picks(mix.expire), picks(mix.random));
+        let (expire, random, again) = (picks(mix.expire), picks(mix.random), picks(mix.again));
         let space = self.model.random_space(&mut self.rng);
         self.enter(space, 1);
         let refused = if expire {
@@ -113,6 +117,9 @@ impl Client {
         } else if random {
             self.random(space).await;
             false
+        } else if again {
+            let key = self.model.random_key(space, &mut self.rng);
+            self.put_again(key).await.is_err()
         } else if put {
             let change = self.put(space);
             self.write(&[change]).await.is_err()
@@ -183,7 +190,7 @@ impl Client {
 
     /// Writes; waits for durability now and then, and tells the model.
     pub(crate) async fn write(&mut self, changes: &[Change]) -> Result<(), Full> {
-        self.write_batch(|client, looks| client.batch_of(changes, looks), changes).await
+        self.write_batch(|client, looks| client.batch_of(changes, looks), |_| changes.to_vec()).await
     }
 
     /// The batch that makes changes; with `looks`, it says which keys are not there.
@@ -208,11 +215,36 @@ impl Client {
         batch
     }
 
-    /// Writes a batch; what it looks at is as it is when it is written, or it is to look at nothing.
+    /// Puts what a key has again, with another expiry.
+    pub(crate) async fn put_again(&mut self, key: Key) -> Result<(), Full> {
+        let slice = SliceId(key.0);
+        let stored = match self.store.peek_stored(slice, &key.1) {
+            Peek::Found(stored) => Some(stored),
+            Peek::Absent => None,
+            Peek::NeedsFlash(_) => match self.store.get_stored(slice, &key.1).await {
+                Ok(stored) => stored,
+                Err(error) => panic!("what is to be put again of {}: {error}", show(&key)),
+            },
+        };
+        let Some(stored) = stored else { return Ok(()) };
+        self.model.count(if stored.is_in_place() { "put again in place" } else { "put again whole" }, 1);
+        let expire_ms = if self.rng.chance(0.2) { 0 } else { wall_ms() + self.rng.below(20_000) };
+        let mut batch = Batch::new();
+        batch.put_again(slice, &key.1, expire_ms, &stored);
+        let changes = |client: &Self| {
+            // Others may have written since it was looked up.
+            let current = client.model.oracle.borrow().current(&key).expect("nothing was put again");
+            vec![Change::Put(key.clone(), Value { expire_ms, ..current })]
+        };
+        self.write_batch(|_, _| batch.clone(), changes).await
+    }
+
+    /// Writes a batch; what it looks at is as it is when it is written, or it is to look at nothing. The changes are asked for when
+    /// they are made.
     async fn write_batch(
         &mut self,
         batch_of: impl Fn(&Self, bool) -> Batch,
-        changes: &[Change],
+        changes: impl FnOnce(&Self) -> Vec<Change>,
     ) -> Result<(), Full> {
         let mut written = self.store.write(&batch_of(self, true));
         if matches!(written, Err(WriteError::Busy)) {
@@ -232,9 +264,15 @@ impl Client {
                 self.model.count("writes refused by a failed drive", 1);
                 return Err(Full);
             }
+            Err(WriteError::Gone(_)) => {
+                self.model.count("gone before they were put again", 1);
+                return Ok(());
+            }
+            Err(WriteError::Unreadable(_)) if self.model.may_fail.get() => return Err(Full),
             Err(error) => panic!("a write was refused: {error}"),
         };
-        let write = self.model.oracle.borrow_mut().write(changes);
+        let changes = changes(self);
+        let write = self.model.oracle.borrow_mut().write(&changes);
         self.model.count("writes", 1);
         if self.rng.below(100) < self.mix.waits {
             if let Err(error) = self.store.wait_durable(seq).await {
@@ -264,7 +302,7 @@ impl Client {
         let mut batch = Batch::new();
         batch.put_large(SliceId(key.0), &key.1, value.tag, value.expire_ms, &large);
         self.model.count("large values", 1);
-        self.write_batch(|_, _| batch.clone(), &[Change::Put(key, value)]).await
+        self.write_batch(|_, _| batch.clone(), |_| vec![Change::Put(key, value)]).await
     }
 
     async fn large_pieces(&mut self, key: &Key, value: &Value) -> Option<LargeRef> {

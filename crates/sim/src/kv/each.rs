@@ -39,6 +39,7 @@ enum Kind {
     SetInline,
     SetRecord,
     SetLarge,
+    PutAgain,
     Delete,
     Batch,
     Expiry,
@@ -58,11 +59,12 @@ enum Kind {
     RecoveryInParts,
 }
 
-const KINDS: [(Kind, &str); 20] = [
+const KINDS: [(Kind, &str); 21] = [
     (Kind::SetInline, "SET, value in its key's row"),
     (Kind::SetRecord, "SET, value in a record"),
     (Kind::SetLarge, "SET, value in pieces"),
     (Kind::Delete, "DEL"),
+    (Kind::PutAgain, "EXPIRE, values stay where they are"),
     (Kind::Batch, "batch over all slices"),
     (Kind::Expiry, "expired keys removed"),
     (Kind::Flush, "memtable to key tables"),
@@ -153,6 +155,7 @@ fn once(seed: u64, kind: Kind, cut: Option<u64>) -> Result<(u64, u64), String> {
             | Kind::SetRecord
             | Kind::SetLarge
             | Kind::Delete
+            | Kind::PutAgain
             | Kind::Batch
             | Kind::BatchOfFrames
             | Kind::Expiry
@@ -298,12 +301,21 @@ async fn put(client: &mut Client, number: u64, len: u64) {
     write(client, &[change]).await;
 }
 
+async fn put_again(client: &mut Client, numbers: &[u64]) {
+    for &number in numbers {
+        let key = key(client, number);
+        let written = client.put_again(key).await;
+        must(client, "the drive is not full", written).await;
+    }
+}
+
 /// What must be there before the kind begins.
 async fn prepare(mut client: Client, kind: Kind) {
     for number in 0..8 {
         put(&mut client, number, [20, 2500][number as usize % 2]).await;
     }
     checkpoint(&client).await;
+    put_again(&mut client, &[1, 3]).await;
     if matches!(kind, Kind::OverwriteLarge | Kind::DeleteLarge) {
         put_large(&mut client, 3).await;
         checkpoint(&client).await;
@@ -313,6 +325,13 @@ async fn prepare(mut client: Client, kind: Kind) {
     }
     let heap = client.store.heap().clone();
     if matches!(kind, Kind::Clean | Kind::Reuse | Kind::GiveBack) {
+        // What stays alive of the first victims is moved as it was put again.
+        let kept = [20, 21, 22, 23];
+        for number in kept {
+            put(&mut client, number, 2500).await;
+        }
+        checkpoint(&client).await;
+        put_again(&mut client, &kept).await;
         // Until few segments are left: cleaning begins soon.
         let mut number = 0;
         while heap.free_segments() > 8 {
@@ -351,6 +370,12 @@ async fn act(mut client: Client, kind: Kind) {
             for delete in gone {
                 write(&mut client, &[delete]).await;
             }
+        }
+        Kind::PutAgain => {
+            // In key tables, again; in the log, beside the key and in a record.
+            put_again(&mut client, &[3, 1, 6, 5]).await;
+            checkpoint(&client).await;
+            put_again(&mut client, &[1, 7, 2]).await;
         }
         Kind::Batch => {
             let mut changes: Vec<Change> = (0..9)
