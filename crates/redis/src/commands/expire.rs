@@ -5,7 +5,7 @@ use crate::command::Row;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
-use crate::keyspace::{HeadKey, StringValue, is_expired};
+use crate::keyspace::{HeadKey, Type, is_expired};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -99,22 +99,24 @@ async fn expire_at(
     let at = ms.checked_add(base).ok_or_else(invalid)?;
 
     let key = ctx.key(&args[1]);
-    let entry = ctx.entry(key.place, key.raw()).await?;
-    let Some(entry) = entry.filter(|entry| !is_expired(entry.expire_ms, ctx.now_ms)) else {
+    let standing = ctx.standing(&key).await?;
+    let Some(standing) = standing.filter(|standing| !is_expired(standing.expire_ms, ctx.now_ms)) else {
         ctx.reply.flag(false);
         return Ok(());
     };
-    if !conditions.allow(entry.expire_ms, at) {
+    if !conditions.allow(standing.expire_ms, at) {
         ctx.reply.flag(false);
         return Ok(());
     }
     let mut change = ctx.change();
-    let was = entry.expire_ms;
     if at <= ctx.now_ms as i64 {
-        ctx.erase_stored(&mut change, &key, Some(entry)).await?;
-        change.delete_head(&key, was);
+        if !Type::is_string(standing.tag) {
+            let entry = ctx.entry(key.place, key.raw()).await?;
+            ctx.erase_stored(&mut change, &key, entry).await?;
+        }
+        change.delete_head(&key, standing.expire_ms);
     } else {
-        change.put_head(&key, entry.tag, at as u64, &StringValue::of(&entry), Some(was));
+        change.put_again(&key, at as u64, &standing);
     }
     ctx.commit(change).await?;
     ctx.reply.flag(true);
@@ -124,14 +126,14 @@ async fn expire_at(
 async fn persist(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
     let key = ctx.key(&args[1]);
-    let meta = ctx.meta(key.place, key.raw()).await?;
-    let expires = meta.is_some_and(|meta| meta.expire_ms != 0 && !is_expired(meta.expire_ms, ctx.now_ms));
-    if expires && let Some(entry) = ctx.entry(key.place, key.raw()).await? {
+    let standing = ctx.standing(&key).await?;
+    let expiring = standing.filter(|found| found.expire_ms != 0 && !is_expired(found.expire_ms, ctx.now_ms));
+    if let Some(standing) = &expiring {
         let mut change = ctx.change();
-        change.put_head(&key, entry.tag, 0, &StringValue::of(&entry), Some(entry.expire_ms));
+        change.put_again(&key, 0, standing);
         ctx.commit(change).await?;
     }
-    ctx.reply.flag(expires);
+    ctx.reply.flag(expiring.is_some());
     Ok(())
 }
 

@@ -538,8 +538,8 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         if at != 0 && at <= ctx.now_ms {
             change.delete_head(&key, string.expire_ms);
         } else if at != string.expire_ms {
-            let value = StringValue::of(&string.entry);
-            change.put_head(&key, string.entry.tag, at, &value, Some(string.expire_ms));
+            let standing = ctx.standing_of(&key, &string.entry).await?;
+            change.put_again(&key, at, &standing);
         }
         if !change.is_empty() {
             ctx.commit(change).await?;

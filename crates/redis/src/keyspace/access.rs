@@ -434,7 +434,7 @@ impl Ctx {
             return self.weigh(0);
         }
         for op in change.ops.drain(..) {
-            if let Op::Put { place, key, tag, expire_ms, value: Value::Large(large), is_new } = op {
+            if let Op::Put { place, key, tag, expire_ms, value: Value::Large(large), is_new, .. } = op {
                 change.batch.put_large(place, &key, tag, expire_ms, &large);
                 if is_new {
                     change.batch.of_new_key(place);

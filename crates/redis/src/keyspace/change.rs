@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pumice_kv::{Entry, LargeRef, VALUE_BYTES_MAX};
+use pumice_kv::{Entry, LargeRef, Stored, VALUE_BYTES_MAX};
 use pumice_node::{NodeBatch, Place};
 use smallvec::SmallVec;
 
@@ -49,7 +49,8 @@ impl<'a> StringValue<'a> {
 /// One operation, owned.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
-    /// `is_new`: nothing is stored under the key before it, nor was in the same transaction.
+    /// `is_new`: nothing is stored under the key before it, nor was in the same transaction. `again`: the value is that of what is
+    /// stored there.
     Put {
         place: Place,
         key: RawKey,
@@ -57,6 +58,7 @@ pub(super) enum Op {
         expire_ms: u64,
         value: Value,
         is_new: bool,
+        again: Option<Stored>,
     },
     Delete {
         place: Place,
@@ -119,7 +121,7 @@ impl Change {
         self.ops_bytes
     }
 
-    fn keep(&mut self, op: Op) {
+    pub(super) fn keep(&mut self, op: Op) {
         self.ops_bytes += size_of::<Op>()
             + match &op {
                 Op::Put { key, value: Value::Bytes(bytes), .. } => key.len() + bytes.len(),
@@ -269,7 +271,8 @@ impl Change {
             StringValue::Large(large) => Some(Value::Large(Arc::clone(large))),
         };
         if let Some(value) = value {
-            self.keep(Op::Put { place, key: RawKey::from_slice(key), tag, expire_ms, value, is_new });
+            let key = RawKey::from_slice(key);
+            self.keep(Op::Put { place, key, tag, expire_ms, value, is_new, again: None });
         } else if is_new {
             self.batch.of_new_key(place);
         }
@@ -293,7 +296,7 @@ impl Change {
 
     /// Keeps count of the keys of a space, and of those that expire. `was` and `is`: when the head expired before
     /// and expires now, 0 for never, `None` for no head.
-    fn count_head(&mut self, key: &HeadKey, was: Option<u64>, is: Option<u64>) {
+    pub(super) fn count_head(&mut self, key: &HeadKey, was: Option<u64>, is: Option<u64>) {
         let keys = i64::from(is.is_some()) - i64::from(was.is_some());
         if keys != 0 {
             self.tally(key.place, key.space(), keys);

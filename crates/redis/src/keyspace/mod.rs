@@ -19,6 +19,7 @@
 //! to it.
 
 mod access;
+mod again;
 mod at_hand;
 mod building;
 mod change;

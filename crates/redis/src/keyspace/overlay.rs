@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use pumice_base::hash::HashMap;
-use pumice_kv::Entry;
 use pumice_kv::gaps::Gaps;
+use pumice_kv::{Entry, Stored};
 use pumice_node::{NodeBatch, Place};
 use smallvec::SmallVec;
 
@@ -26,6 +26,8 @@ pub(super) struct Pending {
     /// Whether nothing was stored under the key before the transaction.
     is_new: bool,
     pub(super) entry: Option<Entry>,
+    /// What is stored under the key, if the entry has its value.
+    again: Option<Stored>,
 }
 
 /// What a pending state takes in memory.
@@ -84,7 +86,7 @@ impl Overlay {
     pub(super) fn apply(&mut self, change: &mut Change) {
         for op in change.ops.drain(..) {
             match op {
-                Op::Put { place, key, tag, expire_ms, value, is_new } => {
+                Op::Put { place, key, tag, expire_ms, value, is_new, again } => {
                     let (value, large) = match value {
                         Value::Bytes(bytes) => (bytes, None),
                         Value::Large(large) => (bytes::Bytes::new(), Some(large)),
@@ -92,9 +94,11 @@ impl Overlay {
                     let entry = Some(Entry { tag, expire_ms, seq: 0, value, large });
                     self.version += 1;
                     self.gaps.0.fill(&key);
-                    self.put(key, Pending { place, is_new, entry });
+                    self.put(key, Pending { place, is_new, entry, again });
                 }
-                Op::Delete { place, key } => self.put(key, Pending { place, is_new: false, entry: None }),
+                Op::Delete { place, key } => {
+                    self.put(key, Pending { place, is_new: false, entry: None, again: None });
+                }
                 Op::Retire { place, prefix } => {
                     // Nobody reads under the prefix again: what the transaction wrote there need not exist.
                     let behind = self.keys.range(prefix.clone()..).map(|(key, _)| key);
@@ -136,6 +140,11 @@ impl Overlay {
         self.keys.get(key).map(|pending| &pending.entry)
     }
 
+    /// What is stored under `key`, if its pending state has that value; `None`: the transaction did not touch it.
+    pub(super) fn again(&self, key: &[u8]) -> Option<Option<&Stored>> {
+        self.keys.get(key).map(|pending| pending.again.as_ref())
+    }
+
     /// The pending states from `low` up to `high`, in order.
     pub(super) fn range(
         &self,
@@ -167,8 +176,11 @@ impl Overlay {
     /// Everything as one batch.
     pub(super) fn batch(&self) -> NodeBatch {
         let mut batch = NodeBatch::new();
-        for (key, Pending { place, is_new, entry }) in &self.keys {
+        for (key, Pending { place, is_new, entry, again }) in &self.keys {
             match entry {
+                Some(Entry { expire_ms, .. }) if let Some(stored) = again => {
+                    batch.put_again(*place, key, *expire_ms, stored);
+                }
                 Some(Entry { tag, expire_ms, large: Some(large), .. }) => {
                     batch.put_large(*place, key, *tag, *expire_ms, large);
                 }

@@ -46,6 +46,7 @@ mod slow_readers;
 mod stalled;
 mod strings;
 mod tls;
+mod touched;
 mod transaction_memory;
 mod transactions;
 mod unlatched;
