@@ -4,8 +4,8 @@
 //! flash, and so would reading it first take time. So a value in a record of its own stays there: what is written is a record of some
 //! tens of bytes that names the place (`docs/format/kv-record.md`, kind 8), and the new version points where the old one did.
 //!
-//! 1. The place must be one that a crash leaves where it is, and with what it holds: of a version in key tables, or of one that is on
-//!    flash. Of others the value is written again.
+//! 1. The place must be one that a crash leaves where it is, and with what it holds: of a version in key tables, of one that was moved
+//!    or put again before, or that is durable. Of others the value is written again.
 //! 2. Cleaning moves values. A version is put again only if, under its slice's lock, the place is still that of the key's newest version
 //!    and no victim's: between a moved record's number and its redirection nobody else may point at the old place. Who cannot, waits,
 //!    looks up again, and writes the value if it must.
@@ -85,15 +85,15 @@ impl Store {
             let state = inner.slice(slice);
             (state.epoch, state.in_memtables(key_hash(key), key), state.version.clone())
         };
-        let (found, is_in_tables) = match found {
-            Some(found) => (found, false),
+        let found = match found {
+            Some(found) => found,
             None => match inner.peek_tables(&version, key) {
-                Peek::Found(found) => (found, true),
+                Peek::Found(found) => found,
                 Peek::Absent => return Peek::Absent,
                 Peek::NeedsFlash(hint) => return Peek::NeedsFlash(hint),
             },
         };
-        match inner.without_reading(&found, is_in_tables, epoch) {
+        match inner.without_reading(&found, epoch) {
             Some(stored) => Peek::Found(stored),
             None => self.peek(slice, key).map(|entry| Stored::whole(entry, epoch)),
         }
@@ -107,8 +107,8 @@ impl Store {
         let inner = &*self.inner;
         // Before the look-up: what is sealed after that may hold a newer one.
         let epoch = inner.slice(slice).epoch;
-        let Some((found, is_in_tables)) = inner.find_where(slice, key).await? else { return Ok(None) };
-        if let Some(stored) = inner.without_reading(&found, is_in_tables, epoch) {
+        let Some(found) = inner.find(slice, key).await? else { return Ok(None) };
+        if let Some(stored) = inner.without_reading(&found, epoch) {
             return Ok(Some(stored));
         }
         Ok(self.get(slice, key).await?.map(|entry| Stored::whole(entry, epoch)))
@@ -117,22 +117,22 @@ impl Store {
 
 impl Inner {
     /// What was found, if its value lies beside the key or stays where it is.
-    fn without_reading(&self, found: &KeyEntry, is_in_tables: bool, epoch: u64) -> Option<Stored> {
+    fn without_reading(&self, found: &KeyEntry, epoch: u64) -> Option<Stored> {
         let value = match &found.body {
             // A copy: it lies among others.
             Body::Inline(value) if !found.large => StoredValue::Whole(Bytes::copy_from_slice(value)),
-            _ => StoredValue::InPlace(self.place_to_keep(found, is_in_tables)?),
+            _ => StoredValue::InPlace(self.place_to_keep(found)?),
         };
         Some(Stored { meta: found.meta(), epoch, value })
     }
 
     /// Where the value of a version is, if that may be named anew.
-    fn place_to_keep(&self, found: &KeyEntry, is_in_tables: bool) -> Option<ValuePlace> {
+    fn place_to_keep(&self, found: &KeyEntry) -> Option<ValuePlace> {
         let Body::Record(ptr) = found.body else { return None };
-        // Tables name what is on flash, and where it stays. Other versions may yet go, or go elsewhere.
-        let is_on_flash =
+        // Others may yet go, or go elsewhere.
+        let is_durable =
             || self.options.durability == Durability::Always && self.heap.durable().is_open(found.seq);
-        if found.large || !(is_in_tables || is_on_flash()) {
+        if found.large || !(found.on_flash || is_durable()) {
             return None;
         }
         let ptr = self.place_of(ptr);

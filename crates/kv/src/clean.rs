@@ -689,6 +689,8 @@ impl Inner {
             value_len: found.value_len,
             // The old place goes with its segment.
             counted: true,
+            // It was written durably.
+            on_flash: true,
             new_key: false,
             body: NewBody::Record(ptr),
         };

@@ -20,6 +20,8 @@ pub struct KeyEntry {
     pub value_len: u64,
     /// Whether the heap was told that the next older version, if there is one, is dead.
     pub counted: bool,
+    /// Whether the value's record is known to be on flash, where it stays until cleaning moves it.
+    pub on_flash: bool,
     /// Where the value is.
     pub body: Body,
 }
@@ -41,6 +43,8 @@ pub struct PlacedEntry {
     pub large: bool,
     /// Whether the heap was told of what it shadows.
     pub counted: bool,
+    /// As in [`KeyEntry`].
+    pub on_flash: bool,
 }
 
 /// Where the value of a [`PlacedEntry`] is.
@@ -88,8 +92,8 @@ impl PlacedEntry {
             PlacedBody::Inline { at, len } => Body::Inline(memory.slice(at as usize..(at + len) as usize)),
             PlacedBody::Record(ptr) => Body::Record(ptr),
         };
-        let Self { seq, expire_ms, value_len, tag, large, counted, .. } = *self;
-        KeyEntry { seq, expire_ms, tag, large, value_len, counted, body }
+        let Self { seq, expire_ms, value_len, tag, large, counted, on_flash, .. } = *self;
+        KeyEntry { seq, expire_ms, tag, large, value_len, counted, on_flash, body }
     }
 }
 

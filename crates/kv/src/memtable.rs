@@ -73,6 +73,8 @@ pub struct NewVersion<'a> {
     pub value_len: u64,
     /// Whether the heap knows that what a new row shadows elsewhere is dead.
     pub counted: bool,
+    /// Whether the value's record is known to be on flash.
+    pub on_flash: bool,
     /// Whether the writer knows that the key was not there: see [`crate::Batch::of_new_key`].
     pub new_key: bool,
     /// The value.
@@ -91,8 +93,8 @@ impl NewVersion<'_> {
             NewBody::Inline(value) => Body::Inline(bytes_of(value)),
             NewBody::Record(ptr) => Body::Record(ptr),
         };
-        let Self { seq, expire_ms, tag, large, value_len, counted, .. } = *self;
-        KeyEntry { seq, expire_ms, tag, large, value_len, counted, body }
+        let Self { seq, expire_ms, tag, large, value_len, counted, on_flash, .. } = *self;
+        KeyEntry { seq, expire_ms, tag, large, value_len, counted, on_flash, body }
     }
 }
 
@@ -243,6 +245,7 @@ impl Memtable {
             large: version.is_large(),
             value_len: version.value_len,
             counted: version.is_counted(),
+            on_flash: version.is_on_flash(),
             new_key: version.is_of_new_key(),
             body: self.rows.body(version),
         }

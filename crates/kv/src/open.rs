@@ -383,6 +383,7 @@ impl Inner {
             large,
             value_len,
             counted: again,
+            on_flash: again,
             new_key: false,
             body,
         };

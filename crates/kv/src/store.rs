@@ -458,6 +458,7 @@ impl Inner {
             value_len: op.value_len,
             // There is nothing that could be dead: nothing was there, or its value is this one's.
             counted: op.new_key || op.kind == record::PUT_AGAIN,
+            on_flash: op.kind == record::PUT_AGAIN,
             new_key: op.new_key,
             body,
         };
@@ -587,26 +588,17 @@ impl Inner {
 
     /// The newest version of a key, from memtables or tables, tombstones too.
     pub async fn find(&self, slice: SliceId, key: &[u8]) -> Result<Option<KeyEntry>, StoreError> {
-        Ok(self.find_where(slice, key).await?.map(|(found, _)| found))
-    }
-
-    /// The same, and whether it is in the tables.
-    pub async fn find_where(
-        &self,
-        slice: SliceId,
-        key: &[u8],
-    ) -> Result<Option<(KeyEntry, bool)>, StoreError> {
         loop {
             let (found, version) = {
                 let state = self.slice(slice);
                 (state.in_memtables(key_hash(key), key), state.version.clone())
             };
-            if let Some(found) = found {
-                return Ok(Some((found, false)));
+            if found.is_some() {
+                return Ok(found);
             }
             match self.find_in_tables(&version, key).await {
                 Err(error) if error.may_be_stale() && self.version_changed(slice, &version) => {}
-                found => return Ok(found?.map(|found| (found, true))),
+                found => return found,
             }
         }
     }

@@ -114,6 +114,7 @@ const TABLE_ID: u64 = 77;
 fn entries() -> Vec<(Vec<u8>, KeyEntry)> {
     let entry = |i: u64| KeyEntry {
         counted: false,
+        on_flash: true,
         seq: 1000 + i,
         expire_ms: if i.is_multiple_of(5) { 1_700_000_000_000 + i } else { 0 },
         tag: (i % 3) as u8,

@@ -260,8 +260,12 @@ impl Memtable {
             }
         };
         let Version { seq, expire_ms, value_len, tag, .. } = *version;
-        let (large, counted) = (version.is_large(), version.is_counted());
-        piece.push(key_at, key.len(), PlacedEntry { seq, expire_ms, value_len, body, tag, large, counted });
+        let (large, counted, on_flash) = (version.is_large(), version.is_counted(), version.is_on_flash());
+        piece.push(
+            key_at,
+            key.len(),
+            PlacedEntry { seq, expire_ms, value_len, body, tag, large, counted, on_flash },
+        );
     }
 
     /// Goes over keys of a range until `wanted` of them are there as of `max_seq`; says how many were, and the key that it

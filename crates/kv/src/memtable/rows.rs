@@ -28,6 +28,7 @@ const INLINE: u8 = 4;
 const RECORD: u8 = 8;
 const NEW_KEY: u8 = 16;
 const LEFT_OUT: u8 = 32;
+const ON_FLASH: u8 = 64;
 /// What stays with a row whatever is written over it.
 const OF_THE_ROW: u8 = COUNTED | NEW_KEY | LEFT_OUT;
 
@@ -74,7 +75,8 @@ impl Version {
             NewBody::Inline(value) => (at, value.len() as u32, INLINE),
         };
         let flag = |is_set, flag| if is_set { flag } else { 0 };
-        let flags = flag(new.large, LARGE) | flag(new.counted, COUNTED) | flag(new.new_key, NEW_KEY) | place;
+        let of_row = flag(new.counted, COUNTED) | flag(new.new_key, NEW_KEY);
+        let flags = flag(new.large, LARGE) | flag(new.on_flash, ON_FLASH) | of_row | place;
         let NewVersion { seq, expire_ms, value_len, tag, .. } = *new;
         Self { seq, expire_ms, value_len, at, len, older: NONE, tag, flags }
     }
@@ -89,6 +91,10 @@ impl Version {
 
     pub fn set_counted(&mut self, counted: bool) {
         self.flags = if counted { self.flags | COUNTED } else { self.flags & !COUNTED };
+    }
+
+    pub fn is_on_flash(&self) -> bool {
+        self.flags & ON_FLASH != 0
     }
 
     /// Whether nothing was there before the row came: elsewhere there is nothing to hide.

@@ -279,7 +279,9 @@ impl Block {
             }
             _ => return None,
         };
-        Some(PlacedEntry { seq, expire_ms, value_len, body, tag, large, counted: head & COUNTED != 0 })
+        // Tables name what is on flash.
+        let (counted, on_flash) = (head & COUNTED != 0, true);
+        Some(PlacedEntry { seq, expire_ms, value_len, body, tag, large, counted, on_flash })
     }
 
     /// All entries, in key order.

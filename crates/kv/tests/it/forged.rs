@@ -196,6 +196,7 @@ fn folded_table(id: u64) -> (TableMeta, Bytes) {
         large: false,
         value_len: 60,
         counted: false,
+        on_flash: true,
         body: Body::Inline(Bytes::from_static(&[9; 60])),
     };
     // A block is closed at 4 KiB.

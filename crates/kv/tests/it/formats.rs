@@ -105,6 +105,7 @@ fn entries() -> Vec<(&'static [u8], KeyEntry)> {
         large: false,
         value_len: 2,
         counted: false,
+        on_flash: true,
         body: Body::Inline(Bytes::from_static(b"hi")),
     };
     let record = Body::Record(RecordPtr { addr: Addr(5 << 32 | 8192), len: 1000 });
@@ -184,6 +185,7 @@ fn long_key_tables_keep_their_layout() {
             large: false,
             value_len: 100 + i,
             counted: i % 5 == 0,
+            on_flash: true,
             body: Body::Record(RecordPtr {
                 addr: Addr((i / 50) << 32 | (i % 50 * 4096)),
                 len: 130 + i as u32,

@@ -91,6 +91,7 @@ fn version(rng: &mut Rng, seq: u64) -> KeyEntry {
         large,
         value_len: rng.next_u64(),
         counted: false,
+        on_flash: rng.below(2) == 0,
         body,
     }
 }
@@ -112,8 +113,8 @@ fn put_as(
         Body::Record(ptr) => NewBody::Record(*ptr),
         Body::Inline(value) => NewBody::Inline(value),
     };
-    let KeyEntry { seq, expire_ms, tag, large, value_len, counted, .. } = *entry;
-    let new = NewVersion { seq, expire_ms, tag, large, value_len, counted, new_key, body };
+    let KeyEntry { seq, expire_ms, tag, large, value_len, counted, on_flash, .. } = *entry;
+    let new = NewVersion { seq, expire_ms, tag, large, value_len, counted, on_flash, new_key, body };
     memtable.insert(hash_of(kind, key), key, &new, newest_snapshot)
 }
 
