@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use pumice_base::rng::Rng;
-use pumice_flash::{Device, DeviceSpec};
+use pumice_flash::{Device, DeviceSpec, Fault, Operation};
 use pumice_kv::{
     Batch, Durability, Entry, Peek, SliceId, Store, StoreFormat, StoreOptions, Stored, WriteError,
 };
@@ -546,6 +546,29 @@ fn snapshots_see_their_own_version() {
             compare_scan(&store, snapshot, &model, 0, low, high, pumice_kv::Direction::Forward).await;
         }
         drop((snapshot, later));
+        store.close().await.expect("close");
+    });
+}
+
+/// Where the program of a value's commit failed, the value lies elsewhere: memory knows, and after a crash the record must.
+#[test]
+fn a_place_is_that_to_which_a_failed_commit_went() {
+    in_virtual_time(async {
+        let device = device("emu:tiny,channels=2,blocks=64,pages=64,program_us=2000").await;
+        let Device::Emulated(nand) = &device else { panic!("not emulated") };
+        let store = formatted(&device).await;
+        for n in 0..4 {
+            nand.fail_at(Operation::Program, 1, Fault::Failed);
+            let seq = put_filled(&store, n, 0).await;
+            store.wait_durable(seq).await.expect("durable");
+            assert!(stored(&store, n).await.is_in_place());
+            put_again(&store, n, 40 + u64::from(n)).await;
+        }
+        assert!(store.heap().stats().relocations > 0, "no program failed: {:?}", store.heap().stats());
+        let store = reopened(&device, store, false).await;
+        for n in 0..4 {
+            expires(&store, n, 40 + u64::from(n)).await;
+        }
         store.close().await.expect("close");
     });
 }
