@@ -184,29 +184,17 @@ impl Batch {
 
     /// The record that puts a version again, as the key has it now. What it was stays in the buffer, and is written nowhere.
     pub(crate) fn renew(&mut self, at: usize, stored: &Stored) {
-        let (number, Meta { tag, seq, value_len, .. }) = (self.again[at].op, stored.meta());
+        let (number, lists, told) = (self.again[at].op, self.lists.len(), self.again.len());
         let Op { slice, expire_ms, .. } = self.ops[number];
         let key = self.ops[number].key(&self.buf).to_vec();
-        let (start, key_end) = self.head(slice, tag, expire_ms, &key);
-        let (kind, tail) = match &stored.value {
-            StoredValue::InPlace(place) => {
-                self.buf.extend_from_slice(&record::encode_value_place(place));
-                (record::PUT_AGAIN, None)
-            }
-            StoredValue::Whole(value) => (record::PUT, Some(value.clone())),
-            StoredValue::Large(large) => {
-                large.encode(&mut self.buf);
-                if let Some(origin) = large.origin.clone() {
-                    self.lists.push(List { op: number, id: large.id, origin });
-                }
-                (record::PUT_LARGE, None)
-            }
-        };
-        self.push(kind, tag, slice, expire_ms, start, &key, key_end, tail, value_len);
-        let op = self.ops.swap_remove(self.ops.len() - 1);
+        self.put_again(slice, &key, expire_ms, stored);
+        let op = self.ops.pop().expect("it was put");
         let was = std::mem::replace(&mut self.ops[number], op);
         self.tail_bytes -= was.tail.map_or(0, |tail| tail.len());
-        self.again[at] = Again { op: number, seq, epoch: stored.epoch };
+        // Both were told of the end of the batch.
+        self.lists[lists..].iter_mut().for_each(|list| list.op = number);
+        self.again.truncate(told);
+        self.again[at] = Again { op: number, seq: stored.meta().seq, epoch: stored.epoch };
     }
 
     /// Promises that the key of the last put is not there before it: that there is no version of it, expired ones too, or that the newest

@@ -30,14 +30,7 @@ impl Ctx {
             let Some(entry) = self.entry(key.place, key.raw()).await? else { return Ok(None) };
             return self.standing_of(key, &entry).await.map(Some);
         }
-        let node = &self.server.node;
-        let stored = match node.peek_stored(key.place, key.raw()) {
-            Peek::Found(stored) => Some(stored),
-            Peek::Absent => None,
-            Peek::NeedsFlash(_) => {
-                node.get_stored(key.place, key.raw()).await.map_err(|error| store_failure(&error))?
-            }
-        };
+        let stored = self.stored(key).await?;
         let meta = stored.as_ref().map(Stored::meta);
         self.depend_on(key.place, key.raw(), meta.map(|meta| meta.seq));
         Ok(meta.map(|meta| Standing { tag: meta.tag, expire_ms: meta.expire_ms, entry: None, stored }))
@@ -45,22 +38,27 @@ impl Ctx {
 
     /// The same of what was read already.
     pub(crate) async fn standing_of(&mut self, key: &HeadKey, entry: &Entry) -> Result<Standing, Failure> {
-        let node = &self.server.node;
+        let is_beside = |bytes| self.server.node.is_beside_key(key.place, bytes);
         let pending = self.transaction.as_ref().and_then(|overlay| overlay.again(key.raw()));
         let stored = match pending {
             Some(again) => again.cloned(),
             // Nothing is won where it lies with its key, or a list of its pieces does.
-            None if entry.large.is_some() || node.is_beside_key(key.place, entry.value.len()) => None,
-            None => match node.peek_stored(key.place, key.raw()) {
-                Peek::Found(stored) => Some(stored),
-                Peek::Absent => None,
-                Peek::NeedsFlash(_) => {
-                    node.get_stored(key.place, key.raw()).await.map_err(|error| store_failure(&error))?
-                }
-            },
+            None if entry.large.is_some() || is_beside(entry.value.len()) => None,
+            None => self.stored(key).await?,
         };
         let stored = stored.filter(Stored::is_in_place);
         Ok(Standing { tag: entry.tag, expire_ms: entry.expire_ms, entry: Some(entry.clone()), stored })
+    }
+
+    async fn stored(&self, key: &HeadKey) -> Result<Option<Stored>, Failure> {
+        let node = &self.server.node;
+        match node.peek_stored(key.place, key.raw()) {
+            Peek::Found(stored) => Ok(Some(stored)),
+            Peek::Absent => Ok(None),
+            Peek::NeedsFlash(_) => {
+                node.get_stored(key.place, key.raw()).await.map_err(|error| store_failure(&error))
+            }
+        }
     }
 }
 
@@ -78,7 +76,7 @@ impl Change {
                     expire_ms,
                     value: Value::Bytes(value.clone()),
                     is_new: false,
-                    again: stored.clone(),
+                    again: stored.clone().map(Box::new),
                 });
                 self.count_head(key, Some(was), Some(expire_ms));
             }

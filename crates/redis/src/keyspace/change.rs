@@ -58,7 +58,7 @@ pub(super) enum Op {
         expire_ms: u64,
         value: Value,
         is_new: bool,
-        again: Option<Stored>,
+        again: Option<Box<Stored>>,
     },
     Delete {
         place: Place,

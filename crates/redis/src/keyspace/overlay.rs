@@ -27,7 +27,7 @@ pub(super) struct Pending {
     is_new: bool,
     pub(super) entry: Option<Entry>,
     /// What is stored under the key, if the entry has its value.
-    again: Option<Stored>,
+    again: Option<Box<Stored>>,
 }
 
 /// What a pending state takes in memory.
@@ -142,7 +142,7 @@ impl Overlay {
 
     /// What is stored under `key`, if its pending state has that value; `None`: the transaction did not touch it.
     pub(super) fn again(&self, key: &[u8]) -> Option<Option<&Stored>> {
-        self.keys.get(key).map(|pending| pending.again.as_ref())
+        self.keys.get(key).map(|pending| pending.again.as_deref())
     }
 
     /// The pending states from `low` up to `high`, in order.
