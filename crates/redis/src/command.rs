@@ -265,6 +265,11 @@ impl Table {
         self.commands.last().map_or(0, |last| last.stats_at + 1 + last.facts.subcommands.len())
     }
 
+    /// What is known of commands and subcommands, in the order of their statistics.
+    pub fn all_facts(&self) -> impl Iterator<Item = &'static Facts> + '_ {
+        self.commands.iter().flat_map(Command::all_facts)
+    }
+
     /// All commands, in a fixed order.
     pub fn commands(&self) -> &[Command] {
         &self.commands

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pumice_base::latency::Bucket;
 use pumice_base::rng::Rng;
 use pumice_kv::{Hint, Turn};
 use pumice_node::Gate;
@@ -73,6 +74,22 @@ struct Named {
     command: Option<&'static Command>,
 }
 
+/// How long a command took, in ns.
+#[derive(Clone, Copy)]
+pub(crate) struct Took {
+    pub nanos: u64,
+    /// What of it is its own, where several waited side by side.
+    pub share: u64,
+}
+
+impl Took {
+    /// Since then, and alone.
+    pub fn since(started: Nanos) -> Self {
+        let nanos = pumice_reactor::now().0.saturating_sub(started.0);
+        Self { nanos, share: nanos }
+    }
+}
+
 /// A run of commands carried out without waiting: what is the same for all of them, or is counted once for all.
 #[derive(Default)]
 pub(crate) struct Run {
@@ -86,6 +103,9 @@ pub(crate) struct Run {
     stats_at: usize,
     calls: u64,
     nanos: u64,
+    /// How long each of the last `alike` of them took.
+    latency: Bucket,
+    alike: u64,
     /// Commands since the last look at the clock.
     unclocked: u32,
     /// Reads that found their key, or not, not yet in the statistics.
@@ -171,7 +191,7 @@ impl Ctx {
 
     /// Nanoseconds since the last look, which go to the run's command.
     fn look_at_clock(&mut self) -> u64 {
-        self.run.unclocked = 0;
+        let commands = std::mem::take(&mut self.run.unclocked);
         let now = pumice_reactor::now();
         let nanos = now.0.saturating_sub(self.run.clock.0);
         self.run.clock = now;
@@ -180,14 +200,34 @@ impl Ctx {
             self.now_ms = pumice_reactor::wall_ms();
         }
         self.run.nanos += nanos;
+        self.count_latency(nanos / u64::from(commands.max(1)), u64::from(commands));
         nanos
     }
 
+    /// Counts how long each of some commands took.
+    fn count_latency(&mut self, nanos: u64, commands: u64) {
+        let latency = Bucket::of(nanos);
+        if latency != self.run.latency {
+            self.flush_latency();
+            self.run.latency = latency;
+        }
+        self.run.alike += commands;
+    }
+
+    fn flush_latency(&mut self) {
+        let run = &mut self.run;
+        if run.alike > 0 {
+            let stats = &self.server.stats.commands[run.stats_at];
+            stats.latency.add(run.latency, std::mem::take(&mut run.alike));
+        }
+    }
+
     /// Counts one run of the command, which took so long.
-    pub(crate) fn count_command(&mut self, command: &Command, stats_at: usize, nanos: u64) {
+    pub(crate) fn count_command(&mut self, command: &Command, stats_at: usize, took: Took) {
         self.begin_command(command, stats_at);
         self.run.calls += 1;
-        self.run.nanos += nanos;
+        self.run.nanos += took.share;
+        self.count_latency(took.nanos, 1);
     }
 
     /// Puts what was counted into the statistics that all cores share.
@@ -195,6 +235,7 @@ impl Ctx {
         if self.run.unclocked > 0 {
             self.look_at_clock();
         }
+        self.flush_latency();
         let run = &mut self.run;
         let stats = &self.server.stats;
         if run.calls > 0 {

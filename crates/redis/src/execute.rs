@@ -9,7 +9,7 @@ use pumice_kv::Hint;
 
 use crate::args::{Args, OwnedArgs};
 use crate::command::{Command, Facts, Fast, Table};
-use crate::context::Ctx;
+use crate::context::{Ctx, Took};
 use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{name_collection, names_a_collection};
 use crate::options::DebugAccess;
@@ -319,9 +319,9 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
         }
         result => result,
     };
-    let nanos = pumice_reactor::now().0.saturating_sub(started.0);
-    account(ctx, command, command.stats_of(&args), result, mark, nanos);
-    note_slow(ctx, command, &args, nanos);
+    let took = Took::since(started);
+    account(ctx, command, command.stats_of(&args), result, mark, took);
+    note_slow(ctx, command, &args, took.nanos);
     if is_told_after {
         crate::commands::monitor::tell(ctx, &args);
     }
@@ -361,7 +361,7 @@ pub(crate) fn account(
     stats_at: usize,
     result: CommandResult,
     mark: Mark,
-    nanos: u64,
+    took: Took,
 ) {
     if let Err(failure) = result {
         if ctx.is_streaming {
@@ -378,7 +378,7 @@ pub(crate) fn account(
         }
     }
     ctx.is_streaming = false;
-    ctx.count_command(command, stats_at, nanos);
+    ctx.count_command(command, stats_at, took);
 }
 
 fn fail(ctx: &mut Ctx, stats_at: usize, failure: &Failure) {

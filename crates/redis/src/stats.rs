@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pumice_base::latency::SharedHistogram;
 use pumice_base::sync::lock;
 
 use crate::args::Args;
@@ -19,6 +20,8 @@ pub struct CommandStats {
     pub calls: AtomicU64,
     /// Nanoseconds, waits for flash and latches included, the wait for durability not.
     pub nanos: AtomicU64,
+    /// The same by run. Of commands that did not wait some are timed together, and count as alike.
+    pub latency: SharedHistogram,
     /// Refused before they ran: arity, AUTH, memory.
     pub rejected: AtomicU64,
     /// Answered with an error.
@@ -104,6 +107,7 @@ impl Stats {
             for counter in [&command.calls, &command.nanos, &command.rejected, &command.failed] {
                 counter.store(0, Ordering::Relaxed);
             }
+            command.latency.reset();
         }
         for counter in [
             &self.connections,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use pumice_base::hash::HashMap;
+use pumice_base::latency::LatencyHistogram;
 use pumice_base::sync::lock;
 use pumice_flash::{BlockAddr, Device};
 use pumice_reactor::spawn;
@@ -25,8 +26,7 @@ use crate::table::{NoSegment, OpenSegment, Table};
 use crate::tail::Tail;
 use crate::writer::{self, Writer};
 use crate::{
-    Addr, AppendClass, AppendError, Durability, HeapOptions, HeapStats, LatencyHistogram, OnRelocated,
-    PatrolStats, RecordPtr,
+    Addr, AppendClass, AppendError, Durability, HeapOptions, HeapStats, OnRelocated, PatrolStats, RecordPtr,
 };
 use crate::{SegmentId, Stream};
 

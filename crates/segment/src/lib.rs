@@ -66,5 +66,5 @@ pub use records::{Contents, MovedRecord, Outline, Record, RecordHead, RecordIn, 
 pub use replay::{Replay, ReplayedBatch};
 pub use room::{Place, Turn};
 pub use space::{ChannelReport, SpaceReport, Wear};
-pub use stats::{HeapStats, LatencyHistogram};
+pub use stats::HeapStats;
 pub use sweep::Sweep;

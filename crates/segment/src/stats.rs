@@ -1,66 +1,6 @@
-//! Counters of a heap, and the latency histogram of its commits.
+//! Counters of a heap.
 
-/// Latencies in ns by powers of two, each cut in eight: at most 12.5% off, in 4 KiB, without allocation.
-#[derive(Clone, Debug)]
-pub struct LatencyHistogram {
-    counts: [u64; 512],
-    total: u64,
-    max_ns: u64,
-}
-
-impl Default for LatencyHistogram {
-    fn default() -> Self {
-        Self { counts: [0; 512], total: 0, max_ns: 0 }
-    }
-}
-
-impl LatencyHistogram {
-    /// Counts one.
-    pub fn record(&mut self, ns: u64) {
-        self.counts[bucket(ns)] += 1;
-        self.total += 1;
-        self.max_ns = self.max_ns.max(ns);
-    }
-
-    /// How many were counted.
-    pub fn count(&self) -> u64 {
-        self.total
-    }
-
-    /// The largest, in ns.
-    pub fn max_ns(&self) -> u64 {
-        self.max_ns
-    }
-
-    /// The latency that `quantile` (0 to 1) of all stay below, in ns.
-    pub fn quantile_ns(&self, quantile: f64) -> u64 {
-        let rank = (quantile * self.total as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (index, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if *count > 0 && seen >= rank {
-                return upper_bound(index).min(self.max_ns);
-            }
-        }
-        self.max_ns
-    }
-}
-
-fn bucket(ns: u64) -> usize {
-    if ns < 8 {
-        return ns as usize;
-    }
-    let exponent = 63 - ns.leading_zeros() as usize;
-    ((exponent - 2) * 8 + ((ns >> (exponent - 3)) & 7) as usize).min(511)
-}
-
-fn upper_bound(index: usize) -> u64 {
-    if index < 8 {
-        return index as u64;
-    }
-    let (exponent, part) = (index / 8 + 2, (index % 8) as u64);
-    ((8 + part + 1) << (exponent - 3)) - 1
-}
+use pumice_base::latency::LatencyHistogram;
 
 /// What a heap has done since it was opened.
 #[derive(Clone, Debug, Default)]

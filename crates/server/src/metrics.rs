@@ -4,11 +4,12 @@
 use std::sync::atomic::Ordering;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use pumice_base::latency::LatencyHistogram;
 use pumice_base::size::format_size;
 use pumice_kv::StoreStats;
 use pumice_node::DriveState;
@@ -149,7 +150,33 @@ impl Out<'_, '_> {
         }
         Ok(())
     }
+
+    /// Latencies, a histogram per label set.
+    fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: &[(&Labels<'_>, &LatencyHistogram)],
+    ) -> std::fmt::Result {
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, latency) in rows {
+            let mut below_last = 0;
+            let powers = LATENCY_EXPONENTS.map(|exponent| {
+                let below = latency.below_power_of_two(exponent);
+                (2f64.powi(exponent as i32) / 1e9, below - std::mem::replace(&mut below_last, below))
+            });
+            let mut buckets: Vec<(f64, u64)> = powers.collect();
+            buckets.push((f64::INFINITY, latency.count() - below_last));
+            let labels = Owned(labels);
+            let mut row = metric.encode_family(&labels)?;
+            row.encode_histogram::<NoLabelSet>(latency.sum_ns() / 1e9, latency.count(), &buckets, None)?;
+        }
+        Ok(())
+    }
 }
+
+/// Latencies are told by powers of two of ns: from 1 us to 17 s.
+const LATENCY_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
 
 fn encode(
     is_counter: bool,
@@ -283,7 +310,20 @@ impl Snapshot {
                 .collect();
             out.rows(&format!("pumice_redis_{name}"), help, true, &rows)?;
         }
-        Ok(())
+        let facts = pumice_redis::command::Table::get().all_facts();
+        let latencies: Vec<_> = facts
+            .zip(&stats.commands)
+            .filter_map(|(facts, stats)| {
+                Some(([("command", facts.name.to_lowercase())], stats.latency.load()?))
+            })
+            .collect();
+        let rows: Vec<(&Labels<'_>, &LatencyHistogram)> =
+            latencies.iter().map(|(label, latency)| (&label[..], latency)).collect();
+        out.histograms(
+            "pumice_redis_command_latency_seconds",
+            "How long commands took, waits for durability excluded; the sum is an estimate",
+            &rows,
+        )
     }
 
     fn drives(&self, out: &mut Out<'_, '_>) -> std::fmt::Result {
@@ -303,6 +343,14 @@ impl Snapshot {
                 labels.iter().zip(&drives).map(|(l, d)| (&l[..], d.gauges[at].2)).collect();
             out.rows(&format!("pumice_drive_{name}"), help, false, &rows)?;
         }
+        let commits = stats.drives.iter().map(|drive| &drive.heap.commit_latency);
+        let rows: Vec<(&Labels<'_>, &LatencyHistogram)> =
+            labels.iter().map(|label| &label[..]).zip(commits).collect();
+        out.histograms(
+            "pumice_drive_commit_latency_seconds",
+            "How long commits took; the sum is an estimate",
+            &rows,
+        )?;
         let conditions = node.conditions();
         let paths: Vec<[(&str, String); 2]> = (0..)
             .zip(&conditions)
@@ -378,10 +426,8 @@ fn core_help(name: &str) -> &'static str {
 /// Name, calls, nanoseconds and failures of each command and subcommand that was run, named as in INFO commandstats
 /// (`config|get`).
 fn commands(server: &pumice_redis::server::Server) -> Vec<(String, u64, u64, u64)> {
-    let table = pumice_redis::command::Table::get().commands();
-    table
-        .iter()
-        .flat_map(|command| command.all_facts())
+    let facts = pumice_redis::command::Table::get().all_facts();
+    facts
         .zip(&server.stats.commands)
         .map(|(facts, stats)| {
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

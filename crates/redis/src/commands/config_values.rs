@@ -25,6 +25,8 @@ pub(super) enum Value {
     Save,
     /// Letters of kinds of events.
     Events,
+    /// Numbers from 0 to 100.
+    Percentiles,
 }
 
 const INT_MAX: i64 = i32::MAX as i64;
@@ -41,6 +43,7 @@ pub(super) const KEPT: &[(&str, &str, Value)] = &[
     ("hz", "10", Value::Clamped(1, 500)),
     ("latency-monitor-threshold", "0", Value::Whole(0, i64::MAX)),
     ("latency-tracking", "yes", Value::YesNo),
+    ("latency-tracking-info-percentiles", "50 99 99.9", Value::Percentiles),
     ("lazyfree-lazy-eviction", "no", Value::YesNo),
     ("lazyfree-lazy-expire", "no", Value::YesNo),
     ("lazyfree-lazy-server-del", "no", Value::YesNo),
@@ -79,6 +82,9 @@ pub(super) const FORMER_NAMES: &[(&str, &str)] = &[
 pub(super) fn name_of_today(name: &str) -> &str {
     FORMER_NAMES.iter().find(|(former, _)| *former == name).map_or(name, |(_, today)| today)
 }
+
+/// Redis has no limit; each is looked up for each command that was run.
+const PERCENTILES_MAX: usize = 100;
 
 /// Redis's letters of events: `A` stands for the first [`EVENTS_ALL`] of them.
 const EVENTS: &str = "g$lshzxetdnKEm";
@@ -172,6 +178,7 @@ impl Value {
                 }
             }
             Self::Save => save(value).ok_or_else(|| refuse(name, "Invalid save parameters")),
+            Self::Percentiles => percentiles(name, value),
             Self::Events => events(value)
                 .ok_or_else(|| refuse(name, "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")),
         }
@@ -183,6 +190,18 @@ fn save(value: &str) -> Option<String> {
     let is_known = |pair: &[i64]| matches!(pair, &[seconds, changes] if seconds >= 1 && changes >= 0);
     let whole_pairs = words.chunks(2).all(is_known);
     whole_pairs.then(|| words.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+}
+
+/// The numbers as Redis tells them: six decimals at most, without zeros at the end.
+fn percentiles(name: &str, value: &str) -> Result<String, Failure> {
+    let numbers: Option<Vec<f64>> = value.split_whitespace().map(|word| word.parse().ok()).collect();
+    let numbers = numbers.filter(|all| all.len() <= PERCENTILES_MAX && !all.iter().any(|one| one.is_nan()));
+    let numbers = numbers.ok_or_else(|| refuse(name, &format!("Invalid {name} parameters")))?;
+    if numbers.iter().any(|number| !(0.0..=100.0).contains(number)) {
+        return Err(refuse(name, &format!("{name} parameters should sit between [0.0,100.0]")));
+    }
+    let told = |number: f64| format!("{number:.6}").trim_end_matches('0').trim_end_matches('.').to_string();
+    Ok(numbers.into_iter().map(told).collect::<Vec<_>>().join(" "))
 }
 
 /// The letters once each, in Redis's order.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pumice_base::size::format_size;
 use pumice_node::{DriveCondition, DriveState};
 
+use super::config;
 use crate::args::Args;
 use crate::command::{Row, Table};
 use crate::context::Ctx;
@@ -30,7 +31,7 @@ const DEFAULT: &[&str] = &[
     "keyspace",
     "pumice",
 ];
-const ONLY_ON_REQUEST: &[&str] = &["commandstats", "drives"];
+const ONLY_ON_REQUEST: &[&str] = &["commandstats", "latencystats", "drives"];
 
 async fn info(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut wanted: Vec<&str> = Vec::new();
@@ -97,7 +98,7 @@ fn lines(ctx: &mut Ctx, section: &str) -> String {
             lines.add("master_repl_offset", 0);
             lines.add("second_repl_offset", -1);
             lines.add("repl_backlog_active", 0);
-            lines.add("repl_backlog_size", super::config::kept(&ctx.server, "repl-backlog-size"));
+            lines.add("repl_backlog_size", config::kept(&ctx.server, "repl-backlog-size"));
             lines.add("repl_backlog_first_byte_offset", 0);
             lines.add("repl_backlog_histlen", 0);
         }
@@ -120,6 +121,7 @@ fn lines(ctx: &mut Ctx, section: &str) -> String {
         "pumice" if ctx.server.is_loaded() => pumice(ctx, &mut lines),
         "drives" if ctx.server.is_loaded() => drives(ctx, &mut lines),
         "commandstats" => commandstats(ctx, &mut lines),
+        "latencystats" => latencystats(ctx, &mut lines),
         _ => {}
     }
     lines.0
@@ -143,7 +145,7 @@ fn server(ctx: &Ctx, lines: &mut Lines) {
     lines.add("server_time_usec", pumice_reactor::wall_us());
     lines.add("uptime_in_seconds", up_seconds);
     lines.add("uptime_in_days", up_seconds / 86_400);
-    let hz = super::config::kept(&ctx.server, "hz");
+    let hz = config::kept(&ctx.server, "hz");
     lines.add("hz", &hz);
     lines.add("configured_hz", hz);
     lines.add("io_threads_active", 0);
@@ -332,8 +334,7 @@ fn cpu(lines: &mut Lines) {
 }
 
 fn commandstats(ctx: &Ctx, lines: &mut Lines) {
-    let all_facts = Table::get().commands().iter().flat_map(|command| command.all_facts());
-    for (facts, stats) in all_facts.zip(&ctx.server.stats.commands) {
+    for (facts, stats) in Table::get().all_facts().zip(&ctx.server.stats.commands) {
         let (calls, nanos) = (load(&stats.calls), load(&stats.nanos));
         let (rejected, failed) = (load(&stats.rejected), load(&stats.failed));
         if calls + rejected > 0 {
@@ -347,6 +348,25 @@ fn commandstats(ctx: &Ctx, lines: &mut Lines) {
                 ),
             );
         }
+    }
+}
+
+/// Waits for flash and latches included, those for durability not: `commit_p99_us` and its like tell of these.
+fn latencystats(ctx: &Ctx, lines: &mut Lines) {
+    if config::kept(&ctx.server, "latency-tracking") != "yes" {
+        return;
+    }
+    let percentiles = config::kept(&ctx.server, "latency-tracking-info-percentiles");
+    for (facts, stats) in Table::get().all_facts().zip(&ctx.server.stats.commands) {
+        let Some(latency) = stats.latency.load() else { continue };
+        let told: Vec<String> = percentiles
+            .split_whitespace()
+            .filter_map(|percentile| {
+                let ns = latency.quantile_ns(percentile.parse::<f64>().ok()? / 100.0);
+                Some(format!("p{percentile}={:.3}", ns as f64 / 1000.0))
+            })
+            .collect();
+        lines.add(&format!("latency_percentiles_usec_{}", facts.name), told.join(","));
     }
 }
 

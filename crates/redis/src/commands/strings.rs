@@ -8,7 +8,7 @@ use pumice_node::Place;
 
 use crate::args::Args;
 use crate::command::{Fast, FastHandler, Row};
-use crate::context::Ctx;
+use crate::context::{Ctx, Took};
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
 use crate::keyspace::{
@@ -221,14 +221,14 @@ pub(crate) async fn answer_cold_gets(
 ) {
     let table = crate::command::Table::get();
     let Some(command) = table.find(b"get") else { return };
-    let each = nanos / results.len().max(1) as u64;
+    let took = Took { nanos, share: nanos / results.len().max(1) as u64 };
     for (place, result) in results {
         let mark = ctx.reply.mark();
         let answered = match result.and_then(|entry| ctx.string_of_read(entry)) {
             Ok(found) => reply_string(ctx, place, found).await,
             Err(failure) => Err(failure),
         };
-        crate::execute::account(ctx, command, command.stats_at, answered, mark, each);
+        crate::execute::account(ctx, command, command.stats_at, answered, mark, took);
         if ctx.session.close_after_reply {
             return;
         }

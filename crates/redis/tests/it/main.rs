@@ -27,6 +27,7 @@ mod introspection;
 mod large_memory;
 mod large_parts;
 mod last_elements;
+mod latencies;
 mod left_spaces;
 mod loading;
 mod long_members;

@@ -35,6 +35,43 @@ fn metrics_name_each_command_and_subcommand_that_was_run_and_no_other() {
     server.stop();
 }
 
+#[test]
+fn latencies_of_commands_and_commits_are_histograms() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &["--http", "127.0.0.1:0"]);
+    let mut client = server.client();
+    for n in 0..100 {
+        let () = client.set(n, "v").unwrap();
+    }
+    let (_, metrics) = server.http("/metrics");
+    for (name, label, least) in [
+        ("pumice_redis_command_latency_seconds", "command=\"set\"", 100),
+        ("pumice_drive_commit_latency_seconds", "drive=\"0\"", 1),
+    ] {
+        assert!(metrics.contains(&format!("# TYPE {name} histogram\n")), "{metrics}");
+        let count = number(&metrics, &format!("{name}_count{{{label}}}"));
+        assert!(count >= f64::from(least), "{count} {name}");
+        let buckets: Vec<(f64, f64)> = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix(&format!("{name}_bucket{{le=\""))?.split_once("\","))
+            .filter_map(|(bound, rest)| Some((bound, rest.strip_prefix(label)?.strip_prefix("} ")?)))
+            .map(|(bound, n)| (bound.parse().unwrap(), n.parse().unwrap()))
+            .collect();
+        assert!(buckets.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{buckets:?}");
+        assert_eq!(buckets.last(), Some(&(f64::INFINITY, count)), "{metrics}");
+        // Whether what took so long is where it belongs: the sum lies between what the buckets' bounds make of it.
+        let sum = number(&metrics, &format!("{name}_sum{{{label}}}"));
+        let (mut least, mut most, mut before) = (0.0, 0.0, (0.0, 0.0));
+        for &(bound, n) in &buckets {
+            least += before.0 * (n - before.1);
+            most += if n > before.1 { bound * (n - before.1) } else { 0.0 };
+            before = (bound, n);
+        }
+        assert!(least <= sum && sum <= most && least > 0.0, "{least}, {sum}, {most} of {metrics}");
+    }
+    server.stop();
+}
+
 #[track_caller]
 fn number(metrics: &str, series: &str) -> f64 {
     let value = metrics.lines().find_map(|line| line.strip_prefix(series));
