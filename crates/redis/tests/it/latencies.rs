@@ -3,7 +3,7 @@
 use pumice_redis::options::Options;
 
 use crate::collections::with_pair;
-use crate::common::{Client, Reply};
+use crate::common::{Client, Reply, TestServer};
 use crate::simulated::{SimClient, Stage};
 
 /// The section without its figures, in one order.
@@ -79,6 +79,18 @@ fn percentiles_are_checked_as_redis_does() {
             "#,
         );
     });
+}
+
+#[test]
+fn there_are_a_hundred_percentiles_at_most() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    for (numbers, is_taken) in [(100, true), (101, false)] {
+        let command = format!("CONFIG SET latency-tracking-info-percentiles \"{}\"", "5 ".repeat(numbers));
+        let reply = client.line(&command).to_string();
+        assert_eq!(reply == "OK", is_taken, "{numbers}: {reply}");
+    }
+    assert_eq!(shape(&mut client)[1].matches("p5=").count(), 100);
 }
 
 async fn section(client: &mut SimClient, name: &str) -> Vec<String> {
