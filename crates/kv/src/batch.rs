@@ -24,6 +24,8 @@ pub struct Batch {
     pub(crate) lists: Vec<List>,
     /// Of the records that put a version again: which.
     pub(crate) again: Vec<Again>,
+    /// See [`Batch::set_rewrites`].
+    pub(crate) rewrites: bool,
 }
 
 /// One record of a batch; offsets index the batch's buffer.
@@ -115,7 +117,7 @@ impl Batch {
         put <= removed * NOTE_BYTES_MAX
     }
 
-    /// How it is appended for a user.
+    /// How it is appended for a user, at first.
     pub(crate) fn class(&self) -> AppendClass {
         if self.only_frees() { AppendClass::Delete } else { AppendClass::User }
     }
@@ -127,6 +129,13 @@ impl Batch {
         self.tail_bytes = 0;
         self.lists.clear();
         self.again.clear();
+        self.rewrites = false;
+    }
+
+    /// Says whether it puts about as much as it takes the place of, or less: on a full drive such a batch may use a part of the reserve.
+    /// Not until this is called.
+    pub fn set_rewrites(&mut self, rewrites: bool) {
+        self.rewrites = rewrites;
     }
 
     /// Sets `key` to `value`. `expire_ms`: Unix milliseconds, 0 = never. `tag` is the caller's.

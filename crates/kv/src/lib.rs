@@ -37,6 +37,7 @@ mod peek;
 mod pick;
 pub mod record;
 pub mod retired;
+mod rewrites;
 mod scan;
 mod shadow;
 mod slice;

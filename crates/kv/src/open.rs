@@ -31,6 +31,7 @@ use crate::merge::Merges;
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreFormat, StoreOptions, fitting_segment_bytes, to_replay};
 use crate::record;
+use crate::rewrites::Rewrites;
 use crate::scan::room::ScanRooms;
 use crate::slice::Slice;
 use crate::snapshot::Snapshots;
@@ -204,6 +205,7 @@ impl Store {
             released_at: Mutex::default(),
             memtables: Memtables::default(),
             accepted: AtomicU64::new(0),
+            rewrites: Rewrites::default(),
             lending: Lending::default(),
             metadata_room: MetadataRoom::new(metadata_bytes_max),
             background: Background::default(),

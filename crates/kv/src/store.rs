@@ -34,6 +34,7 @@ use crate::merge::Merges;
 use crate::metadata_room::MetadataRoom;
 use crate::options::{Budget, StoreOptions, to_replay};
 use crate::record;
+use crate::rewrites::Rewrites;
 use crate::scan::room::ScanRooms;
 use crate::slice::{Slice, key_hash};
 use crate::snapshot::Snapshots;
@@ -85,6 +86,7 @@ pub(crate) struct Inner {
     pub memtables: Memtables,
     /// Batches of users that were taken: how the cleaner sees that it helps.
     pub accepted: AtomicU64,
+    pub rewrites: Rewrites,
     pub lending: Lending,
     pub metadata_room: MetadataRoom,
     pub background: Background,
@@ -189,7 +191,7 @@ impl Store {
         if self.inner.heap.users_wait() && !turn.goes_on() {
             return Err(WriteError::Busy);
         }
-        let written = self.inner.write(batch, AppendClass::User);
+        let written = self.inner.append_as(batch, |class| self.inner.write(batch, class));
         if written.is_ok() {
             turn.spend(bytes);
         }
@@ -670,7 +672,7 @@ impl Inner {
             if let Some(renewed) = self.renewed(&batch).await? {
                 batch = Cow::Owned(renewed);
             }
-            match self.write(&batch, batch.class()) {
+            match self.append_as(&batch, |class| self.write(&batch, class)) {
                 Err(WriteError::Busy) => {}
                 done => {
                     turn.spend(batch.bytes() as u64);

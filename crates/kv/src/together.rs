@@ -54,8 +54,9 @@ pub fn write_together(parts: &[(&Store, &Batch)]) -> Result<SmallVec<[Seq; 2]>, 
         .collect();
     let mut admitted: SmallVec<[Admitted<'_>; 2]> = SmallVec::new();
     for (at, ((store, batch), records)) in parts.iter().zip(&records).enumerate() {
-        let room = store.inner.heap.admit(records, batch.class());
-        admitted.push(room.map_err(|refused| (at, write_error(refused)))?);
+        let room =
+            store.inner.append_as(batch, |class| store.inner.heap.admit(records, class).map_err(write_error));
+        admitted.push(room.map_err(|refused| (at, refused))?);
     }
     let appended: SmallVec<[_; 2]> =
         admitted.into_iter().zip(&records).map(|(room, records)| room.append(records)).collect();
@@ -115,6 +116,10 @@ impl Inner {
         self.until_flushed().await;
         self.until_merged(batch).await;
         self.end_long_reads();
+        if batch.rewrites && self.heap.refuses_users() {
+            // It waits for what is not the users', who are refused.
+            *line = None;
+        }
         match line {
             Some(place) => place.called().await,
             None => self.heap.room().await,

@@ -14,6 +14,7 @@ use crate::place::Place;
 pub struct NodeBatch {
     /// By rising drive, whatever came first: those that were used before stay, empty.
     parts: SmallVec<[(u16, Batch); 1]>,
+    rewrites: bool,
 }
 
 impl NodeBatch {
@@ -26,9 +27,17 @@ impl NodeBatch {
     pub fn part(&mut self, drive: u16) -> &mut Batch {
         let at = self.parts.iter().position(|(d, _)| *d >= drive).unwrap_or(self.parts.len());
         if self.parts.get(at).is_none_or(|(d, _)| *d != drive) {
-            self.parts.insert(at, (drive, Batch::new()));
+            let mut part = Batch::new();
+            part.set_rewrites(self.rewrites);
+            self.parts.insert(at, (drive, part));
         }
         &mut self.parts[at].1
+    }
+
+    /// Says whether it puts about as much as it takes the place of, or less; see [`Batch::set_rewrites`].
+    pub fn set_rewrites(&mut self, rewrites: bool) {
+        self.rewrites = rewrites;
+        self.parts.iter_mut().for_each(|(_, batch)| batch.set_rewrites(rewrites));
     }
 
     /// Sets `key` (encoded) to `value`; `expire_ms` is unix time, 0 for never.
@@ -80,6 +89,7 @@ impl NodeBatch {
     /// Forgets all changes, keeping the memory.
     pub fn clear(&mut self) {
         self.parts.iter_mut().for_each(|(_, batch)| batch.clear());
+        self.rewrites = false;
     }
 
     /// Bytes of all records' payloads.

@@ -144,6 +144,10 @@ pub struct Command {
     pub is_write: bool,
     /// May write more than it removes.
     pub needs_room: bool,
+    /// Makes nothing larger, so that Redis runs it when its memory is full.
+    pub only_rewrites: bool,
+    /// Makes what is under one key smaller by what it puts under another.
+    pub moves: bool,
     /// Allowed while the drives are still being opened.
     pub while_loading: bool,
     /// Allowed before AUTH.
@@ -176,7 +180,22 @@ impl Command {
                 | "smove"
         );
         let needs_room = has("denyoom") || writes_again;
-        Self { index, stats_at, facts, run, fast, is_write, needs_room, while_loading, no_auth }
+        // What reads may have to end what a crash interrupted.
+        let only_rewrites = !has("denyoom") && facts.name != "debug";
+        let moves = matches!(facts.name, "rename" | "renamenx" | "smove");
+        Self {
+            index,
+            stats_at,
+            facts,
+            run,
+            fast,
+            is_write,
+            needs_room,
+            only_rewrites,
+            moves,
+            while_loading,
+            no_auth,
+        }
     }
 
     /// True when `count` arguments, the name included, may be right.

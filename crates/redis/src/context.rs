@@ -49,6 +49,8 @@ pub struct Ctx {
     pub(crate) peeked: Option<(RawKey, Hint)>,
     /// There was no room just now for what the running command writes.
     pub(crate) was_refused: bool,
+    /// The running command, or all that EXEC runs, makes nothing larger.
+    pub(crate) only_rewrites: bool,
     /// A look-up was not answered from memory: others may have written meanwhile.
     pub(crate) has_waited: bool,
     /// Of a command that reads flash before it has its latch.
@@ -139,6 +141,7 @@ impl Ctx {
             was_tried: false,
             peeked: None,
             was_refused: false,
+            only_rewrites: false,
             has_waited: false,
             unlatched: Unlatched::default(),
             rng,
@@ -179,6 +182,11 @@ impl Ctx {
             self.flush_counts();
             (self.run.command, self.run.stats_at) = (command.index, stats_at);
         }
+    }
+
+    /// Whether the command makes nothing larger, no drive either.
+    pub(crate) fn only_rewrites(&self, command: &Command) -> bool {
+        command.only_rewrites && !(command.moves && self.server.node.drive_count() > 1)
     }
 
     /// A command of the run has ended. Answers how long it and those before it took, if the clock was looked at: after

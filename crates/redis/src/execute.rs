@@ -55,6 +55,7 @@ pub(crate) fn admit_at_once(ctx: &mut Ctx, args: &Args<'_>) -> Option<&'static C
 pub(crate) fn try_admitted(ctx: &mut Ctx, command: &'static Command, args: &Args<'_>) -> Tried {
     let Some(fast) = command.fast else { return Tried::Not };
     ctx.begin_command(command, command.stats_at);
+    ctx.only_rewrites = ctx.only_rewrites(command);
     match fast(ctx, args) {
         Fast::Slow => {
             ctx.was_tried = true;
@@ -301,6 +302,9 @@ pub(crate) async fn run(ctx: &mut Ctx, command: &'static Command, args: Args<'_>
     ctx.reply_from = mark;
     let was_tried = std::mem::take(&mut ctx.was_tried);
     let fast = command.fast.filter(|_| !was_tried && !ctx.in_exec());
+    if !ctx.in_exec() {
+        ctx.only_rewrites = ctx.only_rewrites(command);
+    }
     if let Some(drive) = crowded_drive(ctx, command, &args) {
         // Not with its keys' latches: whoever writes the same keys would wait for its turn before having one.
         ctx.server.clone().node.wait_for_turn(drive, &mut ctx.turn).await;

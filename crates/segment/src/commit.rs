@@ -355,9 +355,14 @@ impl Commit {
     /// Whether segments that are open take a write of a page, as [`Self::reserve_segments`] would find. Most are of more than one
     /// record, for which it wants two spares.
     pub(crate) fn takes_a_page(&self, inner: &Inner) -> bool {
+        self.lanes.spares.len() > 1 || self.takes(inner, self.page_cost(inner))
+    }
+
+    /// What a record of a page costs at most.
+    fn page_cost(&self, inner: &Inner) -> usize {
         let record = record::padded(record::HEADER_BYTES + inner.page_bytes());
         let stripe = if self.is_wide() { stripe_bytes(inner) } else { usize::MAX };
-        self.lanes.spares.len() > 1 || self.takes(inner, Need::of(inner, record, record, 1, stripe).cost)
+        Need::of(inner, record, record, 1, stripe).cost
     }
 
     fn has_room(inner: &Inner, open: &OpenSegment, need: usize) -> bool {
@@ -775,11 +780,13 @@ pub(crate) fn take_seqs(inner: &Arc<Inner>, n: u64) -> u64 {
     first
 }
 
-/// Seals the segments of lanes that have nothing to do, but for the first one's.
+/// Seals the segments of lanes that have nothing to do, but for the first that still takes a page.
 pub(crate) fn seal_idle(inner: &Inner) {
     let mut commit = inner.commit();
     let forming = commit.forming.as_ref().map(|forming| forming.start.segment());
-    for open in commit.lanes.take_idle(|open| forming == Some(open.id)) {
+    let page = commit.page_cost(inner);
+    let is_full = |open: &OpenSegment| open.offset as usize + page > inner.segment_bytes as usize;
+    for open in commit.lanes.take_idle(|open| forming == Some(open.id), is_full) {
         inner.table().seal(open.id);
     }
 }

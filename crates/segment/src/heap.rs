@@ -29,7 +29,9 @@ use crate::{
 pub enum AppendClass {
     /// User data: refused when only the reserve is left.
     User,
-    /// Deletes: may use half of the reserve, so that a full drive can be emptied.
+    /// What takes the place of about as much that is there: has a part of the reserve, so that a full drive can be worked on.
+    Rewrite,
+    /// Deletes: may use half of the rest, so that a full drive can be emptied.
     Delete,
     /// The client's own upkeep: may use the reserve but for the last segment.
     Upkeep,
@@ -712,6 +714,11 @@ impl Heap {
     /// gets through.
     pub fn reconsider(&self) {
         self.inner.table().reconsider();
+    }
+
+    /// Cleaning may win something since [`Heap::cleaning_won_nothing`].
+    pub fn cleaning_may_win(&self) {
+        self.inner.table().cleaning_may_win();
     }
 
     /// Whether [`Heap::cleaning_won_nothing`] holds.

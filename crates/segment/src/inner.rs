@@ -338,6 +338,7 @@ impl Inner {
     pub(crate) fn check_reserve(&self, class: AppendClass) -> Result<(), AppendError> {
         let least = match class {
             AppendClass::User => self.user_floor.load(Ordering::Relaxed),
+            AppendClass::Rewrite => self.table().floor(class),
             // The last segment of all was opened by cleaning, which needs what is left of it to empty its victim.
             AppendClass::Upkeep => 1,
             AppendClass::Delete | AppendClass::System | AppendClass::Rescue => return Ok(()),

@@ -122,12 +122,17 @@ impl Lanes {
         full
     }
 
-    /// Segments of lanes that have nothing to do, but for the first: where space is at its end the rests of segments count.
-    pub(crate) fn take_idle(&mut self, is_busy: impl Fn(&OpenSegment) -> bool) -> Vec<OpenSegment> {
+    /// Segments of lanes that have nothing to do, but for the first unless it is as good as full: where space is at its end the
+    /// rests of segments count, and what is dead in them.
+    pub(crate) fn take_idle(
+        &mut self,
+        is_busy: impl Fn(&OpenSegment) -> bool,
+        is_full: impl Fn(&OpenSegment) -> bool,
+    ) -> Vec<OpenSegment> {
         let mut taken = Vec::new();
         let mut is_first = true;
         for lane in &mut self.lanes {
-            if std::mem::take(&mut is_first) && lane.open.is_some() {
+            if lane.open.as_ref().is_some_and(|open| !is_full(open)) && std::mem::take(&mut is_first) {
                 continue;
             }
             if lane.queued == 0 && lane.open.as_ref().is_some_and(|open| open.offset > 0 && !is_busy(open)) {

@@ -88,7 +88,8 @@ impl fmt::Display for Durability {
 pub struct HeapOptions {
     /// When an append counts as durable.
     pub durability: Durability,
-    /// Segments kept back from user writes; `None`: 1/256 of the drive, from 6 to 128.
+    /// Segments kept back from user writes, beside what is for rewrites: 1/60 of the drive, from 1 to a quarter
+    /// of these, or 2. `None`: 1/256 of the drive, from 6 to 128.
     pub reserve_segments: Option<u32>,
     /// Recent commits kept in memory to be read without flash, in bytes.
     pub tail_bytes: usize,

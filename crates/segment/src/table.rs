@@ -117,11 +117,16 @@ pub(crate) struct Table {
     geometry: Geometry,
     first_data: u32,
     raw_bytes: u64,
+    /// Free segments that users leave.
     reserve: u32,
-    /// Segments of it for commits whose program failed.
+    /// Of these, what only rewrites have.
+    kept_for_rewrites: u32,
+    /// Rewrites opened a segment where users got none, and users got none since.
+    rewritten: bool,
+    /// Of the reserve, for commits whose program failed.
     kept_for_rescue: u32,
-    /// Of the reserve, what users may have: cleaning wins it back at once.
-    lent: u32,
+    /// Whether users may have half of the reserve: cleaning wins it back at once.
+    lent: bool,
     /// Beside the reserve, for victims that are emptied at once.
     kept_for_cleaning_bytes: u64,
     /// Segments that may be opened before so much may be alive that what is lent must be called back.
@@ -172,6 +177,7 @@ impl Table {
         let geometry = device.geometry();
         // Elsewhere hardly any program fails.
         let kept_for_rescue = u32::from(device.wears());
+        let kept_for_rewrites = reserve::for_rewrites(geometry, first_data, reserve);
         // Frames of moved records are a quarter of a segment at most.
         let frames =
             geometry.block_bytes() / frame_bytes.clamp(geometry.page_bytes, geometry.block_bytes() / 4);
@@ -180,9 +186,11 @@ impl Table {
             geometry,
             first_data,
             raw_bytes: device.raw_bytes(),
-            reserve: reserve + kept_for_rescue,
+            reserve: reserve + kept_for_rescue + kept_for_rewrites,
+            kept_for_rewrites,
+            rewritten: false,
             kept_for_rescue,
-            lent: 0,
+            lent: false,
             kept_for_cleaning_bytes: 0,
             lent_for: 0,
             futile_for_bytes: 0,
@@ -342,8 +350,10 @@ impl Table {
             return Err(NoSegment::Later);
         }
         self.refused = 0;
-        if class == AppendClass::User {
-            self.users_want = 0;
+        match class {
+            AppendClass::User => (self.users_want, self.rewritten) = (0, false),
+            AppendClass::Rewrite => self.rewritten = true,
+            _ => {}
         }
         if class == AppendClass::Delete {
             // Much was deleted since cleaning was last tried, though key tables do not show it yet.
@@ -532,6 +542,11 @@ impl Table {
     /// Cleaning moved much and won nothing: the drive is full until as much as a segment has died.
     pub(crate) fn cleaning_won_nothing(&mut self) {
         self.futile_for_bytes = u64::from(self.geometry.block_bytes());
+    }
+
+    /// The opposite.
+    pub(crate) fn cleaning_may_win(&mut self) {
+        self.futile_for_bytes = 0;
     }
 
     /// A delete finds no room: cleaning is tried again, once until a delete gets a segment.

@@ -10,7 +10,7 @@ use pumice_reactor::now;
 use pumice_reactor::sim::{DiskModel, HostOptions, World};
 
 const KEYS: u64 = 60_000;
-const OVERWRITES: u64 = 40_000;
+const OVERWRITES: u64 = 60_000;
 const VALUE_BYTES: usize = 200;
 const READ: Duration = Duration::from_millis(1);
 

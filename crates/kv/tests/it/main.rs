@@ -11,6 +11,7 @@ mod failed_drive;
 mod forged;
 mod formats;
 mod full_again;
+mod full_rewritten;
 mod gaps;
 mod given_up_flushes;
 mod given_up_reads;

@@ -8,7 +8,7 @@ use pumice_kv::{Store, StoreFormat, StoreOptions, WriteError};
 use pumice_reactor::sim::{HostOptions, World};
 use pumice_reactor::sleep;
 
-const ROWS: u32 = 60_000;
+const ROWS: u32 = 66_000;
 
 fn row(n: u32) -> Vec<u8> {
     format!("k{n:06}").into_bytes()

@@ -180,6 +180,7 @@ async fn exec(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
         return Ok(());
     }
     ctx.transaction = Some(Overlay::default());
+    ctx.only_rewrites = multi.queue.iter().all(|(index, _)| ctx.only_rewrites(&table.commands()[*index]));
     ctx.exec_collected = Some(Collected::new(ctx.server.clone(), "EXEC"));
     let selected = ctx.session.database;
     if !ctx.is_silent() {

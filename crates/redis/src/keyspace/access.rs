@@ -355,6 +355,7 @@ impl Ctx {
     pub fn change(&mut self) -> Change {
         let mut change = SPARE_CHANGE.take().unwrap_or_default();
         change.in_transaction = self.transaction.is_some();
+        change.batch.set_rewrites(self.only_rewrites);
         change.note_touched = change.in_transaction || !self.server.node.watches().is_empty();
         change.note_moves = change.in_transaction || !self.server.ranks.is_empty();
         change
@@ -498,7 +499,8 @@ impl Ctx {
     /// Writes everything that the running EXEC collected.
     pub(crate) async fn commit_transaction(&mut self) -> CommandResult {
         let Some(mut overlay) = self.transaction.take() else { return Ok(()) };
-        let batch = overlay.batch();
+        let mut batch = overlay.batch();
+        batch.set_rewrites(self.only_rewrites);
         let taken = self.server.ranks.take(&overlay.moves);
         self.write_batch(&batch).await?;
         self.server.ranks.give_back(taken, &overlay.moves);

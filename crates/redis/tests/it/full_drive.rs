@@ -12,6 +12,20 @@ fn fill(client: &mut Client) {
     fill_with(client, |_| true);
 }
 
+/// [`fill`], and then with as many short ones as fit: nothing that takes any room is taken.
+pub fn fill_up(client: &mut Client) {
+    fill(client);
+    let mut refused = 0;
+    for n in 0..1_000_000 {
+        let reply = client.line(&format!("SET short{n} {}", "v".repeat(60))).to_string();
+        refused = if is_full(&reply) { refused + 1 } else { 0 };
+        if refused == 100 {
+            return;
+        }
+    }
+    panic!("more was taken than there is room for");
+}
+
 /// [`fill`] with some of the keys.
 fn fill_with(client: &mut Client, is_one: impl Fn(&str) -> bool) {
     let value = vec![b'v'; 4096];
@@ -23,7 +37,7 @@ fn fill_with(client: &mut Client, is_one: impl Fn(&str) -> bool) {
             return;
         }
     }
-    panic!("400 MB were taken by 64 MiB");
+    panic!("800 MB were taken by 512 MiB");
 }
 
 #[test]
@@ -49,6 +63,61 @@ fn elements_are_removed_and_databases_emptied_on_a_full_drive() {
     assert_eq!(client.line("FLUSHALL").to_string(), "OK");
     assert_eq!(client.line("DBSIZE").to_string(), "0");
     eventually("there is room again", || client.line("SET after flush").to_string() == "OK");
+}
+
+/// As in Redis when its memory is full.
+#[test]
+fn what_makes_nothing_larger_is_taken_on_a_full_drive() {
+    let server = TestServer::with(Setup { drive_bytes: 256 << 20, durability: "none", ..Setup::default() });
+    let mut client = server.client();
+    for line in [
+        "SET short v",
+        &format!("SET long {} EX 5000", "v".repeat(3000)),
+        "RPUSH l a b c d e",
+        "SADD from m n",
+        "SADD to o",
+        "HSET h f v",
+        "SET gone v",
+    ] {
+        client.line(line);
+    }
+    fill_up(&mut client);
+    let value = format!("\"{}\"", "v".repeat(3000));
+    for (line, expected) in [
+        ("EXPIRE short 100", "1"),
+        ("EXPIRE long 100", "1"),
+        ("GETEX long EX 200", &value),
+        ("PERSIST long", "1"),
+        ("PEXPIREAT h 99999999999999", "1"),
+        ("RENAME short other", "OK"),
+        ("SMOVE from to m", "1"),
+        ("LREM l 1 b", "1"),
+        ("LTRIM l 1 -1", "OK"),
+        ("GETDEL gone", "\"v\""),
+        ("LRANGE l 0 -1", "[\"c\", \"d\", \"e\"]"),
+        ("MULTI", "OK"),
+        ("EXPIRE other 50", "QUEUED"),
+        ("PERSIST h", "QUEUED"),
+        ("EXEC", "[1, 1]"),
+    ] {
+        assert_eq!(client.line(line).to_string(), expected, "{line}");
+    }
+    // All keys are touched, more than once: what it takes comes back.
+    for round in 0..3 {
+        for n in 0..1000 {
+            let line = format!("EXPIRE k{n} {}", 1000 + round);
+            assert_eq!(client.line(&line).to_string(), "1", "{line}");
+        }
+    }
+    // Users may find a little room by now, but none for this.
+    let long = "v".repeat(100_000);
+    assert!(is_full(&client.call(&[&b"SET"[..], b"k0", long.as_bytes()]).to_string()));
+    client.line("MULTI");
+    client.line("EXPIRE k1 5");
+    client.call(&[&b"SET"[..], b"k0", long.as_bytes()]);
+    assert_refused(&mut client, "EXEC");
+    let ttl: u64 = client.line("TTL k1").to_string().parse().expect("a number");
+    assert!(ttl > 900, "{ttl}: nothing of the transaction was done");
 }
 
 #[test]
@@ -135,6 +204,19 @@ fn what_would_move_to_a_full_drive_stays_where_it_is() {
         [format!("LLEN {list}"), format!("SCARD {set}"), format!("HLEN {hash}"), format!("EXISTS {string}")];
     assert_eq!(stays.map(|line| client.line(&line).to_string()), ["3", "1", "1", "1"]);
     assert_eq!(client.line(&format!("EXISTS {to}")).to_string(), "0");
+}
+
+#[test]
+fn a_transaction_touches_keys_of_several_full_drives() {
+    let server = TestServer::with(Setup { drive_bytes: 256 << 20, ..TWO_DRIVES() });
+    let mut client = server.client();
+    let [one, other] = [0, 1].map(|drive| key_on(&server, drive, "key"));
+    client.line(&format!("MSET {one} v {other} v"));
+    fill_up(&mut client);
+    for line in ["MULTI", &format!("EXPIRE {one} 100"), &format!("EXPIRE {other} 100")] {
+        client.line(line);
+    }
+    assert_eq!(client.line("EXEC").to_string(), "[1, 1]");
 }
 
 #[test]

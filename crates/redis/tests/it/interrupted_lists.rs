@@ -2,6 +2,7 @@
 //! older versions left is ended as they would have, what does not decode is told of.
 
 use crate::common::{Setup, TestServer, write_unserved};
+use crate::full_drive::fill_up;
 use pumice_kv::{Batch, SliceId};
 
 /// The key `k` lies there, with 16 slices.
@@ -83,6 +84,21 @@ fn what_is_left_of_a_removal_is_done_and_the_rest_of_the_list_stays() {
     check(&to_the_end, &[("COPY k l", "1"), ("LRANGE l 0 -1", wholly.1), wholly]);
     check(&to_the_end, &[("RENAME k l", "OK"), ("LRANGE l 0 -1", wholly.1)]);
     check(&to_the_end, &[("DEL k", "1"), ("RPUSH k n", "1"), ("LRANGE k 0 -1", "[n]")]);
+}
+
+/// Who only reads is not told that the drive is full.
+#[test]
+fn what_is_left_of_a_removal_is_done_on_a_full_drive() {
+    let setup = || Setup { drive_bytes: 64 << 20, durability: "none", ..Setup::default() };
+    let list = Interrupted { elements: "a b _ c x d x e", gap: gap(1, 1, Some((3, 0))), removed: Some("x") };
+    let server = TestServer::with(setup());
+    server.client().line("RPUSH k soon-another");
+    let dir = server.into_dir();
+    write_unserved(dir.path(), list.batch());
+    let server = TestServer::in_dir(setup(), dir);
+    let mut client = server.client();
+    fill_up(&mut client);
+    assert_eq!(client.line("LRANGE k 0 -1").to_string().replace('"', ""), "[a, b, c, d, x, e]");
 }
 
 #[test]

@@ -1,14 +1,32 @@
 //! Free segments that some may not take, so that others find some.
 
+use pumice_flash::Geometry;
+
 use super::Table;
 use crate::AppendClass;
+
+/// Segments of a drive for each that is kept for rewrites, on a small one.
+const SEGMENTS_PER_REWRITE: u32 = 60;
+
+/// Segments that are kept for rewrites beside `reserve`. With one alone there would be none whenever what key tables write to has a
+/// segment more open than it had.
+pub(super) fn for_rewrites(geometry: Geometry, first_data: u32, reserve: u32) -> u32 {
+    let data_segments = geometry.block_count().saturating_sub(first_data);
+    (data_segments / SEGMENTS_PER_REWRITE).clamp(1, (reserve / 4).max(2))
+}
 
 impl Table {
     /// Free segments that users leave: the reserve, or half of it while at most three quarters of the drive are alive. Every
     /// segment kept free is dead data cleaned too early, and what is lent comes back for certain: a quarter of the drive is
     /// dead or free when it is called back.
     pub(crate) fn user_floor(&self) -> u32 {
-        self.reserve - self.lent + self.kept_for_cleaning()
+        self.floor(AppendClass::Rewrite) + if self.lent { 0 } else { self.kept_for_rewrites }
+    }
+
+    /// What nobody but deletes and the client's own work may have of the reserve.
+    fn kept_from_rewrites(&self) -> u32 {
+        let kept = self.reserve - self.kept_for_rewrites;
+        if self.lent { kept - kept / 2 } else { kept }
     }
 
     /// Lends or calls back, seeing how much is alive. What is not known to be dead counts, and what cannot be won: cleaning moves
@@ -19,28 +37,29 @@ impl Table {
         let live_bytes = live_bytes + live_bytes * 8 * u64::from(self.geometry.page_bytes) / segment_bytes;
         let segments = self.entries.len() as u64 - u64::from(self.first_data);
         self.lent_for = (segments * segment_bytes / 4 * 3).saturating_sub(live_bytes) / segment_bytes;
-        self.lent = if self.lent_for > 0 { self.reserve / 2 } else { 0 };
+        self.lent = self.lent_for > 0;
     }
 
     /// A segment was opened, which may come to be full of what is alive.
     pub(super) fn note_opened(&mut self) {
         self.lent_for = self.lent_for.saturating_sub(1);
-        if self.lent_for == 0 {
-            self.lent = 0;
-        }
+        self.lent &= self.lent_for > 0;
     }
 
-    /// Whether user data need not wait for the reserve. Cleaning dips into it all the time: a little of that is no reason to.
+    /// Whether user data need not wait for the reserve. Cleaning dips into it all the time: a little of that is no reason to. That
+    /// rewrites opened some of it is: users would fill that.
     pub(crate) fn leaves_reserve(&self) -> bool {
-        self.free_count() >= self.user_floor() - self.user_floor() / 4
+        let floor = self.user_floor();
+        self.free_count() >= if self.rewritten { floor } else { floor - floor / 4 }
     }
 
-    pub(super) fn floor(&self, class: AppendClass) -> u32 {
+    pub(crate) fn floor(&self, class: AppendClass) -> u32 {
         match class {
             AppendClass::User => self.user_floor(),
+            AppendClass::Rewrite => self.kept_from_rewrites() + self.kept_for_cleaning(),
             // Deletes are small and bring space back: they may go further than anything else of the user's, and leave
             // enough for the key tables that they need.
-            AppendClass::Delete => ((self.reserve - self.lent) / 2).max(1) + self.kept_for_cleaning(),
+            AppendClass::Delete => (self.kept_from_rewrites() / 2).max(1) + self.kept_for_cleaning(),
             AppendClass::Upkeep => 1 + self.kept_for_rescue + self.kept_for_cleaning(),
             AppendClass::System => self.kept_for_rescue,
             AppendClass::Rescue => 0,

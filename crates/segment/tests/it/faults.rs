@@ -220,7 +220,7 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
         };
         fill(AppendClass::User, &mut ptrs).await;
         look();
-        assert_eq!(free(), (6, 0), "a full drive lends nothing");
+        assert_eq!(free(), (7, 0), "a full drive lends nothing, nor what is kept for rewrites");
         // 58 segments are for data. As many as are lent may be opened before three quarters of them can be alive.
         // Of each of eight frames in a segment a page cannot be won.
         let packed = segment_bytes + 8 * u64::from(device_page);
@@ -231,11 +231,11 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
                 heap.mark_dead(dead.next().expect("some are alive"));
             }
         };
-        kill(4);
+        kill(5);
         look();
-        assert_eq!(free(), (6, 3));
+        assert_eq!(free(), (7, 4));
         fill(AppendClass::User, &mut ptrs).await;
-        assert_eq!(free(), (3, 0), "half of it is lent");
+        assert_eq!(free(), (3, 0), "half of it is lent, and all for rewrites");
         look();
         assert_eq!(free(), (3, 0), "still");
         for released in 0..3 {
@@ -259,6 +259,52 @@ fn half_of_the_reserve_is_lent_while_a_quarter_of_the_drive_is_not_alive() {
                 "cleaning brings it back, {class:?} wait: {refused:?}"
             );
         }
+    });
+}
+
+/// Each may go further into the reserve than the one before, also into what is left of segments that another has opened: what is
+/// rewritten leaves deletes theirs.
+#[test]
+fn a_full_drive_has_room_for_what_is_rewritten_and_more_for_deletes() {
+    pumice_reactor::block_on(async {
+        let dir = tempfile::tempdir().expect("dir");
+        let device = file(dir.path(), 16 << 20).await;
+        Heap::format(&device, &format_options()).await.expect("format");
+        let options = HeapOptions { reserve_segments: Some(8), ..options() };
+        let heap = Heap::open(device, options, &no_progress).await.expect("open").heap;
+        let append = |class| {
+            heap.append(&[RecordIn { kind: 1, parts: &[&[7; 4000]], outline: Outline::Whole }], class)
+        };
+        let free = || {
+            let space = heap.space();
+            (space.free + space.reserved) / u64::from(heap.segment_bytes())
+        };
+        let fill = async |class: AppendClass| {
+            let (mut taken, mut refused) = (0, 0);
+            while refused < 3 {
+                match append(class) {
+                    Ok(appended) => {
+                        taken += 1;
+                        heap.wait_durable(appended.first_seq).await.expect("durable");
+                    }
+                    Err(_) => {
+                        refused += 1;
+                        heap.commit_meta(MetaEdit::Edit(Bytes::new()), heap.last_seq()).await.expect("meta");
+                    }
+                }
+            }
+            (taken > 0, free())
+        };
+        assert_eq!(fill(AppendClass::User).await, (true, 9));
+        append(AppendClass::Rewrite).expect("it opens a segment");
+        append(AppendClass::User).expect_err("which users may not fill");
+        assert_eq!(fill(AppendClass::Rewrite).await, (true, 8));
+        append(AppendClass::User).expect_err("there is nothing for users");
+        append(AppendClass::Delete).expect("deletes may open one");
+        assert_eq!(free(), 7);
+        assert_eq!(fill(AppendClass::Rewrite).await, (false, 7), "which is theirs");
+        assert_eq!(fill(AppendClass::Delete).await, (true, 4));
+        assert_eq!(fill(AppendClass::User).await, (false, 4));
     });
 }
 

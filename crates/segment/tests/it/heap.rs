@@ -325,6 +325,38 @@ fn lanes_of_large_values_give_their_segments_up_where_space_is_short() {
     });
 }
 
+/// Where nothing more is appended for want of segments, what is dead in the log's last one would never be won.
+#[test]
+fn the_log_s_segment_is_sealed_when_it_is_as_good_as_full() {
+    pumice_reactor::block_on(async {
+        let (device, _) = emulated("emu:tiny").await;
+        let heap = formatted(&device).await;
+        let append = async || {
+            let appended = append_waiting(&heap, &[&[5; 3000]]).await;
+            heap.wait_durable(appended.first_seq).await.expect("durable");
+            heap.mark_dead(appended.ptrs[0]);
+            appended.ptrs[0].addr
+        };
+        let first = append().await;
+        let seals = async || {
+            heap.commit_meta(MetaEdit::Snapshot(Bytes::new()), heap.last_seq()).await.expect("meta");
+            assert_eq!(heap.victim(|_| 1), None);
+            heap.seal_tables();
+            heap.victim(|_| 1)
+        };
+        assert_eq!(seals().await, None, "there is much room in it");
+        // A frame takes a page, and what a record of a page may need at most is four.
+        let page = device.geometry().page_bytes;
+        let mut last = first;
+        while last.offset() + 4 * page <= heap.segment_bytes() {
+            last = append().await;
+        }
+        assert_eq!(last.segment(), first.segment());
+        assert_eq!(seals().await, Some(first.segment()));
+        assert_ne!(append().await.segment(), first.segment());
+    });
+}
+
 /// Cleaning that won nothing is tried again when a segment's worth has died. What it has moved out of a victim did not
 /// die, or a full drive would be cleaned for ever.
 #[test]

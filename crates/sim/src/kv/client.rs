@@ -231,6 +231,7 @@ impl Client {
         let expire_ms = if self.rng.chance(0.2) { 0 } else { wall_ms() + self.rng.below(20_000) };
         let mut batch = Batch::new();
         batch.put_again(slice, &key.1, expire_ms, &stored);
+        batch.set_rewrites(true);
         let changes = |client: &Self| {
             // Others may have written since it was looked up.
             let current = client.model.oracle.borrow().current(&key).expect("nothing was put again");

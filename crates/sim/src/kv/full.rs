@@ -1,6 +1,6 @@
-//! World `kv-full`: a drive is filled until it refuses. Then reads, deletes and cleaning go on; after deleting
-//! half, half fits again without a restart; and again after a crash. Power fails while cleaning works for who fills it, and while
-//! it is emptied, on each fourth seed.
+//! World `kv-full`: a drive is filled until it refuses. Then keys are put again with other expiries, until that is refused as well.
+//! Reads, deletes and cleaning go on; after deleting half, half fits again without a restart; and again after a crash. Power fails
+//! while cleaning works for who fills it, and while it is emptied, on each fourth seed.
 
 use super::bench::{Bench, Setup};
 use super::client::{Client, Mix};
@@ -16,6 +16,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const ROUNDS: u64 = 3;
+/// Keys that are put again on the full drive, and how many may be refused.
+const TOUCHES_MAX: usize = 10_000;
+const REFUSED_MAX: u32 = 20;
 /// Free segments with which cleaning must work for whoever writes.
 const SHORT_SEGMENTS: u32 = 4;
 /// Operations within which power is cut.
@@ -25,7 +28,9 @@ pub(crate) fn run(seed: u64, options: &RunOptions, report: &mut Report) -> Outco
     let mut rng = Rng::from_seed(seed).split("kv-full");
     let drawn = Setup::draw(&mut rng);
     // Every key of the one space is used once per round: the drive fills with live data.
-    let setup = Setup { segments: 48 + rng.below(32), keys: u64::MAX, spaces: 1, ..drawn };
+    // Smaller drives keep one segment for what is put again, which is soon used up.
+    let segments = 48 + rng.below(32) + if seed % 5 == 2 { 80 } else { 0 };
+    let setup = Setup { segments, keys: u64::MAX, spaces: 1, ..drawn };
     let cuts_power = seed % 4 == 3;
     let bench = Bench::new(seed, setup, HostOptions::default());
     let outcome = rounds(&bench, &mut rng, options.ops.unwrap_or(ROUNDS), cuts_power);
@@ -152,6 +157,19 @@ fn rounds(bench: &Bench, rng: &mut Rng, rounds: u64, cuts_power: bool) -> Result
             let oracle = bench.model.oracle.borrow();
             held.retain(|(key, _)| oracle.current(key).is_some());
         }
+        let mut toucher = client(bench, &store, &rng.split(&format!("touch {round}")), value_max);
+        let keys: Vec<Key> = held.iter().take(TOUCHES_MAX).map(|(key, _)| key.clone()).collect();
+        let touched = bench.world.block_on(bench.host, async move {
+            let mut refused = 0;
+            for key in keys {
+                match toucher.put_again(key).await {
+                    Ok(()) => toucher.model.count("put again when full", 1),
+                    Err(_) if refused == REFUSED_MAX => break,
+                    Err(_) => refused += 1,
+                }
+            }
+        });
+        touched.map_err(|halt| said(&format!("putting again: {halt}")))?;
         // Half of it goes.
         rng.shuffle(&mut held);
         let gone = held.split_off(held.len() / 2);

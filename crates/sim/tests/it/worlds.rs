@@ -178,6 +178,9 @@ fn flipped_bits_never_give_wrong_data() {
 #[test]
 fn a_full_drive_says_so_takes_deletes_and_half_fits_again() {
     passes("kv-full", &RunOptions { seed: 8, seeds: 3, ..RunOptions::default() });
+    // What is put again has more than a segment.
+    let report = passes("kv-full", &RunOptions { seed: 2, ops: Some(2), ..RunOptions::default() });
+    assert!(report.counters["put again when full"] > 10_000, "{report}");
     // Here only a flush wins something, and its tables find no segments of their own.
     passes("kv-full", &RunOptions { seed: 1050, ops: Some(1), ..RunOptions::default() });
 }
