@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pumice_base::size::format_size;
 use pumice_node::{DriveCondition, DriveState};
 
 use super::config;
@@ -184,6 +183,14 @@ fn system_bytes() -> Option<u64> {
     Some(total.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
+/// Bytes as Redis writes them in fields named so.
+fn human(bytes: u64) -> String {
+    match [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')].into_iter().find(|(shift, _)| bytes >> shift > 0) {
+        Some((shift, unit)) => format!("{:.2}{unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes}B"),
+    }
+}
+
 /// What `uname -srm` says.
 fn system() -> String {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
@@ -195,19 +202,19 @@ fn memory(ctx: &Ctx, lines: &mut Lines) {
     let budget = ctx.server.options.memory_bytes;
     let stats = &ctx.server.stats;
     lines.add("used_memory", resident);
-    lines.add("used_memory_human", format_size(resident));
+    lines.add("used_memory_human", human(resident));
     lines.add("used_memory_rss", resident);
-    lines.add("used_memory_rss_human", format_size(resident));
+    lines.add("used_memory_rss_human", human(resident));
     lines.add("used_memory_peak", peak);
-    lines.add("used_memory_peak_human", format_size(peak));
+    lines.add("used_memory_peak_human", human(peak));
     lines.add("used_memory_peak_perc", format!("{:.2}%", 100.0 * resident as f64 / peak.max(1) as f64));
     if let Some(total) = system_bytes() {
         lines.add("total_system_memory", total);
-        lines.add("total_system_memory_human", format_size(total));
+        lines.add("total_system_memory_human", human(total));
     }
     lines.add_idle("0", &["used_memory_lua", "number_of_cached_scripts", "number_of_functions"]);
     lines.add("maxmemory", budget);
-    lines.add("maxmemory_human", format_size(budget));
+    lines.add("maxmemory_human", human(budget));
     lines.add("maxmemory_policy", ctx.server.settings.policy());
     lines.add("mem_fragmentation_ratio", "1.00");
     // How much of the memory is overhead, and how much data, nobody counts here: those fields are left out.

@@ -474,5 +474,14 @@ fn an_idle_server_tells_what_an_idle_redis_tells() {
             assert_eq!(value(&ours, name), value(&theirs, name), "{name}");
         }
         assert!(value(&ours, "used_memory_peak_perc").ends_with('%'));
+        for name in ["used_memory", "used_memory_rss", "used_memory_peak", "total_system_memory", "maxmemory"]
+        {
+            let bytes: f64 = value(&ours, name).parse().expect("a number");
+            let human = value(&ours, &format!("{name}_human"));
+            let theirs = value(&theirs, &format!("{name}_human"));
+            let (number, unit) = human.split_at(human.len() - 1);
+            let shift = "BKMGT".find(unit).unwrap_or_else(|| panic!("{name}: {human}, {theirs}"));
+            assert_eq!(number, format!("{:.2}", bytes / 1024f64.powi(shift as i32)), "{name}: {theirs}");
+        }
     });
 }
