@@ -132,8 +132,8 @@ impl Batch {
         self.rewrites = false;
     }
 
-    /// Says whether it puts about as much as it takes the place of, or less: on a full drive such a batch may use a part of the reserve.
-    /// Not until this is called.
+    /// Says whether it puts about as much as it takes the place of, or less: on a full drive such a batch has a part of the
+    /// reserve. Until this is called it does not.
     pub fn set_rewrites(&mut self, rewrites: bool) {
         self.rewrites = rewrites;
     }

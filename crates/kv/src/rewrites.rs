@@ -1,6 +1,6 @@
 //! Room on a full drive for what makes nothing larger: a key's new expiry, a list's elements that move over.
 //!
-//! While there is room such a batch goes the way of all. Where users are refused it may use a part of the reserve, as deletes may. It
+//! While there is room such a batch goes the way of all. Where users are refused it has a part of the reserve of its own. It
 //! gives back what it takes: what its records replaced is dead, and they are themselves once their keys are in the key tables. So when its
 //! part is used up, cleaning is tried again, which has memory flushed and tables merged as well; once until something is taken.
 

@@ -119,13 +119,13 @@ pub(crate) struct Table {
     raw_bytes: u64,
     /// Free segments that users leave.
     reserve: u32,
-    /// Of these, what only rewrites have.
+    /// Of these, what only rewrites have where the drive is full.
     kept_for_rewrites: u32,
     /// Rewrites opened a segment where users got none, and users got none since.
     rewritten: bool,
     /// Of the reserve, for commits whose program failed.
     kept_for_rescue: u32,
-    /// Whether users may have half of the reserve: cleaning wins it back at once.
+    /// Whether users may have half of the reserve, and all that is for rewrites: cleaning wins it back at once.
     lent: bool,
     /// Beside the reserve, for victims that are emptied at once.
     kept_for_cleaning_bytes: u64,

@@ -16,8 +16,8 @@ pub(super) fn for_rewrites(geometry: Geometry, first_data: u32, reserve: u32) ->
 }
 
 impl Table {
-    /// Free segments that users leave: the reserve, or half of it while at most three quarters of the drive are alive. Every
-    /// segment kept free is dead data cleaned too early, and what is lent comes back for certain: a quarter of the drive is
+    /// Free segments that users leave: the reserve, or half of it, without what is for rewrites, while at most three quarters of the
+    /// drive are alive. Every segment kept free is dead data cleaned too early, and what is lent comes back for certain: a quarter of the drive is
     /// dead or free when it is called back.
     pub(crate) fn user_floor(&self) -> u32 {
         self.floor(AppendClass::Rewrite) + if self.lent { 0 } else { self.kept_for_rewrites }

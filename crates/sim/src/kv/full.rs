@@ -1,4 +1,4 @@
-//! World `kv-full`: a drive is filled until it refuses. Then keys are put again with other expiries, until that is refused as well.
+//! World `kv-full`: a drive is filled until it refuses. Then some keys are put again with other expiries, as far as that is taken.
 //! Reads, deletes and cleaning go on; after deleting half, half fits again without a restart; and again after a crash. Power fails
 //! while cleaning works for who fills it, and while it is emptied, on each fourth seed.
 
