@@ -122,6 +122,120 @@ fn a_user_who_is_refused_again_keeps_its_place() {
     });
 }
 
+/// Those who were called still wait, as far as the queue knows, until they have come.
+#[test]
+fn who_comes_while_all_who_wait_were_called_passes_if_there_is_room_for_more() {
+    pumice_reactor::block_on(async {
+        let (heap, _) = exhausted().await;
+        let served = Served::default();
+        let called: Vec<_> = (0..2).map(|name| user(&heap, name, &served)).collect();
+        settled().await;
+        earn(&heap, 8);
+        // They come before what was called has run.
+        let passing: Vec<_> = (2..12).map(|name| user(&heap, name, &served)).collect();
+        settled().await;
+        let first = served.borrow().len();
+        assert!((6..=8).contains(&first), "{first} were served for eight appends' worth");
+        assert_eq!(served.borrow()[..2], [0, 1], "those who were called go first");
+        assert!(heap.users_wait(), "the others wait");
+        // One that comes now is behind them, whatever was left.
+        let last = user(&heap, 12, &served);
+        for _ in 0..4 {
+            earn(&heap, 3);
+            settled().await;
+        }
+        assert_eq!(*served.borrow(), (0..13).collect::<Vec<_>>());
+        for user in called.into_iter().chain(passing).chain([last]) {
+            user.await.expect("not aborted").expect("appended");
+        }
+    });
+}
+
+#[test]
+fn what_one_was_called_for_is_not_given_to_those_who_come_meanwhile() {
+    pumice_reactor::block_on(async {
+        let (heap, _) = exhausted().await;
+        let served = Served::default();
+        let mut slow = heap.queue(3 * BYTES as u64, &mut Turn::default());
+        // Less what the last append before went into debt.
+        earn(&heap, 4);
+        let later: Vec<_> = (0..5).map(|name| user(&heap, name, &served)).collect();
+        settled().await;
+        assert!(served.borrow().len() <= 1, "{:?} were served", served.borrow());
+        slow.called().await;
+        for _ in 0..3 {
+            append(&heap, 1, &[0; BYTES]).expect("there is what it was called for");
+        }
+        drop(slow);
+        earn(&heap, 8);
+        for user in later {
+            user.await.expect("not aborted").expect("appended");
+        }
+        assert_eq!(*served.borrow(), (0..5).collect::<Vec<_>>());
+    });
+}
+
+/// What it was let pass for may be gone when it comes.
+#[test]
+fn who_passes_and_is_refused_queues_and_is_served() {
+    pumice_reactor::block_on(async {
+        let (heap, _) = exhausted().await;
+        let served = Served::default();
+        let called = user(&heap, 0, &served);
+        settled().await;
+        earn(&heap, 6);
+        let passing = user(&heap, 1, &served);
+        // Somebody who asks nobody.
+        while append(&heap, 1, &[0; BYTES]).is_ok() {}
+        settled().await;
+        assert!(served.borrow().is_empty() && heap.users_wait());
+        let behind = user(&heap, 2, &served);
+        for _ in 0..3 {
+            earn(&heap, 2);
+            settled().await;
+        }
+        assert_eq!(*served.borrow(), [0, 1, 2]);
+        for user in [called, passing, behind] {
+            user.await.expect("not aborted").expect("appended");
+        }
+    });
+}
+
+/// Who comes again before the last of those who left the queue with it would otherwise find one that never ends.
+#[test]
+fn a_queue_ends_when_there_is_room_for_all() {
+    pumice_reactor::block_on(async {
+        let (heap, _) = exhausted().await;
+        let behind = Rc::new(RefCell::new(Vec::new()));
+        let users: Vec<_> = (0..20)
+            .map(|_| {
+                let (heap, behind) = (heap.clone(), behind.clone());
+                spawn(async move {
+                    for _ in 0..10 {
+                        while heap.users_wait() || append(&heap, 1, &[1; BYTES]).is_err() {
+                            let mut place = heap.queue(BYTES as u64, &mut Turn::default());
+                            place.called().await;
+                            if append(&heap, 1, &[1; BYTES]).is_ok() {
+                                break;
+                            }
+                        }
+                        behind.borrow_mut().push(heap.users_wait());
+                    }
+                })
+            })
+            .collect();
+        settled().await;
+        assert!(heap.users_wait());
+        heap.pace(false);
+        for user in users {
+            user.await.expect("not aborted");
+        }
+        let waited = behind.borrow().iter().filter(|&&others_wait| others_wait).count();
+        assert_eq!(behind.borrow().len(), 200);
+        assert!(waited < 60, "after {waited} appends of 200 others waited");
+    });
+}
+
 /// Too much of the reserve is in use, though the open segment would take what the user has.
 #[test]
 fn who_waits_for_the_reserve_is_not_called_before_it_is_free_again() {

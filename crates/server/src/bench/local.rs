@@ -17,7 +17,7 @@ use pumice_flash::{Device, DeviceSpec};
 use pumice_kv::{Direction, Entry, Peek, StoreFormat, Want};
 use pumice_node::{Node, NodeBatch, NodeOptions, Place};
 use pumice_reactor::sync::Event;
-use pumice_reactor::{CoreId, Nanos, now, spawn};
+use pumice_reactor::{CoreId, Nanos, now, spawn, yield_now};
 
 use super::keys::{Values, key_of};
 use super::report::{Cost, Row, Tally};
@@ -29,6 +29,8 @@ use crate::{drives, process};
 
 /// Values longer than this are written in pieces.
 const RECORD_VALUE_MAX: usize = pumice_kv::VALUE_BYTES_MAX;
+/// What memory answers takes no wait, and one worker would have the core to itself.
+const OPS_PER_TURN: u64 = 16;
 
 struct Shared {
     plan: Plan,
@@ -300,15 +302,23 @@ impl Worker {
             let begun = now();
             let result = self.carry_out(op).await;
             let ended = now();
-            let mut tally = self.tally.borrow_mut();
-            tally.done(1, ended.since(begun).as_nanos() as u64, ended.since(started).as_nanos() as u64);
-            if let Err(why) = result {
-                tally.failed(why);
-                if tally.errors > 100 {
-                    return; // a full or failed drive: more of the same says no more
-                }
+            if !self.note(result, ended.since(begun), ended.since(started)) {
+                return;
+            }
+            if left.is_multiple_of(OPS_PER_TURN) {
+                yield_now().await;
             }
         }
+    }
+
+    /// Answers whether more of the same may say more: of a full or failed drive it does not.
+    fn note(&self, result: Result<(), String>, took: Duration, at: Duration) -> bool {
+        let mut tally = self.tally.borrow_mut();
+        tally.done(1, took.as_nanos() as u64, at.as_nanos() as u64);
+        if let Err(why) = result {
+            tally.failed(why);
+        }
+        tally.errors <= 100
     }
 
     async fn carry_out(&mut self, op: Op) -> Result<(), String> {
