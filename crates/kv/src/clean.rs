@@ -312,7 +312,7 @@ impl Inner {
         progress::State {
             free: self.free_of(&space) + u64::from(self.heap.released().held),
             live: space.live,
-            accepted: self.accepted.load(Ordering::Relaxed),
+            accepted: self.accepted.get(),
             upkeep: self.counters.merges.get() + self.counters.flushes.get(),
             is_enough: self.free_or_held() >= self.needed_target(),
         }

@@ -7,7 +7,7 @@
 //! beginning as there is memory for is replayed and put into key tables, a checkpoint is made there, and the store is opened anew.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
@@ -35,7 +35,7 @@ use crate::rewrites::Rewrites;
 use crate::scan::room::ScanRooms;
 use crate::slice::Slice;
 use crate::snapshot::Snapshots;
-use crate::stats::Counters;
+use crate::stats::{Counter, Counters};
 use crate::store::{Inner, Store};
 use crate::table::TABLE_BYTES;
 use crate::types::Seq;
@@ -204,7 +204,7 @@ impl Store {
             uncounted: Mutex::default(),
             released_at: Mutex::default(),
             memtables: Memtables::default(),
-            accepted: AtomicU64::new(0),
+            accepted: Counter::default(),
             rewrites: Rewrites::default(),
             lending: Lending::default(),
             metadata_room: MetadataRoom::new(metadata_bytes_max),

@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ use crate::rewrites::Rewrites;
 use crate::scan::room::ScanRooms;
 use crate::slice::{Slice, key_hash};
 use crate::snapshot::Snapshots;
-use crate::stats::Counters;
+use crate::stats::{Counter, Counters};
 use crate::table::version::Version;
 use crate::types::{Entry, Hint, Known, Meta, Moment, Seq, SliceId};
 
@@ -85,7 +85,7 @@ pub(crate) struct Inner {
     pub segments: u32,
     pub memtables: Memtables,
     /// Batches of users that were taken: how the cleaner sees that it helps.
-    pub accepted: AtomicU64,
+    pub accepted: Counter,
     pub rewrites: Rewrites,
     pub lending: Lending,
     pub metadata_room: MetadataRoom,
@@ -375,7 +375,7 @@ impl Inner {
 
     /// Called when a user's batch was written, with no slice locked.
     pub fn written(&self) {
-        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.accepted.add(1);
         self.wake_flush();
         self.take_back_lent();
     }

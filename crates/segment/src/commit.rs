@@ -34,6 +34,7 @@ use crate::layout::{record, summary};
 use crate::pump::pump;
 use crate::relocate::reencode_records;
 use crate::room::Lacks;
+use crate::stats::AppendCounts;
 use crate::summary::{Summary, entry_bytes};
 use crate::table::{NoSegment, OpenSegment, POOL_SEGMENTS};
 use crate::{Addr, AppendClass, AppendError, Appended, Durability, Record, RecordIn, RecordPtr, SegmentId};
@@ -109,6 +110,7 @@ pub(crate) struct Commit {
     pub beside: u64,
     pub company: Company,
     pub undurable_bytes: usize,
+    pub appended: AppendCounts,
     frame_bytes_lately: usize,
     /// Write everything up to here without waiting for more.
     pub force_seq: u64,
@@ -137,6 +139,7 @@ impl Commit {
             beside: 0,
             company: Company::default(),
             undurable_bytes: 0,
+            appended: AppendCounts::default(),
             frame_bytes_lately: FRAME_BUFFER_MIN_BYTES,
             force_seq: 0,
             last_sync: Nanos(0),
@@ -718,6 +721,7 @@ impl Admitted<'_> {
         if commit.is_half(inner) {
             commit.seal(inner, false);
         }
+        commit.appended.count(records.len(), payload);
         let last_seq = commit.next_seq - 1;
         let start_pump = !records.is_empty() && commit.starts_pump(inner);
         // What forms now is due long before the next sync.
@@ -725,9 +729,6 @@ impl Admitted<'_> {
         let wake_pump =
             !start_pump && (is_first || commit.sealed.len() > queued || commit.is_gathered(inner));
         drop(commit);
-        inner.counters.records.fetch_add(records.len() as u64, Ordering::Relaxed);
-        inner.counters.appends.fetch_add(1, Ordering::Relaxed);
-        inner.counters.payload_bytes.fetch_add(payload, Ordering::Relaxed);
         if inner.options.durability != Durability::Always {
             inner.durable.open_to(last_seq);
         }

@@ -36,9 +36,6 @@ const PREWRITE_IF_SLOWER_NS: u64 = 100_000_000;
 /// Counters that grow outside locks.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub records: AtomicU64,
-    pub appends: AtomicU64,
-    pub payload_bytes: AtomicU64,
     pub busy: AtomicU64,
     pub commits: AtomicU64,
     pub commit_bytes: AtomicU64,
@@ -362,18 +359,18 @@ impl Inner {
     pub(crate) fn stats(&self) -> HeapStats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
-        let (commits_beside, undurable_bytes) = {
+        let (commits_beside, undurable_bytes, appended) = {
             let commit = self.commit();
-            (commit.beside, commit.undurable_bytes as u64)
+            (commit.beside, commit.undurable_bytes as u64, commit.appended)
         };
         let (segments_opened, segments_released) = {
             let table = self.table();
             (table.opened, table.released)
         };
         HeapStats {
-            records: count(&counters.records),
-            appends: count(&counters.appends),
-            payload_bytes: count(&counters.payload_bytes),
+            records: appended.records,
+            appends: appended.appends,
+            payload_bytes: appended.payload_bytes,
             commits: count(&counters.commits),
             commit_bytes: count(&counters.commit_bytes),
             commit_padding_bytes: count(&counters.commit_padding_bytes),

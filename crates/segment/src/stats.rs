@@ -54,3 +54,20 @@ pub struct HeapStats {
     /// Bytes appended and not yet durable.
     pub undurable_bytes: u64,
 }
+
+/// What was appended since the heap was opened. Behind the commit lock, which every append has anyway: counters apart would each be a
+/// line of memory that the cores take from one another.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AppendCounts {
+    pub records: u64,
+    pub appends: u64,
+    pub payload_bytes: u64,
+}
+
+impl AppendCounts {
+    pub(crate) fn count(&mut self, records: usize, payload_bytes: u64) {
+        self.records += records as u64;
+        self.appends += 1;
+        self.payload_bytes += payload_bytes;
+    }
+}

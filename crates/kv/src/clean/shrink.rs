@@ -99,7 +99,7 @@ impl Inner {
         victims: &mut Victims,
     ) -> bool {
         let Some(growth) = self.heap.growth() else { return false };
-        let is_quiet = shrink.is_quiet(self.accepted.load(Ordering::Relaxed));
+        let is_quiet = shrink.is_quiet(self.accepted.get());
         let space = self.heap.space();
         let times = space.dead / (space.live + self.options.slack_bytes).max(1);
         let enough = if shrink.was_cheap { HELD_MAX } else { HELD_MIN };

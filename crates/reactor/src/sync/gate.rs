@@ -124,6 +124,9 @@ impl Gate {
                 return;
             }
             self.current.store(n, Ordering::Release);
+            if state.heap.peek().is_none_or(|&Reverse((target, _))| target > n) {
+                return;
+            }
             let mut woken = std::mem::take(&mut state.woken);
             while let Some(&Reverse((target, slot))) = state.heap.peek() {
                 if target > n {
