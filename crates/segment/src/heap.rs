@@ -290,7 +290,7 @@ impl Heap {
     }
 
     /// A place behind all users who wait for room, for an append of about `bytes` that was answered [`AppendError::Busy`], with which a
-    /// turn begins.
+    /// turn begins. If all of them were called and there is room for more, it is called as soon as they have had their chance.
     pub fn queue(&self, bytes: u64, turn: &mut Turn) -> Place {
         Place::last(&self.inner, bytes, turn)
     }

@@ -256,6 +256,7 @@ pub struct Place {
     bytes: u64,
     /// It need not queue before it was refused.
     passes: bool,
+    /// Its number in the queue, once it is there.
     number: Option<u64>,
 }
 

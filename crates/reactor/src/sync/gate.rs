@@ -124,6 +124,7 @@ impl Gate {
                 return;
             }
             self.current.store(n, Ordering::Release);
+            // Nobody to be woken, nothing to be put back: without a second look under the lock.
             if state.heap.peek().is_none_or(|&Reverse((target, _))| target > n) {
                 return;
             }
