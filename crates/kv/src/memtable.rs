@@ -225,6 +225,11 @@ impl Memtable {
         replaced
     }
 
+    /// Begins to bring the rows of this hash from memory, with so many bytes of key and value.
+    pub fn prefetch(&self, hash: u64, bytes: usize) {
+        self.index.all(hash as u32).for_each(|row| self.rows.prefetch(row, bytes));
+    }
+
     /// The newest version of `key`.
     pub fn get(&self, hash: u64, key: &[u8]) -> Option<KeyEntry> {
         let row = self.find(hash as u32, key)?;

@@ -231,6 +231,11 @@ impl Node {
         self.store(place.drive).peek(place.slice, key)
     }
 
+    /// Begins to bring from memory what a look at `key` meets soon; see the engine's `prefetch`.
+    pub fn prefetch(&self, place: Place, key: &[u8], value_bytes: usize) {
+        self.store(place.drive).prefetch(place.slice, key, value_bytes);
+    }
+
     /// Shows `look` the entry of `key` if memory alone can tell; see the engine's `peek_with`.
     pub fn peek_with<R>(&self, place: Place, key: &[u8], look: impl FnOnce(EntryView<'_>) -> R) -> Peek<R> {
         self.store(place.drive).peek_with(place.slice, key, look)

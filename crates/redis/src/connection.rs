@@ -294,6 +294,8 @@ struct Connection {
     counted_bytes: usize,
     /// Commands carried out since others of the core had their turn.
     run_commands: u32,
+    /// Bytes of the last reply to a GET of several: those that come next are often about as long.
+    get_bytes: usize,
 }
 
 impl Connection {
@@ -314,6 +316,7 @@ impl Connection {
             cold: Vec::new(),
             counted_bytes: 0,
             run_commands: 0,
+            get_bytes: 0,
         }
     }
 }

@@ -340,6 +340,17 @@ impl RowCache {
         Some(EntryView { tag: head.tag, expire_ms: head.expire_ms, seq: head.seq, value })
     }
 
+    /// Begins to bring the rows of this hash from memory, with so many bytes of key and value. Answers whether there are any.
+    pub fn prefetch(&self, hash: u64, bytes: usize) -> bool {
+        let mut any = false;
+        for place in self.index.iter_hash(spread(short(hash))) {
+            let row = self.queue(place.age()).row(*place);
+            pumice_reactor::prefetch(&row[..row.len().min(HEAD_BYTES + bytes)]);
+            any = true;
+        }
+        any
+    }
+
     /// Takes the row of `key`, which has this hash, instead of the one that is there. Not of a large value: its pieces may move.
     pub fn insert(&mut self, hash: u64, key: &[u8], row: &Entry) {
         assert!(row.large.is_none(), "a large value in the row cache");

@@ -32,11 +32,16 @@ impl RowIndex {
 
     /// The row with this hash for which `is_it` holds.
     pub fn find(&self, hash: u32, mut is_it: impl FnMut(RowAt) -> bool) -> Option<RowAt> {
-        let found = self.probe(hash)?.map(|at| self.places[at]).take_while(|&place| place != EMPTY);
-        found
-            .filter(|place| (place >> 32) as u32 == hash)
+        self.all(hash).find(|&row| is_it(row))
+    }
+
+    /// The rows with this hash.
+    pub fn all(&self, hash: u32) -> impl Iterator<Item = RowAt> {
+        let places = self.probe(hash).into_iter().flatten().map(|at| self.places[at]);
+        places
+            .take_while(|&place| place != EMPTY)
+            .filter(move |place| (place >> 32) as u32 == hash)
             .map(|place| RowAt(place as u32))
-            .find(|&row| is_it(row))
     }
 
     /// Adds a row with this hash.

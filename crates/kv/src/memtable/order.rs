@@ -19,7 +19,9 @@ use crate::types::Seq;
 /// Rows in one chunk of the sorted list: insertion moves 2 KiB at most, and a million rows make 2,000 chunks.
 const ORDER_CHUNK: usize = 512;
 /// Rows asked for together: what is brought in for the first must be there still at the last.
-const TOUCHED_AT_ONCE: usize = 32;
+const PREFETCHED_AT_ONCE: usize = 32;
+/// … and so much of each one's key.
+const PREFETCHED_BYTES: usize = 32;
 /// Rows that a search looks at together.
 const PIVOTS: usize = 7;
 /// Room that a piece has for keys and values before it grows, at most.
@@ -181,7 +183,7 @@ impl Memtable {
             let step = ((high - low) / (PIVOTS + 1)).max(1);
             let pivots: SmallVec<[RowAt; PIVOTS]> =
                 (low..high).skip(step - 1).step_by(step).take(PIVOTS).map(&row).collect();
-            self.rows.touch(&pivots);
+            self.prefetch_rows(&pivots);
             let before = pivots.partition_point(|&pivot| is_before(pivot));
             if before < pivots.len() {
                 high = low + (before + 1) * step - 1;
@@ -213,8 +215,8 @@ impl Memtable {
         let bytes = (rows.len() * row_bytes).min(BYTES_AT_FIRST);
         let mut piece = PieceBuilder::with_capacity(rows.len(), bytes);
         let mut gone: SmallVec<[RowAt; 16]> = SmallVec::new();
-        for group in rows.chunks(TOUCHED_AT_ONCE) {
-            self.rows.touch(group);
+        for group in rows.chunks(PREFETCHED_AT_ONCE) {
+            self.prefetch_rows(group);
             for &row in group {
                 let Some(version) = self.version_at(row, max_seq) else { continue };
                 if version.is_tombstone() && self.leave_out(row, settled) {
@@ -301,12 +303,16 @@ impl Memtable {
         newest
     }
 
+    fn prefetch_rows(&self, rows: &[RowAt]) {
+        rows.iter().for_each(|&row| self.rows.prefetch(row, PREFETCHED_BYTES));
+    }
+
     /// Shows the rows of a range, in order, as long as `visit` says so. All rows must be in order.
     fn visit(&self, (from, to): Range<'_>, backward: bool, mut visit: impl FnMut(RowAt) -> bool) {
         let mut place = self.place_of(from, backward);
         loop {
-            let rows = self.rows_from(&mut place, to, backward, TOUCHED_AT_ONCE);
-            self.rows.touch(&rows);
+            let rows = self.rows_from(&mut place, to, backward, PREFETCHED_AT_ONCE);
+            self.prefetch_rows(&rows);
             if !rows.iter().all(|&row| visit(row)) || place.is_none() {
                 return;
             }

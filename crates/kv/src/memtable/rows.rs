@@ -14,8 +14,6 @@ const ALIGNMENT: usize = 16;
 const AT_BITS: u32 = (CHUNK_BYTES / ALIGNMENT).ilog2();
 /// The last number is no row's: an index has a use for it.
 const CHUNKS_MAX: usize = (1 << (u32::BITS - AT_BITS)) - 1;
-/// What a processor loads at once.
-const CACHE_LINE_BYTES: usize = 64;
 /// No version.
 const NONE: u32 = u32::MAX;
 
@@ -241,16 +239,12 @@ impl Rows {
         &row[HEAD_BYTES..HEAD_BYTES + len]
     }
 
-    /// Has the beginnings of rows brought into the processor's caches. These loads don't wait for one another, where whoever goes from
+    /// Begins to bring a row from memory, so many bytes of its key and value. Several rows come side by side, where whoever goes from
     /// row to row waits for each.
-    pub fn touch(&self, rows: &[RowAt]) {
-        let mut met = 0;
-        for &row in rows {
-            let row = self.row(row);
-            // Most rows begin in one line and end in the next.
-            met ^= row[0] ^ row[row.len().min(CACHE_LINE_BYTES + 1) - 1];
-        }
-        std::hint::black_box(met);
+    #[inline]
+    pub fn prefetch(&self, row: RowAt, bytes: usize) {
+        let row = self.row(row);
+        pumice_reactor::prefetch(&row[..row.len().min(HEAD_BYTES + bytes)]);
     }
 
     /// Whether it is the row of `key`. Where that lies is known before its length, and both come at once.

@@ -75,3 +75,38 @@ fn what_memory_answers_from_elsewhere_becomes_a_row_until_it_is_written() {
         store.close().await.expect("close");
     });
 }
+
+/// Wherever the row lies, if it does at all, and however long its value is said to be.
+#[test]
+fn a_prefetch_is_no_look_and_waits_for_nobody() {
+    const GUESSES: [usize; 6] = [0, 1, 60, 4095, 4096, usize::MAX];
+    pumice_reactor::block_on(async {
+        let device = device("emu:small").await;
+        let store = formatted(&device).await;
+        for n in 0..KEYS {
+            put(&store, slice(n), &key(n), &filled(n, 0)).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        (0..LOOKS).flat_map(|_| 0..KEYS).for_each(|n| drop(look(&store, n)));
+        // A third is in the memtable as well; others are in rows, in tables, and nowhere.
+        for n in (0..KEYS).step_by(3) {
+            put(&store, slice(n), &key(n), &filled(n, 1)).await;
+        }
+        let before = row_hits(&store);
+        for guess in GUESSES {
+            (0..2 * KEYS).for_each(|n| store.prefetch(SliceId(slice(n)), &key(n), guess));
+        }
+        assert_eq!(row_hits(&store), before);
+        for n in 0..KEYS {
+            assert_eq!(look(&store, n), filled(n, u64::from(n.is_multiple_of(3))), "key {n}");
+        }
+        // Who looks holds the slice's lock.
+        for n in 0..KEYS {
+            let other = (0..KEYS).map(|m| n + m).find(|&m| slice(m) == slice(n)).expect("a key of the slice");
+            store.peek_with(SliceId(slice(n)), &key(n), |_| {
+                store.prefetch(SliceId(slice(other)), &key(other), 60);
+            });
+        }
+        store.close().await.expect("close");
+    });
+}

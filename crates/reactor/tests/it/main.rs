@@ -9,6 +9,7 @@ mod contract_sim;
 mod cores;
 mod file_lock;
 mod listening;
+mod prefetch;
 mod sim_files;
 mod sim_net;
 mod sim_world;

@@ -62,12 +62,20 @@ impl Connection {
             return taken;
         };
         loop {
+            let next = PlainGet::at(buf, taken + get.len);
+            // Its row comes from memory while this one is answered.
+            if let Some(next) = &next {
+                let key = self.ctx.key(&Args::new(buf, &next.spans, &[])[1]);
+                self.ctx.server.node.prefetch(key.place, key.raw(), self.get_bytes);
+            }
             let args = Args::new(buf, &get.spans, &[]);
+            let replied = self.ctx.reply.len();
             match try_admitted(&mut self.ctx, command, &args) {
                 Tried::Done => {}
                 Tried::NeedsFlash(hint) => self.cold.push(cold(&self.ctx, &args[1], Some(hint))),
                 Tried::Not => return taken,
             }
+            self.get_bytes = self.ctx.reply.len() - replied;
             self.ctx.commands += 1;
             self.run_commands += 1;
             taken += get.len;
@@ -76,7 +84,7 @@ impl Connection {
             if is_enough || !self.cold.is_empty() {
                 return taken;
             }
-            match PlainGet::at(buf, taken) {
+            match next {
                 Some(next) => get = next,
                 None => return taken,
             }

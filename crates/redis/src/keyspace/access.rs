@@ -581,7 +581,13 @@ impl Ctx {
     ) -> Vec<Result<Option<Entry>, Failure>> {
         let mut entries = Vec::with_capacity(keys.len());
         let mut cold: SmallVec<[ColdEntry<'k>; 1]> = SmallVec::new();
-        for (i, (place, key, hint)) in keys.enumerate() {
+        let mut keys = keys.enumerate().peekable();
+        let mut value_bytes = 0;
+        while let Some((i, (place, key, hint))) = keys.next() {
+            // The next one's row comes from memory while this one is looked up.
+            if let Some((_, (place, key, None))) = keys.peek() {
+                self.server.node.prefetch(*place, key, value_bytes);
+            }
             let peeked = match (hint, self.transaction.as_ref().and_then(|overlay| overlay.get(key))) {
                 (_, Some(pending)) => {
                     entries.push(Ok(pending.clone()));
@@ -600,6 +606,7 @@ impl Ctx {
             let entry = match peeked {
                 Peek::Found(entry) => {
                     self.depend_on(place, key, Some(entry.seq));
+                    value_bytes = entry.value.len();
                     Some(entry)
                 }
                 Peek::Absent => {
