@@ -29,6 +29,17 @@ fn look(store: &Store, n: u64) -> Vec<u8> {
     }
 }
 
+/// All keys in key tables and in the log's tail, none in a memtable.
+async fn flushed() -> Store {
+    let device = device("emu:small").await;
+    let store = formatted(&device).await;
+    for n in 0..KEYS {
+        put(&store, slice(n), &key(n), &filled(n, 0)).await;
+    }
+    store.checkpoint().await.expect("checkpoint");
+    store
+}
+
 fn row_hits(store: &Store) -> u64 {
     store.stats().counters.row_hits
 }
@@ -36,12 +47,7 @@ fn row_hits(store: &Store) -> u64 {
 #[test]
 fn what_memory_answers_from_elsewhere_becomes_a_row_until_it_is_written() {
     pumice_reactor::block_on(async {
-        let device = device("emu:small").await;
-        let store = formatted(&device).await;
-        for n in 0..KEYS {
-            put(&store, slice(n), &key(n), &filled(n, 0)).await;
-        }
-        store.checkpoint().await.expect("checkpoint");
+        let store = flushed().await;
         for look_up in 0..LOOKS {
             for n in 0..KEYS {
                 assert_eq!(look(&store, n), filled(n, 0), "key {n}, look-up {look_up}");
@@ -81,12 +87,7 @@ fn what_memory_answers_from_elsewhere_becomes_a_row_until_it_is_written() {
 fn a_prefetch_is_no_look_and_waits_for_nobody() {
     const GUESSES: [usize; 6] = [0, 1, 60, 4095, 4096, usize::MAX];
     pumice_reactor::block_on(async {
-        let device = device("emu:small").await;
-        let store = formatted(&device).await;
-        for n in 0..KEYS {
-            put(&store, slice(n), &key(n), &filled(n, 0)).await;
-        }
-        store.checkpoint().await.expect("checkpoint");
+        let store = flushed().await;
         (0..LOOKS).flat_map(|_| 0..KEYS).for_each(|n| drop(look(&store, n)));
         // A third is in the memtable as well; others are in rows, in tables, and nowhere.
         for n in (0..KEYS).step_by(3) {
