@@ -71,11 +71,10 @@ impl Connection {
             let args = Args::new(buf, &get.spans, &[]);
             let replied = self.ctx.reply.len();
             match try_admitted(&mut self.ctx, command, &args) {
-                Tried::Done => {}
+                Tried::Done => self.get_bytes = self.ctx.reply.len() - replied,
                 Tried::NeedsFlash(hint) => self.cold.push(cold(&self.ctx, &args[1], Some(hint))),
                 Tried::Not => return taken,
             }
-            self.get_bytes = self.ctx.reply.len() - replied;
             self.ctx.commands += 1;
             self.run_commands += 1;
             taken += get.len;
