@@ -14,6 +14,7 @@
 //! operators, column families; slices are independent maps that share one log.
 
 mod again;
+mod ahead;
 mod background;
 mod batch;
 mod begun;
@@ -25,6 +26,7 @@ pub mod codes;
 pub mod entry;
 mod errors;
 mod flush;
+pub mod hash_index;
 mod large;
 pub mod manifest;
 pub mod memtable;
@@ -65,6 +67,7 @@ pub use {
 };
 
 pub use again::Stored;
+pub use ahead::Coming;
 pub use batch::Batch;
 pub use check::CheckReport;
 pub use errors::{OpenError, StoreError, WriteError};

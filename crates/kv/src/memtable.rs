@@ -10,7 +10,6 @@
 
 pub(crate) mod chunked;
 pub(crate) mod held;
-mod index;
 mod order;
 mod rows;
 pub mod sorting;
@@ -21,9 +20,9 @@ use bytes::Bytes;
 use pumice_segment::RecordPtr;
 
 use crate::entry::{Body, KeyEntry};
+use crate::hash_index::{HashIndex, Whereabouts};
 use crate::memtable::chunked::Chunked;
 use crate::memtable::held::HeldMemtables;
-use crate::memtable::index::RowIndex;
 use crate::memtable::order::Chunk;
 pub use crate::memtable::order::{Collected, Rest, Sight};
 pub use crate::memtable::rows::RowAt;
@@ -122,7 +121,7 @@ pub struct Memtable {
     /// In the order in which they came.
     listed: Chunked<RowAt>,
     olds: Chunked<Version>,
-    index: RowIndex,
+    index: HashIndex,
     order: Vec<Chunk>,
     /// Rows in the sorted list.
     ordered: usize,
@@ -178,7 +177,7 @@ impl Memtable {
     }
 
     fn find(&self, short: u32, key: &[u8]) -> Option<RowAt> {
-        self.index.find(short, |row| self.rows.is_of(row, key))
+        self.index.all(short).map(RowAt).find(|&row| self.rows.is_of(row, key))
     }
 
     /// Inserts a version of `key`, whose hash is `hash`. The version it shadows is kept when a snapshot at or
@@ -191,7 +190,7 @@ impl Memtable {
         let Some(row) = self.find(short, key) else {
             let row = self.rows.push(key, new);
             self.listed.push(row);
-            self.index.insert(short, row);
+            self.index.insert(short, row.0);
             return Replaced::NewRow(row);
         };
         let mut old = self.rows.newest(row);
@@ -225,9 +224,14 @@ impl Memtable {
         replaced
     }
 
+    /// Notes where the index lies.
+    pub fn note(&self, whereabouts: &Whereabouts) {
+        whereabouts.note(&self.index);
+    }
+
     /// Begins to bring the rows of this hash from memory, with so many bytes of key and value.
     pub fn prefetch(&self, hash: u64, bytes: usize) {
-        self.index.all(hash as u32).for_each(|row| self.rows.prefetch(row, bytes));
+        self.index.all(hash as u32).for_each(|row| self.rows.prefetch(RowAt(row), bytes));
     }
 
     /// The newest version of `key`.
@@ -305,9 +309,4 @@ impl Memtable {
     fn entry(&self, version: &Version) -> KeyEntry {
         self.version_view(version).to_entry()
     }
-}
-
-/// An index's hash of a row: rows remember 32 bits of theirs, and the index is built on those alone.
-pub(crate) fn spread(short: u32) -> u64 {
-    u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(short)
 }

@@ -18,6 +18,7 @@ use pumice_reactor::sync::Semaphore;
 use pumice_segment::layout::COUNT_MAX;
 use pumice_segment::{Damage, FormatOptions, Heap, HeapOptions, MetaEdit, Replayed, Stream};
 
+use crate::ahead::Indexes;
 use crate::background::Background;
 use crate::cache::TableCache;
 use crate::cache::lending::Lending;
@@ -183,6 +184,7 @@ impl Store {
         });
         let inner = Arc::new(Inner {
             slices: states.collect(),
+            indexes: (0..slices).map(|_| Indexes::default()).collect(),
             cache: TableCache::new(usize::from(slices), budget.tables),
             heap,
             options,

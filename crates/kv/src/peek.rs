@@ -1,9 +1,8 @@
 //! What memory alone knows of a key.
 
 use bytes::Bytes;
-use pumice_base::sync::{lock, try_lock};
+use pumice_base::sync::lock;
 
-use crate::cache::rows::APART_FROM_BYTES;
 use crate::entry::{Body, KeyEntry};
 use crate::memtable::{NewBody, NewVersion};
 use crate::slice::key_hash;
@@ -12,8 +11,6 @@ use crate::types::{Entry, EntryView, Hint, Known, Meta, Peek, SliceId, ValueView
 
 /// Copying a longer value into the row cache costs more than its look-up elsewhere in memory.
 const KEPT_BYTES_MAX: usize = 4 << 10;
-/// Of a long value the processor sees by itself what is read.
-const PREFETCHED_BYTES_MAX: usize = 2 << 10;
 
 /// What the memtables of a slice say of a key.
 enum InMemtables<R> {
@@ -84,21 +81,6 @@ impl Store {
             Peek::NeedsFlash(_) => {
                 Peek::NeedsFlash(Hint((!found.large).then_some(Known { epoch, lives, found })))
             }
-        }
-    }
-
-    /// Begins to bring from memory what a look at `key` meets soon, whose value is thought to have so many bytes. A hint: wrong
-    /// ones cost what they bring, and while another core has the key's slice nothing is done.
-    pub fn prefetch(&self, slice: SliceId, key: &[u8], value_bytes: usize) {
-        let Some(state) = try_lock(&self.inner.slices[usize::from(slice.0)]) else { return };
-        let hash = key_hash(key);
-        // What lies apart is where its row says.
-        let beside = if value_bytes < APART_FROM_BYTES { value_bytes } else { 0 };
-        let bytes = key.len() + beside.min(PREFETCHED_BYTES_MAX);
-        if !state.rows.prefetch(hash, bytes)
-            && let Some(active) = try_lock(&state.active)
-        {
-            active.prefetch(hash, bytes);
         }
     }
 

@@ -19,6 +19,7 @@ use pumice_reactor::sync::Semaphore;
 use pumice_segment::{AppendClass, AppendError, Appended, Heap, RecordPtr, SpaceReport, Turn};
 use smallvec::SmallVec;
 
+use crate::ahead::Indexes;
 use crate::background::Background;
 use crate::batch::{Batch, Op};
 use crate::cache::TableCache;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     /// See [`Store::call_keys`].
     pub key_names: OnceLock<KeyNames>,
     pub slices: Box<[Mutex<Slice>]>,
+    pub indexes: Box<[Indexes]>,
     pub cache: TableCache,
     pub snapshots: Snapshots,
     /// Leaf lock. Changed only by holders of a slice lock.

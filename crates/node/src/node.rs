@@ -13,8 +13,8 @@ use bytes::Bytes;
 use pumice_base::rng::Rng;
 use pumice_flash::Device;
 use pumice_kv::{
-    Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Moment, Opened, Peek, Seq,
-    SliceId, SliceSet, Store, StoreError, StoreOptions, Stored, Turn, Want,
+    Coming, Direction, Entry, EntryView, Hint, LargeReader, LargeRef, LargeWriter, Meta, Moment, Opened,
+    Peek, Seq, SliceId, SliceSet, Store, StoreError, StoreOptions, Stored, Turn, Want,
 };
 use pumice_reactor::{sleep, spawn};
 
@@ -231,9 +231,15 @@ impl Node {
         self.store(place.drive).peek(place.slice, key)
     }
 
-    /// Begins to bring from memory what a look at `key` meets soon; see the engine's `prefetch`.
-    pub fn prefetch(&self, place: Place, key: &[u8], value_bytes: usize) {
-        self.store(place.drive).prefetch(place.slice, key, value_bytes);
+    /// Begins to bring from memory what tells [`Node::prefetch`] where `key` lies; see the engine's `prefetch_index`.
+    #[inline]
+    pub fn prefetch_index(&self, place: Place, key: &[u8]) -> Coming {
+        self.store(place.drive).prefetch_index(place.slice, key)
+    }
+
+    /// Begins to bring from memory what a look at a key meets soon; see the engine's `prefetch`.
+    pub fn prefetch(&self, place: Place, coming: Coming, value_bytes: usize) {
+        self.store(place.drive).prefetch(place.slice, coming, value_bytes);
     }
 
     /// Shows `look` the entry of `key` if memory alone can tell; see the engine's `peek_with`.

@@ -42,7 +42,7 @@ pub use file::File;
 pub use file_queue::Requests;
 pub use join::join_all;
 pub use net::{Came, Listener, ListenerShare, RecvHalf, SendHalf, Sending, Stream};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_at};
 pub use run::{Config, Init, KernelInterface, Running, Without, block_on, block_on_with, start};
 pub use sys::{ignore_file_size_signal, raise_open_files_limit, somebody_listens};
 pub use task::{Aborted, JoinHandle};

@@ -3,15 +3,22 @@
 /// Bytes of a line of the processor's caches.
 const LINE_BYTES: usize = 64;
 
-/// Begins to bring `bytes` into the processor's caches: whoever reads them a little later waits less. Reads nothing, and does nothing
+/// Begins to bring `items` into the processor's caches: whoever reads them a little later waits less. Reads nothing, and does nothing
 /// on processors that are not known here.
 #[inline]
-pub fn prefetch(bytes: &[u8]) {
-    // Where the slice begins in the midst of a line, its last one begins less than a line before its end.
-    let last = bytes.len().checked_sub(1).into_iter();
-    for at in (0..bytes.len()).step_by(LINE_BYTES).chain(last) {
-        prefetch_line(&raw const bytes[at]);
+pub fn prefetch<T>(items: &[T]) {
+    let (first, bytes) = (items.as_ptr().cast::<u8>(), size_of_val(items));
+    // Where the items begin in the midst of a line, their last one begins less than a line before their end.
+    let last = bytes.checked_sub(1).into_iter();
+    for at in (0..bytes).step_by(LINE_BYTES).chain(last) {
+        prefetch_line(first.wrapping_add(at));
     }
+}
+
+/// Begins to bring the line at an address, if there is memory: for who knows where something lay a moment ago, and may not look.
+#[inline]
+pub fn prefetch_at(address: usize) {
+    prefetch_line(std::ptr::without_provenance(address));
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -30,10 +30,9 @@ pub enum Tried {
 
 /// Carries out one command of a run ([`Ctx::begin_run`]) if that needs no waiting; if not, [`execute`] must be awaited for the same command.
 pub fn try_execute(ctx: &mut Ctx, args: &Args<'_>) -> Tried {
-    match admit_at_once(ctx, args) {
-        Some(command) => try_admitted(ctx, command, args),
-        None => Tried::Not,
-    }
+    let Some(command) = admit_at_once(ctx, args) else { return Tried::Not };
+    let Some(fast) = command.fast else { return Tried::Not };
+    try_admitted(ctx, command, args, |ctx| fast(ctx, args))
 }
 
 /// The command, if it may run and can be tried without waiting. Commands that begin with the same name and have as many arguments,
@@ -51,12 +50,16 @@ pub(crate) fn admit_at_once(ctx: &mut Ctx, args: &Args<'_>) -> Option<&'static C
     may_run.then_some(command)
 }
 
-/// Carries out a command that [`admit_at_once`] let in.
-pub(crate) fn try_admitted(ctx: &mut Ctx, command: &'static Command, args: &Args<'_>) -> Tried {
-    let Some(fast) = command.fast else { return Tried::Not };
+/// Carries out a command that [`admit_at_once`] let in, by `fast`.
+pub(crate) fn try_admitted(
+    ctx: &mut Ctx,
+    command: &'static Command,
+    args: &Args<'_>,
+    fast: impl FnOnce(&mut Ctx) -> Fast,
+) -> Tried {
     ctx.begin_command(command, command.stats_at);
     ctx.only_rewrites = ctx.only_rewrites(command);
-    match fast(ctx, args) {
+    match fast(ctx) {
         Fast::Slow => {
             ctx.was_tried = true;
             return Tried::Not;

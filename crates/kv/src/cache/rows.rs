@@ -13,10 +13,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use hashbrown::HashTable;
 use pumice_base::hash::HashMap;
 
-use crate::memtable::spread;
+use crate::hash_index::{HashIndex, Whereabouts};
 use crate::types::{Entry, EntryView, Seq, ValueView};
 
 /// Values from this length on lie in memory of their own: replies share them, where they copy shorter ones.
@@ -31,13 +30,13 @@ const CHUNKS_MIN: u64 = 64;
 const YOUNG_PART: u64 = 10;
 /// A row takes this part of its cache at most.
 const ROW_PART_MAX: u64 = 4;
-/// Memory of a row besides its chunk: its place in the index (6 to 11 B, and up to twice as much where there were more rows before) and
+/// Memory of a row besides its chunk: its place in the index (11 to 16 B, and more where there were more rows before) and
 /// its part of what is remembered of refused keys (8 to 16 B).
 const ROW_OVERHEAD_BYTES: u64 = 40;
 /// The same of a value that lies apart: what its allocation takes. Where its chunk has it is counted as it is.
 const APART_OVERHEAD_BYTES: u64 = 96;
-/// An index with room for so many times its rows is made smaller.
-const INDEX_PART: usize = 4;
+/// An index with more than so many times the places that it would be made with for its rows is made smaller.
+const INDEX_TIMES: usize = 2;
 /// Bytes of rows that are moved for one that comes, at most: a cache in which all are hot is not gone over in one go. It holds a little
 /// more than it may meanwhile, this part at most.
 const MOVED_BYTES_MAX: u64 = 256 << 10;
@@ -232,7 +231,7 @@ impl Queue {
 pub struct RowCache {
     capacity: u64,
     chunk_bytes: usize,
-    index: HashTable<Place>,
+    index: HashIndex,
     young: Queue,
     main: Queue,
     /// Bytes of rows that are not dead, and of what lies apart.
@@ -256,7 +255,7 @@ impl RowCache {
         let mut cache = Self {
             capacity: 0,
             chunk_bytes: 0,
-            index: HashTable::new(),
+            index: HashIndex::default(),
             young: Queue::default(),
             main: Queue::default(),
             live_bytes: 0,
@@ -296,12 +295,12 @@ impl RowCache {
         };
         let chunks: u64 = self.young.chunks.iter().chain(&self.main.chunks).map(of_chunk).sum();
         let holes = self.holes.capacity() * size_of::<(usize, Place)>();
-        chunks + (self.index.allocation_size() + holes + self.spare.capacity()) as u64
+        chunks + (self.index.bytes() + holes + self.spare.capacity()) as u64
     }
 
     fn overhead_bytes(&self) -> u64 {
         // Where there were many more rows the index is the larger part, until chunks go.
-        (self.index.len() as u64 * ROW_OVERHEAD_BYTES).max(self.index.allocation_size() as u64)
+        (self.index.len() as u64 * ROW_OVERHEAD_BYTES).max(self.index.bytes() as u64)
     }
 
     /// From now on it holds so many bytes.
@@ -340,11 +339,16 @@ impl RowCache {
         Some(EntryView { tag: head.tag, expire_ms: head.expire_ms, seq: head.seq, value })
     }
 
+    /// Notes where the index lies.
+    pub fn note(&self, whereabouts: &Whereabouts) {
+        whereabouts.note(&self.index);
+    }
+
     /// Begins to bring the rows of this hash from memory, with so many bytes of key and value. Answers whether there are any.
     pub fn prefetch(&self, hash: u64, bytes: usize) -> bool {
         let mut any = false;
-        for place in self.index.iter_hash(spread(short(hash))) {
-            let row = self.queue(place.age()).row(*place);
+        for place in self.index.all(short(hash)).map(Place) {
+            let row = self.queue(place.age()).row(place);
             pumice_reactor::prefetch(&row[..row.len().min(HEAD_BYTES + bytes)]);
             any = true;
         }
@@ -373,8 +377,7 @@ impl RowCache {
         let place = self.room_at_the_end(Age::Young, head.row_bytes());
         let value = if is_apart { &[] } else { &row.value[..] };
         self.write(place, head, key, value, is_apart.then(|| row.value.clone()));
-        let (young, main) = (&self.young, &self.main);
-        self.index.insert_unique(spread(head.hash), place, |place| hash_of(young, main, *place));
+        self.index.insert(head.hash, place.0);
         self.make_room(self.capacity / EXCESS_PART);
     }
 
@@ -389,7 +392,7 @@ impl RowCache {
     /// Forgets the row of `key`, which has this hash.
     pub fn remove(&mut self, hash: u64, key: &[u8]) {
         let Some(place) = self.find(short(hash), key) else { return };
-        self.unlist(short(hash), place);
+        self.index.remove(short(hash), place.0);
         let row = self.queue_mut(place.age()).row_mut(place);
         row[STATE_AT] |= DEAD;
         let head = RowHead::decode(row);
@@ -423,16 +426,9 @@ impl RowCache {
     fn find(&self, short: u32, key: &[u8]) -> Option<Place> {
         let is_of_key = |place: &Place| {
             let row = self.queue(place.age()).row(*place);
-            let head = RowHead::decode(row);
-            head.hash == short && row[HEAD_BYTES..head.key_end()] == *key
+            row[HEAD_BYTES..RowHead::decode(row).key_end()] == *key
         };
-        self.index.find(spread(short), is_of_key).copied()
-    }
-
-    fn unlist(&mut self, short: u32, place: Place) {
-        if let Ok(entry) = self.index.find_entry(spread(short), |&listed| listed == place) {
-            entry.remove();
-        }
+        self.index.all(short).map(Place).find(is_of_key)
     }
 
     /// Writes a row to its place; `value` is of no matter if it lies apart.
@@ -566,7 +562,7 @@ impl RowCache {
                     self.move_to_main(place, row, head, apart);
                     moved += (row.len() as u64).max(MOVED_BYTES_MIN);
                 } else {
-                    self.unlist(head.hash, place);
+                    self.index.remove(head.hash, place.0);
                 }
             }
             self.queue_mut(age).chunks[0].bytes = bytes;
@@ -579,9 +575,7 @@ impl RowCache {
         let looks = if from.age() == Age::Young { 0 } else { (head.state & LOOKS) - 1 };
         let (key, rest) = (&row[HEAD_BYTES..head.key_end()], &row[head.key_end()..]);
         self.write(place, RowHead { state: looks, ..head }, key, rest, apart);
-        if let Some(listed) = self.index.find_mut(spread(head.hash), |&listed| listed == from) {
-            *listed = place;
-        }
+        self.index.replace(head.hash, from.0, place.0);
     }
 
     /// The oldest chunk of a queue, which has these bytes, has no more rows.
@@ -599,7 +593,8 @@ impl RowCache {
         if age == Age::Main {
             self.unlist_holes_of_oldest();
         }
-        self.shrink_index();
+        // Where small rows made way for long ones there are fewer.
+        self.index.shrink(INDEX_TIMES);
     }
 
     fn unlist_holes_of_oldest(&mut self) {
@@ -614,21 +609,6 @@ impl RowCache {
             at += head.row_bytes();
         }
     }
-
-    /// Where small rows made way for long ones there are fewer.
-    fn shrink_index(&mut self) {
-        let rows = self.index.len();
-        if self.index.capacity() > INDEX_PART * rows {
-            let (young, main) = (&self.young, &self.main);
-            self.index.shrink_to(INDEX_PART / 2 * rows, |place| hash_of(young, main, *place));
-        }
-    }
-}
-
-/// By what the row at `place` is found.
-fn hash_of(young: &Queue, main: &Queue, place: Place) -> u64 {
-    let queue = if place.age() == Age::Young { young } else { main };
-    spread(RowHead::decode(queue.row(place)).hash)
 }
 
 /// The number of a value that lies apart, which its row has behind the key.

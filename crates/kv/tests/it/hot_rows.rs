@@ -95,7 +95,7 @@ fn a_prefetch_is_no_look_and_waits_for_nobody() {
         }
         let before = row_hits(&store);
         for guess in GUESSES {
-            (0..2 * KEYS).for_each(|n| store.prefetch(SliceId(slice(n)), &key(n), guess));
+            (0..2 * KEYS).for_each(|n| prefetch(&store, n, guess));
         }
         assert_eq!(row_hits(&store), before);
         for n in 0..KEYS {
@@ -103,12 +103,26 @@ fn a_prefetch_is_no_look_and_waits_for_nobody() {
         }
         // Who looks holds the slice's lock.
         for n in 0..KEYS {
-            let of_same_slice = key(n + 3);
             let looked = store.peek_with(SliceId(slice(n)), &key(n), |_| {
-                store.prefetch(SliceId(slice(n + 3)), &of_same_slice, 60);
+                prefetch(&store, n + 3, 60);
             });
             assert!(matches!(looked, Peek::Found(())), "key {n}");
         }
+        // Where the indexes lay once there is something else by now, or nothing.
+        for n in 0..8 * KEYS {
+            put(&store, slice(n), &key(n), &filled(n, 2)).await;
+            if n.is_multiple_of(KEYS) {
+                store.checkpoint().await.expect("checkpoint");
+                (0..KEYS).for_each(|n| drop(look(&store, n)));
+            }
+            store.prefetch_index(SliceId(slice(n)), &key(n));
+        }
         store.close().await.expect("close");
     });
+}
+
+fn prefetch(store: &Store, n: u64, value_bytes: usize) {
+    let slice = SliceId(slice(n));
+    let coming = store.prefetch_index(slice, &key(n));
+    store.prefetch(slice, coming, value_bytes);
 }

@@ -15,6 +15,7 @@ mod full_rewritten;
 mod gaps;
 mod given_up_flushes;
 mod given_up_reads;
+mod hash_index;
 mod heads;
 mod held_memtables;
 mod held_space;

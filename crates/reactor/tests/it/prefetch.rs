@@ -1,6 +1,6 @@
 //! A hint for the processor, of any memory.
 
-use pumice_reactor::prefetch;
+use pumice_reactor::{prefetch, prefetch_at};
 
 #[test]
 fn memory_of_any_length_that_begins_anywhere_stays_as_it_is() {
@@ -11,5 +11,10 @@ fn memory_of_any_length_that_begins_anywhere_stays_as_it_is() {
             prefetch(&bytes[start..(start + len).min(bytes.len())]);
         }
     }
+    // Of other items, and where there is nothing.
+    prefetch(&[0u64; 100]);
+    prefetch::<[u64; 9]>(&[]);
+    prefetch(&[(); 3]);
+    [0, 1, 4095, usize::MAX / 2, usize::MAX].into_iter().for_each(prefetch_at);
     assert_eq!(bytes, before);
 }

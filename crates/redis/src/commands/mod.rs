@@ -42,7 +42,7 @@ mod zset_range;
 mod zset_rank;
 pub mod zset_spec;
 
-pub(crate) use strings::answer_cold_gets;
+pub(crate) use strings::{answer_cold_gets, get_at_once};
 
 use crate::command::{FastHandler, Row};
 

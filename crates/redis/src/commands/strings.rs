@@ -169,6 +169,11 @@ impl Ctx {
 
 fn get_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
     let key = ctx.key(&args[1]);
+    get_at_once(ctx, &key)
+}
+
+/// GET of `key`, if that needs no waiting.
+pub(crate) fn get_at_once(ctx: &mut Ctx, key: &HeadKey) -> Fast {
     let (now_ms, reply) = (ctx.now_ms, &mut ctx.reply);
     let found = ctx.server.node.peek_with(key.place, key.raw(), |found| {
         if is_expired(found.expire_ms, now_ms) {

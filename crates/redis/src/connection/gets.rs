@@ -4,10 +4,14 @@
 //! bytes, and what was checked for the first holds for those behind it. Whatever is not written as client libraries write it
 //! is left to the parser.
 
+use pumice_kv::Coming;
+
 use super::processing::RUN_COMMANDS_MAX;
 use super::{Connection, cold};
 use crate::args::{Args, Span};
+use crate::commands::get_at_once;
 use crate::execute::{Tried, admit_at_once, try_admitted};
+use crate::keyspace::HeadKey;
 
 /// A GET as client libraries write it: its name, its key, and bytes of the whole.
 struct PlainGet {
@@ -47,6 +51,20 @@ impl PlainGet {
         let span = |at: usize, len: usize| Span { start: (start + at) as u32, len: len as u32 };
         Some(Self { spans: [span(HEAD.len(), name.len()), span(key_at, key_len)], len: key_at + key_len + 2 })
     }
+
+    /// Its name and key, in the `buf` where it was found.
+    fn args<'a>(&'a self, buf: &'a [u8]) -> Args<'a> {
+        Args::new(buf, &self.spans, &[])
+    }
+}
+
+/// A GET that is to be carried out soon.
+struct Upcoming {
+    get: PlainGet,
+    key: HeadKey,
+    coming: Coming,
+    /// Where the command behind it begins.
+    end: usize,
 }
 
 impl Connection {
@@ -57,36 +75,50 @@ impl Connection {
         if !self.cold.is_empty() || self.refused.is_some() {
             return taken;
         }
-        let Some(mut get) = PlainGet::at(buf, taken) else { return taken };
-        let Some(command) = admit_at_once(&mut self.ctx, &Args::new(buf, &get.spans, &[])) else {
-            return taken;
-        };
-        loop {
-            let next = PlainGet::at(buf, taken + get.len);
-            // Its row comes from memory while this one is answered.
-            if let Some(next) = &next {
-                let key = self.ctx.key(&Args::new(buf, &next.spans, &[])[1]);
-                self.ctx.server.node.prefetch(key.place, key.raw(), self.get_bytes);
+        let Some(first) = PlainGet::at(buf, 0) else { return taken };
+        let Some(command) = admit_at_once(&mut self.ctx, &first.args(buf)) else { return taken };
+        // The one that is carried out, the next and the one behind that, by turns.
+        let first = self.upcoming(buf, 0, first);
+        let second = self.get_at(buf, first.end);
+        let mut gets = [Some(first), second, None];
+        for turn in 0.. {
+            let [now, next, behind] = [turn, turn + 1, turn + 2].map(|at| at % gets.len());
+            // Of the next one the row comes from memory while this one is answered, of the one behind it what tells where that is.
+            if let Some(next) = &gets[next] {
+                self.ctx.server.node.prefetch(next.key.place, next.coming, self.get_bytes);
+                gets[behind] = self.get_at(buf, next.end);
             }
-            let args = Args::new(buf, &get.spans, &[]);
+            let Some(Upcoming { get, key, end, .. }) = &gets[now] else { return taken };
+            let args = get.args(buf);
             let replied = self.ctx.reply.len();
-            match try_admitted(&mut self.ctx, command, &args) {
+            match try_admitted(&mut self.ctx, command, &args, |ctx| get_at_once(ctx, key)) {
                 Tried::Done => self.get_bytes = self.ctx.reply.len() - replied,
                 Tried::NeedsFlash(hint) => self.cold.push(cold(&self.ctx, &args[1], Some(hint))),
                 Tried::Not => return taken,
             }
             self.ctx.commands += 1;
             self.run_commands += 1;
-            taken += get.len;
+            taken = *end;
             let is_enough =
                 self.ctx.reply.len() >= super::FLUSH_BYTES || self.run_commands >= RUN_COMMANDS_MAX;
             if is_enough || !self.cold.is_empty() {
-                return taken;
-            }
-            match next {
-                Some(next) => get = next,
-                None => return taken,
+                break;
             }
         }
+        taken
+    }
+
+    /// The GET at `start` of `buf`.
+    #[inline]
+    fn get_at(&self, buf: &[u8], start: usize) -> Option<Upcoming> {
+        PlainGet::at(buf, start).map(|get| self.upcoming(buf, start, get))
+    }
+
+    /// A GET that may run: what tells where its row is begins to come from memory.
+    #[inline]
+    fn upcoming(&self, buf: &[u8], start: usize, get: PlainGet) -> Upcoming {
+        let key = self.ctx.key(&get.args(buf)[1]);
+        let coming = self.ctx.server.node.prefetch_index(key.place, key.raw());
+        Upcoming { end: start + get.len, get, key, coming }
     }
 }

@@ -581,12 +581,18 @@ impl Ctx {
     ) -> Vec<Result<Option<Entry>, Failure>> {
         let mut entries = Vec::with_capacity(keys.len());
         let mut cold: SmallVec<[ColdEntry<'k>; 1]> = SmallVec::new();
-        let mut keys = keys.enumerate().peekable();
+        let server = self.server.clone();
+        let mut keys = keys.enumerate().map(|(i, (place, key, hint))| {
+            let coming = hint.is_none().then(|| server.node.prefetch_index(place, key));
+            (i, place, key, hint, coming)
+        });
+        let (mut next, mut behind) = (keys.next(), keys.next());
         let mut value_bytes = 0;
-        while let Some((i, (place, key, hint))) = keys.next() {
+        while let Some((i, place, key, hint, _)) = next {
+            next = std::mem::replace(&mut behind, keys.next());
             // The next one's row comes from memory while this one is looked up.
-            if let Some((_, (place, key, None))) = keys.peek() {
-                self.server.node.prefetch(*place, key, value_bytes);
+            if let Some((_, place, _, _, Some(coming))) = next {
+                server.node.prefetch(place, coming, value_bytes);
             }
             let peeked = match (hint, self.transaction.as_ref().and_then(|overlay| overlay.get(key))) {
                 (_, Some(pending)) => {
