@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use pumice_kv::{Entry, LargeRef, PIECE_BYTES_MAX, Peek, VALUE_BYTES_MAX};
+use pumice_kv::{Coming, Entry, LargeRef, PIECE_BYTES_MAX, Peek, VALUE_BYTES_MAX};
 use pumice_node::Place;
+use smallvec::SmallVec;
 
 use crate::args::Args;
 use crate::command::{Fast, FastHandler, Row};
@@ -12,7 +13,7 @@ use crate::context::{Ctx, Took};
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
 use crate::keyspace::{
-    HeadKey, PARALLEL_READS_MAX, RawKey, StringHead, StringValue, Type, is_expired, large_failure,
+    FEW_KEYS, HeadKey, PARALLEL_READS_MAX, RawKey, StringHead, StringValue, Type, is_expired, large_failure,
 };
 use crate::output::SHARE_BYTES;
 use crate::value::{Source, Value};
@@ -34,7 +35,7 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Those with a way without waiting.
-pub static FAST: &[(&str, FastHandler)] = &[("get", get_fast), ("set", set_fast)];
+pub static FAST: &[(&str, FastHandler)] = &[("get", get_fast), ("mget", mget_fast), ("set", set_fast)];
 
 impl Ctx {
     /// The string at `key`; `None` when absent or expired; WRONGTYPE when it is a collection.
@@ -159,11 +160,14 @@ impl Ctx {
 
     /// Counts a look-up of a key for reading, as Redis's lookupKeyRead does.
     pub(crate) fn count_look_up(&mut self, found: bool) {
-        if !self.unlatched.counts() {
-            return;
+        if self.unlatched.counts() {
+            self.count_look_ups(u64::from(found), u64::from(!found));
         }
-        self.run.hits += u64::from(found);
-        self.run.misses += u64::from(!found);
+    }
+
+    fn count_look_ups(&mut self, hits: u64, misses: u64) {
+        self.run.hits += hits;
+        self.run.misses += misses;
     }
 }
 
@@ -559,6 +563,65 @@ pub(super) const MGET_KEYS: usize = PARALLEL_READS_MAX;
 /// Bytes of values up to which MGET keeps them all until it has read the last: a client that takes its reply slowly
 /// must not hold up those who write.
 pub(super) const MGET_BYTES: usize = 4 << 20;
+
+/// MGET of keys that memory knows, none of whose values is large.
+fn mget_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    if args.len() - 1 > MGET_KEYS {
+        return Fast::Slow;
+    }
+    let keys: SmallVec<[(HeadKey, Coming); FEW_KEYS]> = args
+        .iter_from(1)
+        .map(|key| {
+            let key = ctx.key(key);
+            let coming = ctx.server.node.prefetch_index(key.place, key.raw());
+            (key, coming)
+        })
+        .collect();
+    // Several keys as of one moment.
+    let Some(_held) = ctx.try_latch_several(keys.iter().map(|(key, _)| key)) else { return Fast::Slow };
+    let (mark, before, now_ms) = (ctx.reply.mark(), ctx.reply.len(), ctx.now_ms);
+    let (mut hits, mut value_bytes) = (0, 0);
+    ctx.reply.array(keys.len());
+    for (at, (key, _)) in keys.iter().enumerate() {
+        // The next one's row comes from memory while this one is looked up.
+        if let Some((next, coming)) = keys.get(at + 1) {
+            ctx.server.node.prefetch(next.place, *coming, value_bytes);
+        }
+        let replied = ctx.reply.len();
+        let reply = &mut ctx.reply;
+        let found = ctx.server.node.peek_with(key.place, key.raw(), |found| {
+            let is_there = !is_expired(found.expire_ms, now_ms);
+            if is_there && Type::is_string(found.tag) {
+                reply.bulk_view(found.value);
+            } else {
+                reply.null();
+            }
+            (found.seq, is_there)
+        });
+        let seq = match found {
+            Peek::Found((seq, is_there)) => {
+                hits += u64::from(is_there);
+                Some(seq)
+            }
+            Peek::Absent => {
+                ctx.reply.null();
+                None
+            }
+            Peek::NeedsFlash(_) => {
+                ctx.reply.rollback(mark);
+                return Fast::Slow;
+            }
+        };
+        ctx.depend_on(key.place, key.raw(), seq);
+        value_bytes = ctx.reply.len() - replied;
+        if ctx.reply.len() - before > MGET_BYTES {
+            ctx.reply.rollback(mark);
+            return Fast::Slow;
+        }
+    }
+    ctx.count_look_ups(hits, keys.len() as u64 - hits);
+    Fast::Done
+}
 
 async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     // Several keys as of one moment: no other command in between. Beyond MGET_BYTES that is given up.

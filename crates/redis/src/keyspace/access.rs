@@ -27,6 +27,8 @@ const ERASE_ONE_BY_ONE_MAX: u64 = 128;
 /// The same while so many others are retired that the drive is behind with forgetting them.
 const ERASE_ONE_BY_ONE_WHERE_MANY_ARE_RETIRED_MAX: u64 = 4096;
 
+/// So many keys of a command are kept without an allocation.
+pub const FEW_KEYS: usize = 16;
 /// How many flash reads one command has in flight.
 pub const PARALLEL_READS_MAX: usize = 64;
 /// Bytes of changes whose buffer is kept for the next.
@@ -98,10 +100,20 @@ impl Ctx {
 
     /// The latch of one key if it is free, and its database is where it was when the key was made.
     pub fn try_latch(&self, key: &HeadKey) -> Option<Latched> {
+        self.try_latch_hashes(key, &[key.hash()])
+    }
+
+    /// [`Ctx::try_latch`] of several keys of one database.
+    pub fn try_latch_several<'k>(&self, keys: impl Iterator<Item = &'k HeadKey> + Clone) -> Option<Latched> {
+        let hashes: SmallVec<[KeyHash; FEW_KEYS]> = keys.clone().map(HeadKey::hash).collect();
+        keys.last().map_or(Some(Latched(None)), |key| self.try_latch_hashes(key, &hashes))
+    }
+
+    fn try_latch_hashes(&self, key: &HeadKey, hashes: &[KeyHash]) -> Option<Latched> {
         if self.transaction.is_some() {
             return Some(Latched(None));
         }
-        let held = self.server.node.latches().try_latch(&[key.hash()])?;
+        let held = self.server.node.latches().try_latch(hashes)?;
         // Emptied since the key was made: what is written there now would be gone.
         (key.space() == self.space_of(key.database)).then_some(Latched(Some(held)))
     }

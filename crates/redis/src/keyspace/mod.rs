@@ -37,7 +37,7 @@ mod spaces;
 mod unlatched;
 mod untold;
 
-pub use access::{Latched, PARALLEL_READS_MAX};
+pub use access::{FEW_KEYS, Latched, PARALLEL_READS_MAX};
 pub(crate) use access::{large_failure, large_refused, store_failure};
 pub use building::Building;
 #[doc(hidden)] // for fuzz

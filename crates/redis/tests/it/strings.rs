@@ -1,6 +1,6 @@
 //! Strings, counters and parts of strings.
 
-use crate::common::{Reply, TestServer, check};
+use crate::common::{Reply, Setup, TestServer, check, info_number};
 
 #[test]
 fn values_are_set_and_read() {
@@ -121,4 +121,40 @@ fn commands_of_tens_of_thousands_of_keys_count_each_key_once_and_answer_in_order
     assert_eq!(client.call(&asked), Reply::Int(MANY as i64 + 1));
     assert_eq!(client.line("DBSIZE"), Reply::Int(0));
     assert_eq!(client.call(&asked), Reply::Int(0));
+}
+
+/// What memory knows is answered at once, up to the first key that needs flash: then all of it once more. Each key is counted once.
+#[test]
+fn keys_in_memory_and_on_flash_are_answered_in_order_and_counted_once() {
+    const KEYS: usize = 40;
+    let key = |n: usize| format!("key:{n:02}");
+    let value = |n: usize, round: usize| format!("{round}:{n}").repeat(200);
+    let server = TestServer::start();
+    let mut client = server.client();
+    (0..KEYS).for_each(|n| drop(client.call(&["SET", &key(n), &value(n, 0)])));
+    client.line("RPUSH list a");
+    drop(client);
+    // From here on they are on flash.
+    let server = server.restart(Setup::default());
+    let mut client = server.client();
+    let mut rounds = [0; KEYS];
+    for round in 1..=8 {
+        // More of them in memory each time, those at the front first.
+        for n in (0..KEYS).take(5 * (round - 1)) {
+            client.call(&["SET", &key(n), &value(n, round)]);
+            rounds[n] = round;
+        }
+        let mut asked = vec!["MGET".to_string(), key(0), "absent".to_string(), "list".to_string()];
+        asked.extend((0..KEYS).map(key));
+        asked.push(key(0));
+        let count = |client: &mut _, name| info_number(client, "stats", name);
+        let (hits, misses) = (count(&mut client, "keyspace_hits"), count(&mut client, "keyspace_misses"));
+        let expected = |n: usize| Reply::Bulk(value(n, rounds[n]).into_bytes());
+        let mut answer = vec![expected(0), Reply::Null, Reply::Null];
+        answer.extend((0..KEYS).map(expected));
+        answer.push(expected(0));
+        assert!(client.call(&asked) == Reply::Array(answer), "round {round}");
+        assert_eq!(count(&mut client, "keyspace_hits") - hits, KEYS as u64 + 3, "round {round}");
+        assert_eq!(count(&mut client, "keyspace_misses") - misses, 1, "round {round}");
+    }
 }
