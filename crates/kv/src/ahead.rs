@@ -45,14 +45,14 @@ impl Store {
     /// ones cost what they bring, and while another core has the key's slice nothing is done.
     pub fn prefetch(&self, slice: SliceId, coming: Coming, value_bytes: usize) {
         let at = usize::from(slice.0);
-        let Some(state) = try_lock(&self.inner.slices[at]) else { return };
+        let Some(mut state) = try_lock(&self.inner.slices[at]) else { return };
         let indexes = &self.inner.indexes[at];
         // What lies apart is where its row says.
         let beside = if value_bytes < APART_FROM_BYTES { value_bytes } else { 0 };
         let bytes = coming.key_bytes + beside.min(PREFETCHED_BYTES_MAX);
         state.rows.note(&indexes.rows);
         if !state.rows.prefetch(coming.hash, bytes)
-            && let Some(active) = try_lock(&state.active)
+            && let Some(mut active) = try_lock(&state.active)
         {
             active.note(&indexes.active);
             active.prefetch(coming.hash, bytes);

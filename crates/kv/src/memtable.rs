@@ -137,7 +137,7 @@ impl Memtable {
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         let listed = self.listed.bytes() + (self.ordered + self.returned.capacity()) * size_of::<RowAt>();
-        self.rows.bytes() + self.olds.bytes() + self.index.bytes() + listed
+        self.rows.bytes() + self.olds.bytes() + self.index.lasting_bytes() + listed
     }
 
     /// How many keys it speaks of.
@@ -225,7 +225,8 @@ impl Memtable {
     }
 
     /// Notes where the index lies.
-    pub fn note(&self, whereabouts: &Whereabouts) {
+    pub fn note(&mut self, whereabouts: &Whereabouts) {
+        self.index.settle();
         whereabouts.note(&self.index);
     }
 

@@ -323,6 +323,7 @@ impl RowCache {
 
     /// The row of `key`, which has this hash.
     pub fn get(&mut self, hash: u64, key: &[u8]) -> Option<EntryView<'_>> {
+        self.index.settle();
         let place = self.find(short(hash), key)?;
         let chunk = self.chunk_mut(place);
         let at = place.at();
@@ -340,7 +341,8 @@ impl RowCache {
     }
 
     /// Notes where the index lies.
-    pub fn note(&self, whereabouts: &Whereabouts) {
+    pub fn note(&mut self, whereabouts: &Whereabouts) {
+        self.index.settle();
         whereabouts.note(&self.index);
     }
 
