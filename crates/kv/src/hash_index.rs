@@ -148,7 +148,7 @@ impl HashIndex {
         if self.has_moved(hash) { &mut self.places } else { &mut self.smaller }
     }
 
-    /// Has so many places from now on. Nothing moves at the moment.
+    /// Has so many places from now on; where there are more than a few numbers, they move later.
     fn resize(&mut self, places: usize) {
         self.smaller = std::mem::replace(&mut self.places, Places(vec![EMPTY; places]));
         self.moved = 0;
