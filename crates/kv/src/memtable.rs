@@ -224,7 +224,7 @@ impl Memtable {
         replaced
     }
 
-    /// Notes where the index lies.
+    /// Notes where the index lies, which moves a little if it has to.
     pub fn note(&mut self, whereabouts: &Whereabouts) {
         self.index.settle();
         whereabouts.note(&self.index);

@@ -30,7 +30,7 @@ const CHUNKS_MIN: u64 = 64;
 const YOUNG_PART: u64 = 10;
 /// A row takes this part of its cache at most.
 const ROW_PART_MAX: u64 = 4;
-/// Memory of a row besides its chunk: its place in the index (11 to 16 B, and more where there were more rows before) and
+/// Memory of a row besides its chunk: its place in the index (11 to 16 B, more where there were more rows before or while it moves) and
 /// its part of what is remembered of refused keys (8 to 16 B).
 const ROW_OVERHEAD_BYTES: u64 = 40;
 /// The same of a value that lies apart: what its allocation takes. Where its chunk has it is counted as it is.
@@ -340,7 +340,7 @@ impl RowCache {
         Some(EntryView { tag: head.tag, expire_ms: head.expire_ms, seq: head.seq, value })
     }
 
-    /// Notes where the index lies.
+    /// Notes where the index lies, which moves a little if it has to.
     pub fn note(&mut self, whereabouts: &Whereabouts) {
         self.index.settle();
         whereabouts.note(&self.index);
