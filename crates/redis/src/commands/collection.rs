@@ -17,6 +17,7 @@
 
 use bytes::Bytes;
 use pumice_base::hash::{HashSet, stable_hash64};
+use pumice_kv::EntryView;
 use pumice_node::Place;
 use smallvec::SmallVec;
 
@@ -24,7 +25,7 @@ use crate::args::Args;
 use crate::command::Fast;
 use crate::context::{Ctx, STREAM_BYTES};
 use crate::errors::{CommandResult, Failure};
-use crate::keyspace::{Change, Collection, ElementScan, HINT_LONG_ELEMENT};
+use crate::keyspace::{Change, Collection, ElementScan, HINT_LONG_ELEMENT, joined};
 use crate::resp::reply::Reply;
 
 /// Elements by name: hash fields, set members, sorted set members; list elements by index.
@@ -53,10 +54,7 @@ pub(super) fn member_hash(name: &[u8]) -> u32 {
 
 /// The field of the element called `name`.
 pub(super) fn member_field(name: &[u8]) -> Field {
-    let mut field = Field::with_capacity(HASH_BYTES + name.len());
-    field.extend_from_slice(&member_hash(name).to_be_bytes());
-    field.extend_from_slice(name);
-    field
+    joined(member_hash(name).to_be_bytes(), name)
 }
 
 /// The hash that a field begins with.
@@ -123,6 +121,12 @@ async fn contains_some(
 ) -> Result<Vec<bool>, Failure> {
     let fields: Vec<Field> = names.iter().map(|name| member_field(name)).collect();
     ctx.contains_elements(collection, MEMBERS, fields.iter().map(|field| &field[..])).await
+}
+
+/// Answers whether there is such an element.
+pub(super) fn reply_whether(reply: &mut Reply, found: Option<EntryView<'_>>) -> CommandResult {
+    reply.flag(found.is_some());
+    Ok(())
 }
 
 /// `names` in their order, each once.

@@ -1,7 +1,7 @@
 //! When keys expire: EXPIRE and its like, TTL and its like, PERSIST.
 
 use crate::args::Args;
-use crate::command::Row;
+use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
@@ -18,6 +18,14 @@ pub static ROWS: &[Row] = &[
     ("expiretime", handler!(expiretime)),
     ("pexpiretime", handler!(pexpiretime)),
     ("persist", handler!(persist)),
+];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] = &[
+    ("ttl", |ctx, args| answer_at_hand(ctx, args, TTL)),
+    ("pttl", |ctx, args| answer_at_hand(ctx, args, PTTL)),
+    ("expiretime", |ctx, args| answer_at_hand(ctx, args, EXPIRETIME)),
+    ("pexpiretime", |ctx, args| answer_at_hand(ctx, args, PEXPIRETIME)),
 ];
 
 #[derive(Default)]
@@ -145,29 +153,50 @@ async fn expiry(ctx: &mut Ctx, key: &HeadKey) -> Result<Option<u64>, Failure> {
     Ok(expiry)
 }
 
-async fn answer(ctx: &mut Ctx, args: Args<'_>, show: impl Fn(u64, u64) -> u64) -> CommandResult {
-    let key = ctx.key(&args[1]);
-    let answer = match expiry(ctx, &key).await? {
+/// What TTL and its like answer of a key that expires at `at`; `None`: there is no such key.
+fn shown(at: Option<u64>, now_ms: u64, show: Show) -> i64 {
+    match at {
         None => -2,
         Some(0) => -1,
-        Some(at) => show(at, ctx.now_ms) as i64,
-    };
-    ctx.reply.int(answer);
+        Some(at) => show(at, now_ms) as i64,
+    }
+}
+
+async fn answer(ctx: &mut Ctx, args: Args<'_>, show: Show) -> CommandResult {
+    let key = ctx.key(&args[1]);
+    let at = expiry(ctx, &key).await?;
+    ctx.reply.int(shown(at, ctx.now_ms, show));
     Ok(())
 }
 
+fn answer_at_hand(ctx: &mut Ctx, args: &Args<'_>, show: Show) -> Fast {
+    let now_ms = ctx.now_ms;
+    ctx.answer_meta(&args[1], |reply, found| {
+        reply.int(shown(found.map(|meta| meta.expire_ms), now_ms, show));
+        Ok(())
+    })
+}
+
+/// Of when a key expires, and now, what is shown.
+type Show = fn(u64, u64) -> u64;
+
+const TTL: Show = |at, now| (at - now + 500) / 1000;
+const PTTL: Show = |at, now| at - now;
+const EXPIRETIME: Show = |at, _| (at + 500) / 1000;
+const PEXPIRETIME: Show = |at, _| at;
+
 async fn ttl(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    answer(ctx, args, |at, now| (at - now + 500) / 1000).await
+    answer(ctx, args, TTL).await
 }
 
 async fn pttl(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    answer(ctx, args, |at, now| at - now).await
+    answer(ctx, args, PTTL).await
 }
 
 async fn expiretime(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    answer(ctx, args, |at, _| (at + 500) / 1000).await
+    answer(ctx, args, EXPIRETIME).await
 }
 
 async fn pexpiretime(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    answer(ctx, args, |at, _| at).await
+    answer(ctx, args, PEXPIRETIME).await
 }

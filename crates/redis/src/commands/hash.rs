@@ -4,22 +4,23 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
-use pumice_kv::{Direction, Entry, VALUE_BYTES_MAX, Want};
+use pumice_kv::{Direction, Entry, EntryView, VALUE_BYTES_MAX, Want};
 
 use super::collection::{
     Field, MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, note_sizes, only_name,
-    reply_elements, unique,
+    reply_elements, reply_whether, unique,
 };
 use super::element_scan;
 use super::sample::{self, With};
-use super::strings::{MGET_BYTES, MGET_KEYS};
+use super::strings::MGET_KEYS;
 use crate::args::Args;
 use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::keyspace::{Change, Collection, Head, Type};
+use crate::keyspace::{Change, Collection, Head, ONE_MOMENT_BYTES_MAX, Type};
 use crate::long_double::{self, AddError};
 use crate::number::{int_text, parse_int};
+use crate::resp::reply::Reply;
 use crate::{at_hand, handler, reads_first};
 
 /// The commands of this module.
@@ -46,6 +47,10 @@ pub static ROWS: &[Row] = &[
 pub static FAST: &[(&str, FastHandler)] = &[
     ("hset", at_hand!(hset_at_hand)),
     ("hget", hget_fast),
+    ("hmget", hmget_fast),
+    ("hexists", hexists_fast),
+    ("hstrlen", hstrlen_fast),
+    ("hlen", |ctx, args| ctx.answer_count(&args[1], Type::Hash)),
     ("hdel", at_hand!(hdel_at_hand)),
     ("hincrby", at_hand!(hincrby_at_hand)),
 ];
@@ -140,14 +145,17 @@ async fn hsetnx(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
+/// Answers with the value of a field, or that there is none.
+fn reply_value(reply: &mut Reply, found: Option<EntryView<'_>>) -> CommandResult {
+    match found {
+        Some(entry) => reply.bulk_view(entry.value),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
 fn hget_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
-    ctx.answer_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2]), |reply, found| {
-        match found {
-            Some(entry) => reply.bulk_view(entry.value),
-            None => reply.null(),
-        }
-        Ok(())
-    })
+    ctx.answer_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2]), reply_value)
 }
 
 async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -158,6 +166,10 @@ async fn hget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             Ok(())
         }
     }
+}
+
+fn hmget_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_elements(&args[1], Type::Hash, MEMBERS, args.iter_from(2).map(member_field), reply_value)
 }
 
 async fn hmget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -183,7 +195,10 @@ async fn hmget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         let entries = ctx.elements(hash, MEMBERS, fields.iter().map(|field| &field[..])).await?;
         let is_large = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.large.is_some());
         let bytes = entries.iter().flatten().map(|entry| entry.value.len()).sum::<usize>();
-        if ctx.is_streaming || ctx.reply.len() - before + bytes > MGET_BYTES || entries.iter().any(is_large) {
+        if ctx.is_streaming
+            || ctx.reply.len() - before + bytes > ONE_MOMENT_BYTES_MAX
+            || entries.iter().any(is_large)
+        {
             held = None;
         }
         for entry in entries {
@@ -284,6 +299,10 @@ async fn hdel(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
+fn hexists_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2]), reply_whether)
+}
+
 async fn hexists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let _held = ctx.latch([&args[1]]).await;
     let found = match ctx.collection_to_read(&args[1], Type::Hash).await? {
@@ -298,6 +317,13 @@ async fn hlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let count = ctx.collection_to_read(&args[1], Type::Hash).await?.map_or(0, |hash| hash.count);
     ctx.reply.count(count);
     Ok(())
+}
+
+fn hstrlen_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_element(&args[1], Type::Hash, MEMBERS, &member_field(&args[2]), |reply, found| {
+        reply.count(found.map_or(0, |entry| entry.value.bytes().len() as u64));
+        Ok(())
+    })
 }
 
 async fn hstrlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -1,11 +1,14 @@
 //! Keys of any type: DEL, EXISTS, TYPE, TOUCH. Expiry is in `expire.rs`, moving in `rename.rs`, walking in `scan.rs`.
 
+use pumice_kv::Meta;
+
 use crate::args::Args;
-use crate::command::Row;
+use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::CommandResult;
 use crate::handler;
 use crate::keyspace::{HeadKey, Type, is_expired};
+use crate::resp::reply::Reply;
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -15,6 +18,10 @@ pub static ROWS: &[Row] = &[
     ("touch", handler!(exists)),
     ("type", handler!(kind)),
 ];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] =
+    &[("exists", exists_fast), ("touch", exists_fast), ("type", kind_fast)];
 
 impl Ctx {
     /// Whether a live key is there, of any type; reads no value.
@@ -62,6 +69,17 @@ async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
+/// Whether one key is there.
+fn exists_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    if args.len() > 2 {
+        return Fast::Slow;
+    }
+    ctx.answer_meta(&args[1], |reply, found| {
+        reply.flag(found.is_some());
+        Ok(())
+    })
+}
+
 async fn exists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let held = if args.len() > 2 { Some(ctx.latch(args.iter_from(1)).await) } else { None };
     let mut count = 0;
@@ -76,10 +94,21 @@ async fn exists(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
+fn reply_kind(reply: &mut Reply, found: Option<Meta>) {
+    reply.simple(found.and_then(|meta| Type::from_tag(meta.tag)).map_or("none", Type::name));
+}
+
+fn kind_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_meta(&args[1], |reply, found| {
+        reply_kind(reply, found);
+        Ok(())
+    })
+}
+
 async fn kind(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let key = ctx.key(&args[1]);
     let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
     ctx.count_look_up(meta.is_some());
-    ctx.reply.simple(meta.and_then(|meta| Type::from_tag(meta.tag)).map_or("none", Type::name));
+    reply_kind(&mut ctx.reply, meta);
     Ok(())
 }

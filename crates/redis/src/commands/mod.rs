@@ -81,4 +81,4 @@ pub static ROWS: &[&[Row]] = &[
 
 /// Commands that have a way without waiting.
 pub static FAST: &[&[(&str, FastHandler)]] =
-    &[counters::FAST, hash::FAST, list::FAST, set::FAST, strings::FAST, zset::FAST];
+    &[counters::FAST, expire::FAST, hash::FAST, keys::FAST, list::FAST, set::FAST, strings::FAST, zset::FAST];

@@ -8,7 +8,7 @@ use pumice_kv::{Direction, Want};
 
 use super::collection::{
     MEMBERS, check_member, contains, damaged, member_field, member_of, name_in, only_name, reply_elements,
-    unique,
+    reply_whether, unique,
 };
 use super::element_scan;
 use super::sample::{self, With};
@@ -36,8 +36,13 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Those with a way without waiting.
-pub static FAST: &[(&str, FastHandler)] =
-    &[("sadd", at_hand!(sadd_at_hand)), ("srem", at_hand!(srem_at_hand)), ("sismember", sismember_fast)];
+pub static FAST: &[(&str, FastHandler)] = &[
+    ("sadd", at_hand!(sadd_at_hand)),
+    ("srem", at_hand!(srem_at_hand)),
+    ("sismember", sismember_fast),
+    ("smismember", smismember_fast),
+    ("scard", |ctx, args| ctx.answer_count(&args[1], Type::Set)),
+];
 
 /// Adds a member that is not there.
 pub(super) fn put(change: &mut Change, set: &mut Collection, member: &[u8]) {
@@ -128,16 +133,17 @@ async fn srem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 }
 
 fn sismember_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
-    ctx.answer_element(&args[1], Type::Set, MEMBERS, &member_field(&args[2]), |reply, found| {
-        reply.flag(found.is_some());
-        Ok(())
-    })
+    ctx.answer_element(&args[1], Type::Set, MEMBERS, &member_field(&args[2]), reply_whether)
 }
 
 async fn sismember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let found = ctx.read_element(&args[1], Type::Set, MEMBERS, &member_field(&args[2])).await?;
     ctx.reply.flag(found.is_some());
     Ok(())
+}
+
+fn smismember_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_elements(&args[1], Type::Set, MEMBERS, args.iter_from(2).map(member_field), reply_whether)
 }
 
 async fn smismember(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use pumice_kv::{Coming, Entry, LargeRef, PIECE_BYTES_MAX, Peek, VALUE_BYTES_MAX};
+use pumice_kv::{Coming, Entry, LargeRef, Meta, PIECE_BYTES_MAX, Peek, VALUE_BYTES_MAX};
 use pumice_node::Place;
 use smallvec::SmallVec;
 
@@ -13,9 +13,11 @@ use crate::context::{Ctx, Took};
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
 use crate::keyspace::{
-    FEW_KEYS, HeadKey, PARALLEL_READS_MAX, RawKey, StringHead, StringValue, Type, is_expired, large_failure,
+    FEW_KEYS, HeadKey, ONE_MOMENT_BYTES_MAX, PARALLEL_READS_MAX, RawKey, StringHead, StringValue, Type,
+    is_expired, large_failure,
 };
 use crate::output::SHARE_BYTES;
+use crate::resp::reply::Reply;
 use crate::value::{Source, Value};
 
 /// The commands of this module.
@@ -35,7 +37,8 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Those with a way without waiting.
-pub static FAST: &[(&str, FastHandler)] = &[("get", get_fast), ("mget", mget_fast), ("set", set_fast)];
+pub static FAST: &[(&str, FastHandler)] =
+    &[("get", get_fast), ("mget", mget_fast), ("set", set_fast), ("strlen", strlen_fast)];
 
 impl Ctx {
     /// The string at `key`; `None` when absent or expired; WRONGTYPE when it is a collection.
@@ -560,9 +563,6 @@ async fn getex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 
 /// Keys that MGET reads at once, and fields that HMGET does.
 pub(super) const MGET_KEYS: usize = PARALLEL_READS_MAX;
-/// Bytes of values up to which MGET keeps them all until it has read the last: a client that takes its reply slowly
-/// must not hold up those who write.
-pub(super) const MGET_BYTES: usize = 4 << 20;
 
 /// MGET of keys that memory knows, none of whose values is large.
 fn mget_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
@@ -614,7 +614,7 @@ fn mget_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
         };
         ctx.depend_on(key.place, key.raw(), seq);
         value_bytes = ctx.reply.len() - replied;
-        if ctx.reply.len() - before > MGET_BYTES {
+        if ctx.reply.len() - before > ONE_MOMENT_BYTES_MAX {
             ctx.reply.rollback(mark);
             return Fast::Slow;
         }
@@ -624,7 +624,7 @@ fn mget_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
 }
 
 async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
-    // Several keys as of one moment: no other command in between. Beyond MGET_BYTES that is given up.
+    // Several keys as of one moment: no other command in between. Beyond ONE_MOMENT_BYTES_MAX that is given up.
     let mut held = if args.len() > 2 { Some(ctx.latch(args.iter_from(1)).await) } else { None };
     let before = ctx.reply.len();
     ctx.reply.array(args.len() - 1);
@@ -641,7 +641,7 @@ async fn mget(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
                 held = None;
             }
             reply_string(ctx, *place, found).await?;
-            if held.is_some() && ctx.reply.len() - before <= MGET_BYTES {
+            if held.is_some() && ctx.reply.len() - before <= ONE_MOMENT_BYTES_MAX {
                 continue;
             }
             held = None;
@@ -702,11 +702,18 @@ async fn strlen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let key = ctx.key(&args[1]);
     let meta = ctx.meta(key.place, key.raw()).await?.filter(|meta| !is_expired(meta.expire_ms, ctx.now_ms));
     ctx.count_look_up(meta.is_some());
-    match meta {
-        Some(meta) if !Type::is_string(meta.tag) => Err(errors::WRONG_TYPE.into()),
-        meta => {
-            ctx.reply.count(meta.map_or(0, |meta| meta.value_len));
-            Ok(())
-        }
+    reply_len(&mut ctx.reply, meta)
+}
+
+fn strlen_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_meta(&args[1], reply_len)
+}
+
+/// Answers how long a string is.
+fn reply_len(reply: &mut Reply, found: Option<Meta>) -> CommandResult {
+    if found.is_some_and(|meta| !Type::is_string(meta.tag)) {
+        return Err(errors::WRONG_TYPE.into());
     }
+    reply.count(found.map_or(0, |meta| meta.value_len));
+    Ok(())
 }

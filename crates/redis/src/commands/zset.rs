@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use pumice_base::hash::HashMap;
+use pumice_kv::EntryView;
 
 use super::collection::{
     Field, LOOKED_UP_MAX, MEMBER_BYTES_MAX, MEMBERS, ORDER, check_member, member_field, member_of,
@@ -20,6 +21,7 @@ use crate::errors::{self, CommandResult, Failure};
 use crate::keyspace::{
     Change, Collection, Compact, HINT_LONG_ELEMENT, HINT_MANY, Type, decode_score, encode_score,
 };
+use crate::resp::reply::Reply;
 use crate::{at_hand, handler, reads_first};
 
 /// The commands of this module.
@@ -40,6 +42,8 @@ pub static FAST: &[(&str, FastHandler)] = &[
     ("zincrby", at_hand!(zincrby_at_hand)),
     ("zrem", at_hand!(zrem_at_hand)),
     ("zscore", zscore_fast),
+    ("zmscore", zmscore_fast),
+    ("zcard", |ctx, args| ctx.answer_count(&args[1], Type::Zset)),
 ];
 
 const NEGATIVE_ZERO: &[u8] = &[1];
@@ -432,14 +436,17 @@ async fn zrem(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     Ok(())
 }
 
+/// Answers with the score of a member, or that there is none.
+fn reply_score(reply: &mut Reply, found: Option<EntryView<'_>>) -> CommandResult {
+    match found {
+        Some(entry) => reply.double(decode_stored_score(entry.value.bytes())?),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
 fn zscore_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
-    ctx.answer_element(&args[1], Type::Zset, MEMBERS, &member_field(&args[2]), |reply, found| {
-        match found {
-            Some(entry) => reply.double(decode_stored_score(entry.value.bytes())?),
-            None => reply.null(),
-        }
-        Ok(())
-    })
+    ctx.answer_element(&args[1], Type::Zset, MEMBERS, &member_field(&args[2]), reply_score)
 }
 
 async fn zscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
@@ -448,6 +455,10 @@ async fn zscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         None => ctx.reply.null(),
     }
     Ok(())
+}
+
+fn zmscore_fast(ctx: &mut Ctx, args: &Args<'_>) -> Fast {
+    ctx.answer_elements(&args[1], Type::Zset, MEMBERS, args.iter_from(2).map(member_field), reply_score)
 }
 
 async fn zmscore(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

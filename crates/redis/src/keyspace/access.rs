@@ -31,6 +31,8 @@ const ERASE_ONE_BY_ONE_WHERE_MANY_ARE_RETIRED_MAX: u64 = 4096;
 pub const FEW_KEYS: usize = 16;
 /// How many flash reads one command has in flight.
 pub const PARALLEL_READS_MAX: usize = 64;
+/// Bytes of values up to which a reply is of one moment: a client that takes a longer one slowly must not hold up those who write.
+pub const ONE_MOMENT_BYTES_MAX: usize = 4 << 20;
 /// Bytes of changes whose buffer is kept for the next.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 

@@ -3,13 +3,14 @@
 //! A fast handler that changes an element goes the steps of any other that changes a key ([`super`]): [`Ctx::open_at_hand`], look-ups,
 //! a change, [`Ctx::commit_at_hand`]. Each of them may leave the command to the usual handler, as nothing was done before the last.
 
-use pumice_kv::{Entry, EntryView, Peek};
+use pumice_kv::{Coming, Entry, EntryView, Meta, Peek};
 use pumice_node::{Node, Place};
+use smallvec::SmallVec;
 
-use super::access::Latched;
+use super::access::{FEW_KEYS, Latched, ONE_MOMENT_BYTES_MAX, PARALLEL_READS_MAX};
 use super::change::Change;
 use super::head::{Collection, Type, is_expired};
-use super::key::{HeadKey, element_key};
+use super::key::{HeadKey, RawKey, Space, element_key};
 use crate::command::Fast;
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult};
@@ -81,6 +82,128 @@ impl Ctx {
         self.depend_on(place, &element, seq);
         self.count_look_up(true);
         answer.map_or_else(Fast::Fail, |()| Fast::Done)
+    }
+
+    /// [`Ctx::answer_element`] of several, as of one moment: the array of what `write` answers for each of `fields`.
+    pub(crate) fn answer_elements(
+        &mut self,
+        key: &[u8],
+        kind: Type,
+        sub: u8,
+        fields: impl ExactSizeIterator<Item = impl AsRef<[u8]>>,
+        write: impl Fn(&mut Reply, Option<EntryView<'_>>) -> CommandResult,
+    ) -> Fast {
+        if fields.len() > PARALLEL_READS_MAX {
+            return Fast::Slow;
+        }
+        let key = self.key(key);
+        let Some(_held) = self.try_latch(&key) else { return Fast::Slow };
+        let (owner, head_seq) = self.owner(&key, kind);
+        let owner = match owner {
+            Says::Is(owner) => Some(owner),
+            Says::Absent | Says::Expired => None,
+            Says::WrongType => {
+                self.depend_on(key.place, key.raw(), head_seq);
+                self.count_look_up(true);
+                return Fast::Fail(errors::WRONG_TYPE.into());
+            }
+            Says::Unknown => return Fast::Slow,
+        };
+        self.depend_on(key.place, key.raw(), head_seq);
+        let mark = self.reply.mark();
+        self.reply.array(fields.len());
+        let answer = match owner {
+            Some((id, place)) => self.write_elements(key.space(), id, place, sub, fields, write),
+            None => {
+                let mut fields = fields;
+                fields.try_for_each(|_| write(&mut self.reply, None)).map_err(Fast::Fail)
+            }
+        };
+        if let Err(other) = answer {
+            self.reply.rollback(mark);
+            return other;
+        }
+        self.count_look_up(owner.is_some());
+        Fast::Done
+    }
+
+    /// The elements of [`Ctx::answer_elements`].
+    fn write_elements(
+        &mut self,
+        space: Space,
+        id: u64,
+        place: Place,
+        sub: u8,
+        fields: impl Iterator<Item = impl AsRef<[u8]>>,
+        write: impl Fn(&mut Reply, Option<EntryView<'_>>) -> CommandResult,
+    ) -> Result<(), Fast> {
+        let elements: SmallVec<[(RawKey, Coming); FEW_KEYS]> = fields
+            .map(|field| {
+                let element = element_key(space, id, sub, field.as_ref());
+                let coming = self.server.node.prefetch_index(place, &element);
+                (element, coming)
+            })
+            .collect();
+        let (before, mut value_bytes) = (self.reply.len(), 0);
+        for (at, (element, _)) in elements.iter().enumerate() {
+            // The next one's row comes from memory while this one is looked up.
+            if let Some((_, coming)) = elements.get(at + 1) {
+                self.server.node.prefetch(place, *coming, value_bytes);
+            }
+            let replied = self.reply.len();
+            let reply = &mut self.reply;
+            let found =
+                self.server.node.peek_with(place, element, |found| (found.seq, write(reply, Some(found))));
+            let (seq, answer) = match found {
+                Peek::Found((seq, answer)) => (Some(seq), answer),
+                Peek::Absent => (None, write(&mut self.reply, None)),
+                Peek::NeedsFlash(_) => return Err(Fast::Slow),
+            };
+            answer?;
+            self.depend_on(place, element, seq);
+            value_bytes = self.reply.len() - replied;
+            if self.reply.len() - before > ONE_MOMENT_BYTES_MAX {
+                return Err(Fast::Slow);
+            }
+        }
+        Ok(())
+    }
+
+    /// `write` answers with what is known of the key without its value; without, where there is no live one.
+    pub(crate) fn answer_meta(
+        &mut self,
+        key: &[u8],
+        write: impl FnOnce(&mut Reply, Option<Meta>) -> CommandResult,
+    ) -> Fast {
+        let key = self.key(key);
+        let found = match self.server.node.peek_meta(key.place, key.raw()) {
+            Peek::Found(meta) => Some(meta),
+            Peek::Absent => None,
+            Peek::NeedsFlash(_) => return Fast::Slow,
+        };
+        self.depend_on(key.place, key.raw(), found.map(|meta| meta.seq));
+        let live = found.filter(|meta| !is_expired(meta.expire_ms, self.now_ms));
+        self.count_look_up(live.is_some());
+        write(&mut self.reply, live).map_or_else(Fast::Fail, |()| Fast::Done)
+    }
+
+    /// How many elements the collection has.
+    pub(crate) fn answer_count(&mut self, key: &[u8], kind: Type) -> Fast {
+        let key = self.key(key);
+        let (says, seq) =
+            self.head_at_hand(&key, kind, |found| Collection::count_of(kind, found.value.bytes()));
+        let count = match says {
+            Says::Is(count) => Ok(count),
+            Says::Absent | Says::Expired => Ok(0),
+            Says::WrongType => Err(errors::WRONG_TYPE.into()),
+            Says::Unknown => return Fast::Slow,
+        };
+        self.depend_on(key.place, key.raw(), seq);
+        self.count_look_up(!matches!(says, Says::Absent | Says::Expired));
+        count.map_or_else(Fast::Fail, |count| {
+            self.reply.count(count);
+            Fast::Done
+        })
     }
 
     /// [`Ctx::latch`] and [`Ctx::collection`] where there is nothing to wait for.

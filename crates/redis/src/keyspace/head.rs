@@ -242,6 +242,11 @@ impl Collection {
     pub(super) fn owner_of(kind: Type, value: &[u8]) -> Option<(u64, u16)> {
         Stored::parse(kind, value).map(|stored| (stored.id, stored.home))
     }
+
+    /// How many elements a stored head counts.
+    pub(super) fn count_of(kind: Type, value: &[u8]) -> Option<u64> {
+        Stored::parse(kind, value).map(|stored| stored.count)
+    }
 }
 
 /// What [`Collection::encode`] writes.

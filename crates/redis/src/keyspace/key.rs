@@ -64,18 +64,7 @@ impl HeadKey {
     pub fn placed(database: usize, space: Space, key: &[u8], place: impl Fn(u16) -> Place) -> Self {
         let slot = slot_of(key);
         let prefix = head_prefix(space);
-        let len = HEAD_PREFIX_BYTES + key.len();
-        let raw = if len <= RAW_KEY_INLINE {
-            let mut buf = [0; RAW_KEY_INLINE];
-            buf[..HEAD_PREFIX_BYTES].copy_from_slice(&prefix);
-            buf[HEAD_PREFIX_BYTES..len].copy_from_slice(key);
-            RawKey::from_buf_and_len(buf, len)
-        } else {
-            let mut raw = RawKey::with_capacity(len);
-            raw.extend_from_slice(&prefix);
-            raw.extend_from_slice(key);
-            raw
-        };
+        let raw = joined(prefix, key);
         Self { raw, slot, place: place(slot), database }
     }
 
@@ -131,11 +120,28 @@ pub fn collection_prefix(space: Space, id: u64) -> [u8; ELEMENT_PREFIX_BYTES - 1
 
 /// The key of one element.
 pub fn element_key(space: Space, id: u64, sub: u8, field: &[u8]) -> RawKey {
-    let mut raw = RawKey::with_capacity(ELEMENT_PREFIX_BYTES + field.len());
-    raw.extend_from_slice(&collection_prefix(space, id));
-    raw.push(sub);
-    raw.extend_from_slice(field);
-    raw
+    let mut prefix = [sub; ELEMENT_PREFIX_BYTES];
+    prefix[..ELEMENT_PREFIX_BYTES - 1].copy_from_slice(&collection_prefix(space, id));
+    joined(prefix, field)
+}
+
+/// `prefix`, and `rest` behind it.
+#[inline]
+pub fn joined<const N: usize, const INLINE: usize>(prefix: [u8; N], rest: &[u8]) -> SmallVec<[u8; INLINE]>
+where
+    [u8; INLINE]: smallvec::Array<Item = u8>,
+{
+    let len = N + rest.len();
+    if len <= INLINE {
+        let mut buf = [0; INLINE];
+        buf[..N].copy_from_slice(&prefix);
+        buf[N..len].copy_from_slice(rest);
+        return SmallVec::from_buf_and_len(buf, len);
+    }
+    let mut joined = SmallVec::with_capacity(len);
+    joined.extend_from_slice(&prefix);
+    joined.extend_from_slice(rest);
+    joined
 }
 
 /// The user's key of an encoded head key; `None` for elements.

@@ -37,7 +37,7 @@ mod spaces;
 mod unlatched;
 mod untold;
 
-pub use access::{FEW_KEYS, Latched, PARALLEL_READS_MAX};
+pub use access::{FEW_KEYS, Latched, ONE_MOMENT_BYTES_MAX, PARALLEL_READS_MAX};
 pub(crate) use access::{large_failure, large_refused, store_failure};
 pub use building::Building;
 #[doc(hidden)] // for fuzz
@@ -52,7 +52,7 @@ pub use head::{
 pub use key::{
     ELEMENT_PREFIX_BYTES, HEAD_PREFIX_BYTES, HeadKey, RawKey, SYSTEM_SPACE, Space, after_prefix,
     collection_prefix, decode_index, decode_score, element_key, encode_index, encode_score, head_prefix,
-    latch_hash, space_of, space_prefix, user_key,
+    joined, latch_hash, space_of, space_prefix, user_key,
 };
 pub(crate) use left::{Owed, forget_counts, retire_later, retire_left};
 pub use names::{call_keys_by_name, name_of, resolve};

@@ -1,18 +1,18 @@
-//! Commands that change one element, plainly, where most of them need not wait, and within EXEC, where all go the way of those that
-//! do: they answer alike, and leave the same behind.
+//! Commands that read or change single elements or ask for what is known of a key, plainly, where most of them need not wait, and within
+//! EXEC, where all go the way of those that do: they answer alike, and leave the same behind.
 
 #![allow(clippy::disallowed_methods, reason = "keys expire in real time")]
 
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Client, Reply, Setup, TestServer};
+use crate::common::{Client, Reply, Setup, TestServer, info_number};
 use pumice_base::rng::Rng;
 
 type Command = Vec<Vec<u8>>;
 
 const KEYS: u64 = 8;
-const STEPS_PER_LIFE: usize = 700;
+const STEPS_PER_LIFE: usize = 1000;
 const LIVES: usize = 3;
 
 fn words(line: &str) -> Command {
@@ -105,8 +105,36 @@ fn of_list(rng: &mut Rng) -> Command {
     command
 }
 
+/// What only reads: of an element, of several, of a key.
+fn reading(rng: &mut Rng) -> Command {
+    const OF_ELEMENT: &[(&str, u64)] =
+        &[("HGET", 0), ("HEXISTS", 0), ("HSTRLEN", 0), ("SISMEMBER", 1), ("ZSCORE", 2)];
+    const OF_ELEMENTS: &[(&str, u64)] = &[("HMGET", 0), ("SMISMEMBER", 1), ("ZMSCORE", 2)];
+    const OF_KEY: &[(&str, u64)] = &[
+        ("HLEN", 0),
+        ("SCARD", 1),
+        ("ZCARD", 2),
+        ("STRLEN", 0),
+        ("TYPE", 1),
+        ("EXISTS", 1),
+        ("TOUCH", 2),
+        ("EXPIRETIME", 2),
+        ("PEXPIRETIME", 2),
+    ];
+    let (commands, names) = match rng.below(4) {
+        0 => (OF_KEY, 0),
+        1 => (OF_ELEMENT, 1),
+        2 => (OF_ELEMENTS, 1 + rng.below(8)),
+        _ => (OF_ELEMENTS, 60 + rng.below(8)),
+    };
+    let (name_of_command, of_type) = commands[rng.below(commands.len() as u64) as usize];
+    let mut command = words(&format!("{name_of_command} {}", key(rng, of_type)));
+    command.extend((0..names).map(|_| name(rng)));
+    command
+}
+
 fn command(rng: &mut Rng) -> Command {
-    match rng.below(40) {
+    match rng.below(56) {
         0 => words(&format!("DEL {}", key(rng, 3))),
         1 => words(&format!("SET {} text", key(rng, 0))),
         2 => words(&format!("PEXPIRE {} 1", key(rng, 1))),
@@ -115,7 +143,8 @@ fn command(rng: &mut Rng) -> Command {
         5..14 => of_hash(rng),
         14..22 => of_set(rng),
         22..31 => of_sorted_set(rng),
-        _ => of_list(rng),
+        31..40 => of_list(rng),
+        _ => reading(rng),
     }
 }
 
@@ -174,7 +203,7 @@ fn hold_against_each_other(seed: u64) {
 }
 
 #[test]
-fn elements_are_changed_alike_with_and_without_waiting() {
+fn elements_are_read_and_changed_alike_with_and_without_waiting() {
     for seed in 0..3 {
         hold_against_each_other(seed);
     }
@@ -216,4 +245,56 @@ fn who_watches_hears_of_changed_elements_and_of_no_others() {
         assert_eq!(ran == Reply::NullArray, changes, "{command}: EXEC answers {ran}");
     }
     assert_eq!(client.line("DBSIZE"), Reply::Int(0));
+}
+
+/// What memory knows is answered at once, up to the first field that needs flash: then all of it once more. The key is counted once.
+#[test]
+fn fields_in_memory_and_on_flash_are_answered_in_order_and_the_key_counted_once() {
+    const FIELDS: usize = 40;
+    let field = |n: usize| format!("field:{n:02}");
+    let value = |n: usize, round: usize| format!("{round}:{n}").repeat(200);
+    let server = TestServer::start();
+    let mut client = server.client();
+    (0..FIELDS).for_each(|n| drop(client.call(&["HSET", "hash", &field(n), &value(n, 0)])));
+    drop(client);
+    // From here on they are on flash.
+    let server = server.restart(Setup::default());
+    let mut client = server.client();
+    let mut rounds = [0; FIELDS];
+    for round in 1..=8 {
+        // More of them in memory each time, those at the front first.
+        for n in (0..FIELDS).take(5 * (round - 1)) {
+            client.call(&["HSET", "hash", &field(n), &value(n, round)]);
+            rounds[n] = round;
+        }
+        let mut asked = vec!["HMGET".to_string(), "hash".to_string(), field(0), "absent".to_string()];
+        asked.extend((0..FIELDS).map(field));
+        let expected = |n: usize| Reply::Bulk(value(n, rounds[n]).into_bytes());
+        let mut answer = vec![expected(0), Reply::Null];
+        answer.extend((0..FIELDS).map(expected));
+        let hits = info_number(&mut client, "stats", "keyspace_hits");
+        assert!(client.call(&asked) == Reply::Array(answer), "round {round}");
+        assert_eq!(info_number(&mut client, "stats", "keyspace_hits") - hits, 1, "round {round}");
+    }
+    let misses = info_number(&mut client, "stats", "keyspace_misses");
+    assert_eq!(client.line("HMGET nothing a b").to_string(), "[nil, nil]");
+    assert_eq!(info_number(&mut client, "stats", "keyspace_misses") - misses, 1);
+}
+
+/// Of more than a reply of one moment may have, and with a value among it that is not kept whole.
+#[test]
+fn long_fields_are_answered_as_short_ones_are() {
+    let server = TestServer::start();
+    let mut client = server.client();
+    let mut expected = Vec::new();
+    let mut asked = vec!["HMGET".to_string(), "hash".to_string()];
+    for n in 0..64 {
+        let value = n.to_string().repeat(if n == 63 { 200_000 } else { 50_000 });
+        client.call(&["HSET", "hash", &format!("f{n}"), &value]);
+        asked.push(format!("f{n}"));
+        expected.push(Reply::Bulk(value.into_bytes()));
+        if [1, 40, 60, 64].contains(&(n + 1)) {
+            assert!(client.call(&asked) == Reply::Array(expected.clone()), "{n}");
+        }
+    }
 }

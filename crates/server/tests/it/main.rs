@@ -15,6 +15,7 @@ mod machine;
 mod memory;
 mod notify;
 mod one_drive;
+mod one_moment;
 mod process;
 mod raw;
 mod rust_client;
