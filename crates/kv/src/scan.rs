@@ -12,6 +12,7 @@ pub(crate) mod edge;
 pub mod gaps;
 pub mod piece;
 pub(crate) mod room;
+mod source;
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -24,18 +25,17 @@ use pumice_reactor::yield_now;
 use crate::cache::damaged;
 use crate::entry::{KeyEntry, PlacedEntry};
 use crate::errors::StoreError;
-use crate::memtable::{Rest, Sight};
+use crate::memtable::Rest;
 use crate::merge::queue::SourceQueue;
 use crate::scan::ahead::{Ahead, Expected, SpanRead, State};
 use crate::scan::blocks::{BlocksAhead, Way, number_in};
 use crate::scan::edge::Edge;
 use crate::scan::piece::Piece;
 use crate::scan::room::Held;
-use crate::slice::SharedMemtable;
+use crate::scan::source::{From, Source, as_slice, within_table};
 use crate::snapshot::{Snapshot, SnapshotInner};
 use crate::store::Store;
 use crate::table::block::Around;
-use crate::table::version::{Run, Table};
 use crate::types::{Direction, Entry, EntryView, SliceId, ValueView};
 
 /// Which slices a scan goes over.
@@ -80,10 +80,6 @@ impl Want {
     }
 }
 
-/// Rows of a memtable at a time: at first, as many scans end with the first key or soon after, and then, each time twice as many as
-/// before, at most.
-const ROWS_AT_FIRST: usize = 16;
-const ROWS_AT_ONCE: usize = 256;
 /// Keys gone over before others of the core get their turn: about as many microseconds.
 const KEYS_PER_TURN: u32 = 512;
 /// Rows counted while a memtable's lock is held.
@@ -142,62 +138,6 @@ enum AtHand {
     Shown,
 }
 
-struct Source {
-    slice: SliceId,
-    piece: Piece,
-    from: From,
-    /// Of a run.
-    blocks: BlocksAhead,
-}
-
-enum From {
-    Memtable {
-        memtable: SharedMemtable,
-        start: Bound<Bytes>,
-        /// Where it goes on, once it has begun at `start`.
-        rest: Option<Rest>,
-        rows_at_once: usize,
-    },
-    /// Tables still to come are before (backward) or after `table`; `block` is the next one of it.
-    Run {
-        run: Run,
-        table: usize,
-        block: Option<usize>,
-        start: Bound<Bytes>,
-    },
-    Exhausted,
-}
-
-impl Source {
-    /// Fetches the next piece of a memtable, which may be empty. Says how many rows it went over that are not in it.
-    fn feed_from_memtable(&mut self, end: &Bound<Bytes>, backward: bool, sight: Sight) -> u32 {
-        let From::Memtable { memtable, start, rest, rows_at_once } = &mut self.from else { return 0 };
-        let range = (as_slice(start), as_slice(end));
-        let rows = std::mem::replace(rows_at_once, (2 * *rows_at_once).min(ROWS_AT_ONCE));
-        let collected = lock(memtable).collect(range, rest.as_ref(), backward, sight, rows);
-        (self.piece, *rest) = (collected.piece, collected.rest);
-        if rest.is_none() {
-            self.from = From::Exhausted;
-        }
-        collected.left_out as u32
-    }
-}
-
-impl From {
-    /// Goes on to what follows block `number` of a run; `last` is the number of its table's last block.
-    fn advance(&mut self, number: usize, last: usize, backward: bool) {
-        let Self::Run { run, table, block, .. } = self else { return };
-        *block = if backward { number.checked_sub(1) } else { Some(number + 1).filter(|&n| n <= last) };
-        if block.is_none() {
-            let next = if backward { table.checked_sub(1) } else { Some(*table + 1) };
-            match next.filter(|&next| next < run.tables().len()) {
-                Some(next) => *table = next,
-                None => *self = Self::Exhausted,
-            }
-        }
-    }
-}
-
 impl Store {
     /// Goes over the keys between the bounds, as the snapshot has them, expired entries alike.
     pub fn scan(
@@ -228,13 +168,8 @@ impl Store {
             if !slices.has(slice) {
                 continue;
             }
-            let memtables = view.memtables.iter().map(|memtable| From::Memtable {
-                memtable: memtable.clone(),
-                start: start.clone(),
-                rest: None,
-                rows_at_once: ROWS_AT_FIRST,
-            });
-            let runs = view.version.runs.iter().filter_map(|run| run_from(run, &start, backward));
+            let memtables = view.memtables.iter().map(|memtable| From::memtable(memtable, &start));
+            let runs = view.version.runs.iter().filter_map(|run| From::run(run, &start, backward));
             sources.extend(memtables.chain(runs).map(|from| Source {
                 slice,
                 piece: Piece::default(),
@@ -270,22 +205,6 @@ impl Store {
             shown: None,
         }
     }
-}
-
-/// A run as a source, from its first table that may hold keys from `start` on.
-fn run_from(run: &Run, start: &Bound<Bytes>, backward: bool) -> Option<From> {
-    let tables = run.tables();
-    let table = match (start, backward) {
-        (Bound::Unbounded, false) => 0,
-        (Bound::Unbounded, true) => tables.len().checked_sub(1)?,
-        (Bound::Included(key) | Bound::Excluded(key), false) => {
-            tables.partition_point(|table| table.meta.max_key < key)
-        }
-        (Bound::Included(key) | Bound::Excluded(key), true) => {
-            tables.partition_point(|table| table.meta.min_key <= key).checked_sub(1)?
-        }
-    };
-    (table < tables.len()).then(|| From::Run { run: run.clone(), table, block: None, start: start.clone() })
 }
 
 impl Scan {
@@ -394,6 +313,11 @@ impl Scan {
         }
     }
 
+    /// Whether all was handed out, as far as is known without waiting.
+    pub fn is_at_end(&self) -> bool {
+        self.ended && self.ahead.is_empty() && self.failed.is_none() && self.snapshot.still_holds().is_ok()
+    }
+
     fn find_at_hand(&mut self) -> Option<AtHand> {
         // `next` says why not.
         self.snapshot.still_holds().ok()?;
@@ -407,11 +331,15 @@ impl Scan {
             self.shown = Some((key, entry.ok()?));
             return Some(AtHand::Shown);
         }
-        while self.has_begun && self.keys_in_turn + 1 < KEYS_PER_TURN {
+        while !self.ended && self.keys_in_turn + 1 < KEYS_PER_TURN {
             if !self.hungry.is_empty() && !self.feed_from_memory() {
                 return None;
             }
-            let first = self.queue.first()?;
+            let Some(first) = self.queue.first() else {
+                self.note_gap_to_end();
+                self.ended = true;
+                return None;
+            };
             self.keys_in_turn += 1;
             let Some(taken) = self.take_key(first) else { continue };
             let placed = self.sources[taken.source].piece.placed(taken.row);
@@ -595,31 +523,43 @@ impl Scan {
         Ok(())
     }
 
-    /// Fetches what [`Scan::feed_all`] would, if all of it is in memtables.
+    /// Fetches what [`Scan::feed_all`] would, if memory has all of it.
     fn feed_from_memory(&mut self) -> bool {
         while let Some(&at) = self.hungry.last() {
             let source = &mut self.sources[at];
-            while source.piece.is_empty() && matches!(source.from, From::Memtable { .. }) {
+            while source.piece.is_empty() {
                 if self.keys_in_turn >= KEYS_PER_TURN {
                     return false;
                 }
-                self.keys_in_turn +=
-                    source.feed_from_memtable(&self.end, self.backward, self.snapshot.sight());
+                match &source.from {
+                    From::Exhausted => break,
+                    From::Memtable { .. } => {
+                        self.keys_in_turn +=
+                            source.feed_from_memtable(&self.end, self.backward, self.snapshot.sight());
+                    }
+                    From::Run { .. } => {
+                        if !source.feed_from_cache(&self.snapshot.store, &self.end, self.backward) {
+                            return false;
+                        }
+                    }
+                }
             }
             // Whose snapshot has gone, for them memtables may be empty: what came of one before this is true.
-            if matches!(source.from, From::Run { .. }) || self.snapshot.still_holds().is_err() {
+            if self.snapshot.still_holds().is_err() {
                 return false;
             }
             self.hungry.pop();
             self.queue.push(at, |source| self.sources[source].piece.next_key());
         }
+        self.has_begun = true;
         true
     }
 
-    /// Starts to read the first block of each run.
+    /// Starts to read the first block of each run that nothing is there of.
     fn ask_first(&mut self) {
         let way = Way { backward: self.backward, end: &self.end, piece_max: self.piece_max };
-        for source in &mut self.sources {
+        for &at in &self.hungry {
+            let source = &mut self.sources[at];
             let From::Run { run, table, block, start } = &source.from else { continue };
             let current = &run.tables()[*table];
             // What is not in memory is read when its turn comes.
@@ -654,21 +594,7 @@ impl Scan {
                         .ok_or_else(|| damaged(current, "it has no blocks"))?;
                     let course = way.course(run, *table, &head);
                     let found = source.blocks.block(store, &course, number).await?;
-                    let (first, end) = (as_slice(start), as_slice(&self.end));
-                    let (lower, upper) = if backward { (end, first) } else { (first, end) };
-                    let (lower, is_cut) = within_table(lower, current);
-                    let (piece, around) = found
-                        .entries_between(lower, upper, backward)
-                        .map_err(|_| damaged(current, "a block's entries do not parse"))?;
-                    source.piece = piece;
-                    match (backward, around) {
-                        // What follows lies past the end.
-                        (false, Around { above: true, .. }) => source.from = From::Exhausted,
-                        (true, Around { below: true, .. }) if !is_cut => source.from = From::Exhausted,
-                        // What is before in this table is no part of it any more.
-                        (true, Around { below: true, .. }) => source.from.advance(0, last, backward),
-                        _ => source.from.advance(number, last, backward),
-                    }
+                    source.take_block(&found, (number, last), &self.end, backward)?;
                 }
             }
         }
@@ -745,29 +671,11 @@ impl Scan {
     }
 }
 
-/// A lower bound within what `table` is in charge of (its blocks may hold keys before that), and whether that is
-/// narrower.
-fn within_table<'a>(lower: Bound<&'a [u8]>, table: &'a Table) -> (Bound<&'a [u8]>, bool) {
-    let min_key: &[u8] = &table.meta.min_key;
-    match lower {
-        Bound::Included(key) | Bound::Excluded(key) if key >= min_key => (lower, false),
-        _ => (Bound::Included(min_key), true),
-    }
-}
-
 /// Where a walk goes on that was to end at `until`; `None` when there was no end.
 fn rest_after(until: &Bound<Bytes>) -> Option<Bound<Bytes>> {
     match until {
         Bound::Unbounded => None,
         Bound::Included(key) => Some(Bound::Excluded(key.clone())),
         Bound::Excluded(key) => Some(Bound::Included(key.clone())),
-    }
-}
-
-fn as_slice(bound: &Bound<Bytes>) -> Bound<&[u8]> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key),
-        Bound::Excluded(key) => Bound::Excluded(key),
-        Bound::Unbounded => Bound::Unbounded,
     }
 }

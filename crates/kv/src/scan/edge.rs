@@ -5,9 +5,10 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
+use crate::scan::Scan;
 use crate::scan::blocks::number_in;
 use crate::scan::gaps::successor;
-use crate::scan::{From, ROWS_AT_FIRST, Scan, run_from};
+use crate::scan::source::{From, ROWS_AT_FIRST};
 use crate::snapshot::{SliceView, SnapshotInner};
 use crate::types::SliceId;
 
@@ -176,7 +177,7 @@ impl From {
                 (*start, *rest, *rows_at_once) = (leap.clone(), None, ROWS_AT_FIRST);
             }
             Self::Run { run, table, block, start } => {
-                let Some(Self::Run { table: found, .. }) = run_from(run, leap, backward) else {
+                let Some(Self::Run { table: found, .. }) = Self::run(run, leap, backward) else {
                     *self = Self::Exhausted;
                     return;
                 };

@@ -288,7 +288,7 @@ impl Block {
     pub fn entries(&self) -> Result<Vec<(Bytes, KeyEntry)>, Malformed> {
         let rows = self.count.min(65_536) as usize;
         let mut piece = PieceBuilder::with_capacity(rows, self.bytes.len());
-        self.collect(self.entries_at, |_| Take::Yes, &mut piece)?;
+        self.collect(self.entries_at, |_, _| Take::Yes, &mut piece)?;
         let piece = piece.finish(Some(&self.bytes), false);
         if piece.left() != self.count as usize {
             return Err(Malformed);
@@ -319,31 +319,14 @@ impl Block {
                 }
             }
         }
-        let mut around = Around { below: from > self.entries_at, above: false };
         // Of a whole block, most likely, or of a few entries.
         let is_open = matches!((lower, upper), (Bound::Unbounded, Bound::Unbounded));
-        let rows = if is_open { self.count.min(65_536) as usize } else { RESTART_EVERY as usize };
-        let mut piece = PieceBuilder::with_capacity(rows, if is_open { self.bytes.len() } else { 512 });
-        let wanted = |key: &[u8]| {
-            let is_below = match lower {
-                Bound::Unbounded => false,
-                Bound::Included(lower) => key < lower,
-                Bound::Excluded(lower) => key <= lower,
-            };
-            around.below |= is_below;
-            around.above = match upper {
-                Bound::Unbounded => false,
-                Bound::Included(upper) => key > upper,
-                Bound::Excluded(upper) => key >= upper,
-            };
-            match () {
-                () if is_below => Take::Not,
-                () if around.above => Take::End,
-                () => Take::Yes,
-            }
-        };
-        self.collect(from, wanted, &mut piece)?;
-        Ok((piece.finish(Some(&self.bytes), backward), around))
+        let rows = if is_open { self.count.min(65_536) as usize } else { 2 * RESTART_EVERY as usize };
+        let mut piece = PieceBuilder::with_capacity(rows, if is_open { self.bytes.len() } else { 1024 });
+        let mut between = Between::new(lower, upper);
+        between.around.below = from > self.entries_at;
+        self.collect(from, |key, shared| between.take(key, shared), &mut piece)?;
+        Ok((piece.finish(Some(&self.bytes), backward), between.around))
     }
 
     /// How many entries between bounds are no tombstones.
@@ -385,11 +368,12 @@ impl Block {
         Ok((count, around))
     }
 
-    /// Appends the entries from `at` on that are `wanted`; `at` is a restart point.
+    /// Appends the entries from `at` on that are `wanted`, which is told how many bytes the key has in common with the one before; `at` is
+    /// a restart point.
     fn collect(
         &self,
         at: usize,
-        mut wanted: impl FnMut(&[u8]) -> Take,
+        mut wanted: impl FnMut(&[u8], usize) -> Take,
         piece: &mut PieceBuilder,
     ) -> Result<(), Malformed> {
         let mut cursor = Cursor::new(&self.bytes, at);
@@ -406,12 +390,12 @@ impl Block {
             }
             keys.extend_from_within(last.start..last.start + shared);
             keys.extend_from_slice(rest);
-            if !is_first && keys[last.start + shared..last.end] >= *rest {
+            if !is_first && !rises(&keys[last.start + shared..last.end], rest) {
                 return Err(Malformed);
             }
             is_first = false;
             last = start..keys.len();
-            match wanted(&keys[start..]) {
+            match wanted(&keys[start..], shared) {
                 Take::Yes => {
                     piece.push(start, last.len(), self.placed(&mut cursor).ok_or(Malformed)?);
                 }
@@ -420,6 +404,64 @@ impl Block {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a key that ends in `next` comes behind one that ends in `last`. Most differ in the first of these bytes.
+#[inline]
+fn rises(last: &[u8], next: &[u8]) -> bool {
+    match (last.first(), next.first()) {
+        (Some(last), Some(next)) if last != next => last < next,
+        _ => last < next,
+    }
+}
+
+/// Tells of keys that come in order which are between two bounds. Most are compared with neither.
+struct Between<'a> {
+    lower: Bound<&'a [u8]>,
+    upper: Bound<&'a [u8]>,
+    around: Around,
+    is_above_lower: bool,
+    /// Bytes that the last key has in common with the upper bound, below which it is.
+    common: Option<usize>,
+}
+
+impl<'a> Between<'a> {
+    fn new(lower: Bound<&'a [u8]>, upper: Bound<&'a [u8]>) -> Self {
+        let around = Around { below: false, above: false };
+        Self { lower, upper, around, is_above_lower: matches!(lower, Bound::Unbounded), common: None }
+    }
+
+    /// What to do with the next key, of which so many bytes are those of the last.
+    #[inline]
+    fn take(&mut self, key: &[u8], shared: usize) -> Take {
+        if !self.is_above_lower {
+            self.is_above_lower = match self.lower {
+                Bound::Unbounded => true,
+                Bound::Included(lower) => key >= lower,
+                Bound::Excluded(lower) => key > lower,
+            };
+            if !self.is_above_lower {
+                self.around.below = true;
+                return Take::Not;
+            }
+        }
+        // It differs from the upper bound where the last one does.
+        if self.common.is_some_and(|common| shared > common) {
+            return Take::Yes;
+        }
+        self.around.above = match self.upper {
+            Bound::Unbounded => return Take::Yes,
+            Bound::Included(upper) => key > upper,
+            Bound::Excluded(upper) => key >= upper,
+        };
+        if self.around.above {
+            return Take::End;
+        }
+        if let Bound::Included(upper) | Bound::Excluded(upper) = self.upper {
+            self.common = Some(upper.iter().zip(key).take_while(|(a, b)| a == b).count());
+        }
+        Take::Yes
     }
 }
 

@@ -23,6 +23,9 @@ async fn first_of(
     direction: Direction,
 ) -> Option<Bytes> {
     let mut scan = store.scan(snapshot, SliceSet::One(SLICE), lower, upper, direction, Want::Keys);
+    if let Some((key, _)) = scan.next_at_hand() {
+        return Some(key);
+    }
     scan.next().await.expect("scan").map(|(key, _)| key)
 }
 
@@ -217,8 +220,18 @@ fn scans_find_what_a_map_holds_whatever_was_taken_and_put_again() {
                 let counted = scan().skip(u64::MAX).await.expect("skip");
                 assert_eq!(counted, held.range(low..high).count() as u64, "seed {seed} step {step}");
                 let (mut all, mut scan) = (Vec::new(), scan());
-                while let Some((key, _)) = scan.next().await.expect("scan") {
-                    all.push(key);
+                // Waited for, at hand as far as there is nothing to wait for, or now this and now that.
+                let way = rng.below(3);
+                while !scan.is_at_end() {
+                    let at_hand = way > rng.below(2);
+                    if let Some((key, _)) = if at_hand { scan.next_at_hand() } else { None } {
+                        all.push(key);
+                        continue;
+                    }
+                    match scan.next().await.expect("scan") {
+                        Some((key, _)) => all.push(key),
+                        None => break,
+                    }
                 }
                 if direction == Direction::Backward {
                     all.reverse();

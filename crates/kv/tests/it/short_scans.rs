@@ -144,6 +144,27 @@ fn what_need_not_be_waited_for_is_at_hand() {
             assert_eq!(all.len(), wanted.count());
             assert!(at_hand * 10 > all.len() * 9, "{at_hand} of {} were at hand", all.len());
         }
+        // Of a few keys whose blocks are in memory, all: the first, too, and that there are no more.
+        for direction in [Direction::Forward, Direction::Backward] {
+            let scan = || {
+                let [low, high] = [4000, 4040].map(|n| Bytes::from(name(n)));
+                store.scan(
+                    &snapshot,
+                    set,
+                    Bound::Included(low),
+                    Bound::Included(high),
+                    direction,
+                    Want::Values,
+                )
+            };
+            let mut warm = scan();
+            while warm.next().await.expect("scan").is_some() {}
+            let mut scan = scan();
+            let found = std::iter::from_fn(|| scan.next_at_hand()).count();
+            assert_eq!(found, (4000..=4040).filter(|n| n % 5 != 0).count());
+            assert!(scan.is_at_end());
+            assert!(scan.next().await.expect("scan").is_none());
+        }
         store.close().await.expect("close");
     });
 }

@@ -183,6 +183,9 @@ pub(super) async fn reply_elements(
                 ctx.reply.bulk_view(entry.value);
             }
         }
+        if scan.is_at_end() {
+            return Ok(found);
+        }
         let Some((field, entry)) = scan.next_entry(ctx).await? else { return Ok(found) };
         found += 1;
         write(&mut ctx.reply, &field);

@@ -209,6 +209,12 @@ impl Merged {
         }
     }
 
+    /// Whether nothing is left, as far as is known without waiting.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.untold.is_none()
+            && matches!(&self.keys, Keys::Stored(Source::One { scan, .. }) if scan.is_at_end())
+    }
+
     /// Goes over up to `limit` keys unseen; says how many there were.
     pub(super) async fn skip(&mut self, ctx: &mut Ctx, limit: u64) -> Result<u64, Failure> {
         // Where it comes to nobody sees.

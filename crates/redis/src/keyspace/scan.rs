@@ -50,6 +50,11 @@ impl ElementScan {
         Some((&key[ELEMENT_PREFIX_BYTES..], entry))
     }
 
+    /// Whether nothing is left, as far as is known without waiting.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.merged.is_at_end()
+    }
+
     /// Goes over up to `limit` elements unseen; says how many there were: fewer at the end.
     pub async fn skip(&mut self, ctx: &mut Ctx, limit: u64) -> Result<u64, Failure> {
         self.merged.skip(ctx, limit).await
