@@ -13,6 +13,7 @@
 
 mod gets;
 mod input;
+mod pipelined;
 mod processing;
 mod streaming;
 

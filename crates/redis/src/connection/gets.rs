@@ -72,7 +72,7 @@ impl Connection {
     /// as the replies should not leave. Answers how many bytes they took.
     pub(super) fn take_gets(&mut self, buf: &[u8]) -> usize {
         let mut taken = 0;
-        if !self.cold.is_empty() || self.refused.is_some() {
+        if !self.cold.is_empty() || self.refused.is_some() || self.ctx.was_tried {
             return taken;
         }
         let Some(first) = PlainGet::at(buf, 0) else { return taken };

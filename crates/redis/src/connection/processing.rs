@@ -174,7 +174,10 @@ impl Connection {
                 return Flow::Go;
             }
             if !from_pending {
-                let taken = self.take_gets(rest);
+                let mut taken = self.take_gets(rest);
+                if taken == 0 {
+                    taken = self.take_pipelined(rest, piece.len());
+                }
                 if taken > 0 {
                     rest = &rest[taken..];
                     if matches!(self.after_command().await, Flow::Stop) {
@@ -302,7 +305,8 @@ impl Connection {
             if let Some(failure) = self.refused.take() {
                 refuse(&mut self.ctx, &failure);
             } else {
-                match try_execute(&mut self.ctx, &args) {
+                let tried = if self.ctx.was_tried { Tried::Not } else { try_execute(&mut self.ctx, &args) };
+                match tried {
                     Tried::Done => {}
                     Tried::NeedsFlash(hint) if get.is_some() => {
                         self.cold.push(cold(&self.ctx, &args[1], Some(hint)));

@@ -1,5 +1,5 @@
-//! Commands that come many at once: GETs are taken together where they can be, and nobody must be able to tell;
-//! nor does anybody else wait for all of them.
+//! Commands that come many at once: GETs are taken together where they can be, others while those behind them are prepared, and
+//! nobody must be able to tell; nor does anybody else wait for all of them.
 
 #![allow(clippy::disallowed_methods, reason = "a client is a thread of another process in spirit")]
 
@@ -10,7 +10,7 @@ use pumice_base::rng::Rng;
 use crate::common::client::encode;
 use crate::common::{self, Client, Reply, Setup, TestServer};
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 120;
 const COMMANDS: usize = 80;
 /// Where the length of a key gets one digit more, and more of them than GETs that are taken together have.
 const KEY_LENS: [usize; 11] = [0, 1, 9, 10, 99, 100, 999, 1000, 9999, 10_000, 60_000];
@@ -29,7 +29,7 @@ fn key(rng: &mut Rng) -> Vec<u8> {
 fn other(rng: &mut Rng) -> Vec<Vec<u8>> {
     let key = key(rng);
     let value = vec![b'v'; [0, 3, 200, 5000][rng.below(4) as usize]];
-    let words: [&[&[u8]]; 9] = [
+    let words: [&[&[u8]]; 24] = [
         &[b"SET", &key, &value],
         &[b"APPEND", &key, b"more"],
         &[b"DEL", &key],
@@ -39,14 +39,28 @@ fn other(rng: &mut Rng) -> Vec<Vec<u8>> {
         &[b"GET"],
         &[b"GET", &key, b"more"],
         &[b"NOGET", &key],
+        &[b"MGET", &key, b"list", &key],
+        &[b"STRLEN", &key],
+        &[b"EXISTS", &key],
+        &[b"TTL", &key],
+        &[b"TYPE", &key],
+        &[b"INCR", b"counter"],
+        &[b"INCR", &key],
+        &[b"RPUSH", b"list", &value],
+        &[b"LPOP", b"list"],
+        &[b"HSET", b"hash", &key, &value],
+        &[b"HGET", b"hash", &key],
+        &[b"HMGET", b"hash", &key, b"a", b"b", b"c", b"d", b"e"],
+        &[b"HMGET", b"hash", &key, b"a", b"b", b"c", b"d", b"e", b"f"],
+        &[b"FLUSHDB"],
+        &[b"SET", b"expired", b"v", b"PX", b"100000", b"KEEPTTL"],
     ];
-    words[rng.below(9) as usize].iter().map(|word| word.to_vec()).collect()
+    words[rng.below(24) as usize].iter().map(|word| word.to_vec()).collect()
 }
 
-/// A GET as it may be written: the parser takes any byte behind a carriage return, and any two behind a key.
-fn get(rng: &mut Rng, key: &[u8]) -> Vec<u8> {
-    let name = [*b"GET", *b"get", *b"gEt"][rng.below(3) as usize];
-    let mut bytes = encode(&[&name[..], key]);
+/// A command as it may be written: the parser takes any byte behind a carriage return, and any two behind an argument.
+fn written(rng: &mut Rng, words: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = encode(words);
     if rng.below(4) == 0 {
         let ends = (1..bytes.len()).filter(|&at| bytes[at] == b'\n').collect::<Vec<_>>();
         bytes[ends[rng.below(ends.len() as u64) as usize]] = b"\r*$3x"[rng.below(5) as usize];
@@ -54,15 +68,12 @@ fn get(rng: &mut Rng, key: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same on a line, which no run of GETs begins with.
-fn line(words: &[Vec<u8>]) -> Vec<u8> {
-    let mut line = Vec::new();
-    for word in words {
-        line.extend_from_slice(if word.is_empty() { b"\"\"" } else { word });
-        line.push(b' ');
-    }
-    line.extend_from_slice(b"\r\n");
-    line
+/// The same as it is left to the parser.
+fn left_to_the_parser(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = encode(words);
+    let end = bytes.iter().position(|&byte| byte == b'\n').expect("a first line");
+    bytes[end] = b'*';
+    bytes
 }
 
 fn replies(client: &mut Client) -> Vec<Reply> {
@@ -71,7 +82,7 @@ fn replies(client: &mut Client) -> Vec<Reply> {
 }
 
 #[test]
-fn gets_that_are_taken_together_answer_as_each_of_them_alone() {
+fn commands_that_come_together_answer_as_each_of_them_alone() {
     let server = TestServer::with(Setup { durability: "none", ..Setup::default() });
     let (mut together, mut alone, mut witness) = (server.client(), server.client(), server.client());
     alone.line("SELECT 1");
@@ -84,20 +95,20 @@ fn gets_that_are_taken_together_answer_as_each_of_them_alone() {
             common::eventually("it has expired", || client.line("EXISTS expired") == Reply::Int(0));
             client.call(&[&b"SET"[..], b"long", &vec![b'l'; 300 << 10]]);
         }
-        let (mut piped, mut lines) = (Vec::new(), Vec::new());
+        let (mut piped, mut parsed) = (Vec::new(), Vec::new());
         for _ in 0..COMMANDS {
-            if rng.below(6) == 0 {
-                let words = other(&mut rng);
-                piped.extend(encode(&words));
-                lines.extend(line(&words));
+            // Mostly GETs, or mostly others.
+            let words = if rng.below(6) < [1, 5][seed as usize % 2] {
+                other(&mut rng)
             } else {
-                let key = key(&mut rng);
-                piped.extend(get(&mut rng, &key));
-                lines.extend(line(&[b"GET".to_vec(), key]));
-            }
+                let name = [*b"GET", *b"get", *b"gEt"][rng.below(3) as usize];
+                vec![name.to_vec(), key(&mut rng)]
+            };
+            piped.extend(written(&mut rng, &words));
+            parsed.extend(left_to_the_parser(&words));
         }
         // Not in the midst of a transaction, nor silenced.
-        for out in [&mut piped, &mut lines] {
+        for out in [&mut piped, &mut parsed] {
             out.extend_from_slice(b"PING\r\nDISCARD\r\nPING \"the end\"\r\n");
         }
         let mut rest = &piped[..];
@@ -109,7 +120,7 @@ fn gets_that_are_taken_together_answer_as_each_of_them_alone() {
             witness.line("PING");
             rest = behind;
         }
-        alone.send(&lines);
+        alone.send(&parsed);
         let (together, alone) = (replies(&mut together), replies(&mut alone));
         let first = together.iter().zip(&alone).position(|(a, b)| a != b);
         assert!(
@@ -119,6 +130,42 @@ fn gets_that_are_taken_together_answer_as_each_of_them_alone() {
             alone.len()
         );
     }
+}
+
+/// What breaks the protocol does so behind others as it does alone: what came before it is done and answered, nothing behind it is.
+#[test]
+fn what_breaks_the_protocol_does_so_within_a_pipeline() {
+    let server = TestServer::start();
+    let (good, incremented) = (encode(&["INCR", "n"]), 2);
+    for (n, bad) in [
+        "*2\r\n$04\r\nINCR\r\n$1\r\nn\r\n",
+        "*2\r\n$4\r\nINCR\r\n$01\r\nn\r\n",
+        "*2\r\n$4\r\nINCR\r\n$00\r\n\r\n",
+        "*2\r\n$4\r\nINCR\r\n$\r\nn\r\n",
+        "*2\r\n$4\r\nINCR\r\n$-1\r\n",
+        "*2\r\n$4\r\nINCR\r\n$+1\r\nn\r\n",
+        "*2\r\n$4\r\nINCR\r\n$1 \r\nn\r\n",
+        "*2\r\n$4\r\nINCR\r\n$536870913\r\nn\r\n",
+        "*2\r\n$4\r\nINCR\r\n:1\r\nn\r\n",
+        "*02\r\n$4\r\nINCR\r\n$1\r\nn\r\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut client = server.client();
+        client.send(&[&good, &good, bad.as_bytes(), &good].concat());
+        let said = String::from_utf8(client.read_to_end()).expect("text");
+        let at = n * incremented;
+        let before = format!(":{}\r\n:{}\r\n-ERR Protocol error: ", at + 1, at + 2);
+        assert!(said.starts_with(&before) && said.matches("\r\n").count() == 3, "{bad:?}: {said:?}");
+    }
+    // An empty argument is none that breaks anything.
+    let mut client = server.client();
+    client.send(&[encode(&["SET", "", "v"]), encode(&["GET", ""]), encode(&["STRLEN", ""])].concat());
+    assert_eq!(
+        [client.read(), client.read(), client.read()].map(|reply| reply.to_string()),
+        ["OK", "\"v\"", "1"]
+    );
 }
 
 #[test]
