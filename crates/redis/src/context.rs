@@ -4,7 +4,6 @@
 //! time that the running command takes for now, and the gate: which writes must be durable before the reply
 //! may leave. Its methods over the keyspace are in `keyspace/`.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +18,7 @@ use pumice_reactor::Nanos;
 use crate::collected::Collected;
 use crate::command::{Command, Table};
 use crate::errors::CommandResult;
-use crate::keyspace::{HeadKey, Overlay, RawKey, Space, Unlatched};
+use crate::keyspace::{Overlay, RawKey, Space, Unlatched};
 use crate::output::{Holds, Outgoing, Output};
 use crate::resp::reply::{Mark, Reply};
 use crate::server::Server;
@@ -46,8 +45,6 @@ pub struct Ctx {
     pub(crate) turn: Turn,
     /// The command that is next was tried without waiting, in vain.
     pub(crate) was_tried: bool,
-    /// The key of the command that is next, made already.
-    pub(crate) made_key: Cell<Option<HeadKey>>,
     /// What memory knew then of an element that lies on flash.
     pub(crate) peeked: Option<(RawKey, Hint)>,
     /// There was no room just now for what the running command writes.
@@ -142,7 +139,6 @@ impl Ctx {
             exec_collected: None,
             turn: Turn::default(),
             was_tried: false,
-            made_key: Cell::new(None),
             peeked: None,
             was_refused: false,
             only_rewrites: false,

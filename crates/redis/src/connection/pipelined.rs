@@ -8,12 +8,12 @@
 //! parser.
 
 use pumice_kv::Coming;
+use pumice_node::Place;
 
 use super::processing::RUN_COMMANDS_MAX;
 use super::{Connection, cold};
 use crate::args::{Args, Span};
 use crate::execute::{Tried, admit_at_once, try_execute};
-use crate::keyspace::HeadKey;
 
 /// Commands of more arguments are left to the parser.
 const ARGUMENTS_MAX: usize = 9;
@@ -75,7 +75,7 @@ fn bulk_header(buf: &[u8]) -> Option<(usize, usize)> {
 /// A command that is to be carried out soon.
 struct Upcoming {
     command: PlainCommand,
-    key: HeadKey,
+    place: Place,
     coming: Coming,
 }
 
@@ -99,12 +99,11 @@ impl Connection {
         for turn in 0.. {
             let [now, next, behind] = [turn, turn + 1, turn + 2].map(|at| at % commands.len());
             if let Some(next) = &commands[next] {
-                self.ctx.server.node.prefetch(next.key.place, next.coming, 0);
+                self.ctx.server.node.prefetch(next.place, next.coming, 0);
                 commands[behind] = self.command_at(buf, next.command.end);
             }
-            let Some(Upcoming { command, key, .. }) = commands[now].take() else { break };
+            let Some(Upcoming { command, .. }) = commands[now].take() else { break };
             let args = command.args(buf);
-            self.ctx.made_key.set(Some(key));
             self.ctx.turn.wants((buf.len() - taken + piece) as u64);
             match try_execute(&mut self.ctx, &args) {
                 Tried::Done => {}
@@ -123,7 +122,6 @@ impl Connection {
                 break;
             }
         }
-        self.ctx.made_key.set(None);
         taken
     }
 
@@ -138,6 +136,6 @@ impl Connection {
     fn upcoming_command(&self, buf: &[u8], command: PlainCommand) -> Upcoming {
         let key = self.ctx.key(&command.args(buf)[1]);
         let coming = self.ctx.server.node.prefetch_index(key.place, key.raw());
-        Upcoming { command, key, coming }
+        Upcoming { command, place: key.place, coming }
     }
 }

@@ -58,13 +58,7 @@ impl Ctx {
 
     /// The user's `key` in a database.
     pub fn key_in(&self, database: usize, key: &[u8]) -> HeadKey {
-        let space = self.space_of(database);
-        let is_made =
-            |made: &HeadKey| made.user() == key && made.database == database && made.space() == space;
-        match self.made_key.take() {
-            Some(made) if is_made(&made) => made,
-            _ => HeadKey::new(database, space, key, &self.server.node),
-        }
+        HeadKey::new(database, self.space_of(database), key, &self.server.node)
     }
 
     /// Waits until nobody else is between reading and writing any of `keys`, and keeps it so until the result is
