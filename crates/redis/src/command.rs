@@ -97,6 +97,12 @@ impl From<Failure> for Fast {
     }
 }
 
+impl From<Result<(), Self>> for Fast {
+    fn from(ended: Result<(), Self>) -> Self {
+        ended.map_or_else(|early| early, |()| Self::Done)
+    }
+}
+
 /// Carries a command out without waiting, or leaves it: for commands so frequent that an allocation counts.
 pub type FastHandler = for<'a> fn(&'a mut Ctx, &Args<'a>) -> Fast;
 
@@ -124,7 +130,7 @@ macro_rules! reads_first {
 #[macro_export]
 macro_rules! at_hand {
     ($function:path) => {
-        |ctx, args| $function(ctx, args).map_or_else(|ended| ended, |()| $crate::command::Fast::Done)
+        |ctx, args| $crate::command::Fast::from($function(ctx, args))
     };
 }
 

@@ -91,7 +91,7 @@ async fn incr(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 async fn put(ctx: &mut Ctx, key: &HeadKey, old: Option<StringHead>, tag: u8, text: &[u8]) -> CommandResult {
     let stored = ctx.meta(key.place, key.raw()).await?;
     let mut change = ctx.change();
-    super::strings::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
+    super::string_writes::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
     let expire_ms = old.map_or(0, |old| old.expire_ms);
     change.put_head(key, tag, expire_ms, &StringValue::Bytes(text), stored.map(|meta| meta.expire_ms));
     ctx.commit(change).await

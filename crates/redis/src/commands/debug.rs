@@ -149,7 +149,7 @@ async fn populate(ctx: &mut Ctx, args: &Args<'_>) -> CommandResult {
         if stored.is_some_and(|meta| !is_expired(meta.expire_ms, ctx.now_ms)) {
             continue;
         }
-        super::strings::clear_for_string(ctx, &mut change, &key, stored.map(|meta| meta.tag)).await?;
+        super::string_writes::clear_for_string(ctx, &mut change, &key, stored.map(|meta| meta.tag)).await?;
         let mut value = format!("value:{number}").into_bytes();
         if size > 0 {
             value.resize(size as usize, 0);

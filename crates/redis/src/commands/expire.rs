@@ -4,8 +4,8 @@ use crate::args::Args;
 use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
-use crate::handler;
 use crate::keyspace::{HeadKey, Type, is_expired};
+use crate::{at_hand, handler};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -22,6 +22,11 @@ pub static ROWS: &[Row] = &[
 
 /// Those with a way without waiting.
 pub static FAST: &[(&str, FastHandler)] = &[
+    ("expire", |ctx, args| Fast::from(expire_at_hand(ctx, args, true, true, "expire"))),
+    ("pexpire", |ctx, args| Fast::from(expire_at_hand(ctx, args, false, true, "pexpire"))),
+    ("expireat", |ctx, args| Fast::from(expire_at_hand(ctx, args, true, false, "expireat"))),
+    ("pexpireat", |ctx, args| Fast::from(expire_at_hand(ctx, args, false, false, "pexpireat"))),
+    ("persist", at_hand!(persist_at_hand)),
     ("ttl", |ctx, args| answer_at_hand(ctx, args, TTL)),
     ("pttl", |ctx, args| answer_at_hand(ctx, args, PTTL)),
     ("expiretime", |ctx, args| answer_at_hand(ctx, args, EXPIRETIME)),
@@ -91,6 +96,14 @@ async fn pexpireat(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     expire_at(ctx, args, false, false, "pexpireat").await
 }
 
+/// The Unix milliseconds that `value` says, of the past ones too.
+fn expire_time(ctx: &Ctx, value: i64, in_seconds: bool, from_now: bool, name: &str) -> Result<i64, Failure> {
+    let invalid = || errors::invalid_expire(name);
+    let ms = if in_seconds { value.checked_mul(1000).ok_or_else(invalid)? } else { value };
+    let base = if from_now { ctx.now_ms as i64 } else { 0 };
+    ms.checked_add(base).ok_or_else(invalid)
+}
+
 async fn expire_at(
     ctx: &mut Ctx,
     args: Args<'_>,
@@ -101,11 +114,7 @@ async fn expire_at(
     let conditions = Conditions::parse(&args)?;
     let value = args.int(2)?;
     let _held = ctx.latch([&args[1]]).await;
-    let invalid = || errors::invalid_expire(name);
-    let ms = if in_seconds { value.checked_mul(1000).ok_or_else(invalid)? } else { value };
-    let base = if from_now { ctx.now_ms as i64 } else { 0 };
-    let at = ms.checked_add(base).ok_or_else(invalid)?;
-
+    let at = expire_time(ctx, value, in_seconds, from_now, name)?;
     let key = ctx.key(&args[1]);
     let standing = ctx.standing(&key).await?;
     let Some(standing) = standing.filter(|standing| !is_expired(standing.expire_ms, ctx.now_ms)) else {
@@ -128,6 +137,52 @@ async fn expire_at(
     }
     ctx.commit(change).await?;
     ctx.reply.flag(true);
+    Ok(())
+}
+
+/// [`expire_at`] of what stays.
+fn expire_at_hand(
+    ctx: &mut Ctx,
+    args: &Args<'_>,
+    in_seconds: bool,
+    from_now: bool,
+    name: &str,
+) -> Result<(), Fast> {
+    let conditions = Conditions::parse(args)?;
+    let at = expire_time(ctx, args.int(2)?, in_seconds, from_now, name)?;
+    put_again_at_hand(ctx, &args[1], |was, now_ms| {
+        if !conditions.allow(was, at) {
+            return Ok(None);
+        }
+        let at = u64::try_from(at).ok().filter(|&at| at > now_ms);
+        at.map(Some).ok_or(Fast::Slow)
+    })
+}
+
+fn persist_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    put_again_at_hand(ctx, &args[1], |was, _| Ok((was != 0).then_some(0)))
+}
+
+/// Gives a key the expiry that `anew` makes of its own and of the time; answers whether it is there and got one.
+fn put_again_at_hand(
+    ctx: &mut Ctx,
+    key: &[u8],
+    anew: impl FnOnce(u64, u64) -> Result<Option<u64>, Fast>,
+) -> Result<(), Fast> {
+    let key = ctx.key(key);
+    let _held = ctx.try_latch(&key).ok_or(Fast::Slow)?;
+    let standing = ctx.standing_at_hand(&key)?;
+    let standing = standing.filter(|standing| !is_expired(standing.expire_ms, ctx.now_ms));
+    let at = match &standing {
+        Some(standing) => anew(standing.expire_ms, ctx.now_ms)?,
+        None => None,
+    };
+    if let (Some(standing), Some(at)) = (&standing, at) {
+        let mut change = ctx.change();
+        change.put_again(&key, at, standing);
+        ctx.commit_at_hand(change)?;
+    }
+    ctx.reply.flag(at.is_some());
     Ok(())
 }
 

@@ -1,14 +1,15 @@
 //! Keys of any type: DEL, EXISTS, TYPE, TOUCH. Expiry is in `expire.rs`, moving in `rename.rs`, walking in `scan.rs`.
 
 use pumice_kv::Meta;
+use smallvec::SmallVec;
 
 use crate::args::Args;
 use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::CommandResult;
-use crate::handler;
-use crate::keyspace::{HeadKey, Type, is_expired};
+use crate::keyspace::{FEW_KEYS, HeadKey, Type, is_expired};
 use crate::resp::reply::Reply;
+use crate::{at_hand, handler};
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -20,8 +21,13 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Those with a way without waiting.
-pub static FAST: &[(&str, FastHandler)] =
-    &[("exists", exists_fast), ("touch", exists_fast), ("type", kind_fast)];
+pub static FAST: &[(&str, FastHandler)] = &[
+    ("del", at_hand!(del_at_hand)),
+    ("unlink", at_hand!(del_at_hand)),
+    ("exists", exists_fast),
+    ("touch", exists_fast),
+    ("type", kind_fast),
+];
 
 impl Ctx {
     /// Whether a live key is there, of any type; reads no value.
@@ -65,6 +71,35 @@ async fn del(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
         }
     }
     ctx.commit(change).await?;
+    ctx.reply.count(removed);
+    Ok(())
+}
+
+/// DEL of a few strings.
+fn del_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    if args.len() - 1 > FEW_KEYS {
+        return Err(Fast::Slow);
+    }
+    let keys: SmallVec<[HeadKey; FEW_KEYS]> = args.iter_from(1).map(|key| ctx.key(key)).collect();
+    let _held = ctx.try_latch_several(keys.iter()).ok_or(Fast::Slow)?;
+    let mut change = ctx.change();
+    let mut removed = 0;
+    for (at, key) in keys.iter().enumerate() {
+        if keys[..at].iter().any(|earlier| earlier.raw() == key.raw()) {
+            continue;
+        }
+        let Some(meta) = ctx.stored_at_hand(key)? else {
+            ctx.depend_on(key.place, key.raw(), None);
+            continue;
+        };
+        // What else is there has elements, or is nothing to who watches it.
+        if !Type::is_string(meta.tag) || is_expired(meta.expire_ms, ctx.now_ms) {
+            return Err(Fast::Slow);
+        }
+        change.delete_head(key, meta.expire_ms);
+        removed += 1;
+    }
+    ctx.commit_at_hand(change)?;
     ctx.reply.count(removed);
     Ok(())
 }

@@ -39,6 +39,8 @@ pub static FAST: &[(&str, FastHandler)] = &[
     ("rpush", at_hand!(rpush_at_hand)),
     ("lpop", at_hand!(lpop_at_hand)),
     ("rpop", at_hand!(rpop_at_hand)),
+    ("llen", at_hand!(llen_at_hand)),
+    ("lindex", at_hand!(lindex_at_hand)),
 ];
 
 /// One end of a list.
@@ -346,6 +348,38 @@ async fn rpop(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     pop_one_key(ctx, args, End::Right).await
 }
 
+/// Answers as `answer` does of the list at `key`, or that there is none: a look-up to read where there is nothing to wait for.
+fn read_at_hand(
+    ctx: &mut Ctx,
+    key: &[u8],
+    answer: impl FnOnce(&mut Ctx, Option<&Collection>) -> Result<(), Fast>,
+) -> Result<(), Fast> {
+    let opened = ctx.open_at_hand(key, Type::List);
+    let (list, _held) = match opened {
+        Ok(found) => found.unzip(),
+        Err(Fast::Fail(failure)) => {
+            ctx.count_look_up(true);
+            return Err(Fast::Fail(failure));
+        }
+        Err(other) => return Err(other),
+    };
+    if list.as_ref().is_some_and(list_shift::is_interrupted) {
+        return Err(Fast::Slow);
+    }
+    let answered = answer(ctx, list.as_ref());
+    if !matches!(answered, Err(Fast::Slow)) {
+        ctx.count_look_up(list.is_some());
+    }
+    answered
+}
+
+fn llen_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    read_at_hand(ctx, &args[1], |ctx, list| {
+        ctx.reply.count(list.map_or(0, |list| list.count));
+        Ok(())
+    })
+}
+
 async fn llen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     let mut list = ctx.collection_to_read(&args[1], Type::List).await?;
     if list.as_ref().is_some_and(list_shift::is_interrupted) {
@@ -361,6 +395,24 @@ async fn llen(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
 fn stored_index(list: &Collection, index: i64) -> Option<i64> {
     let index = if index < 0 { index.checked_add(list.count as i64)? } else { index };
     (0..list.count as i64).contains(&index).then(|| list.first + index)
+}
+
+fn lindex_at_hand(ctx: &mut Ctx, args: &Args<'_>) -> Result<(), Fast> {
+    read_at_hand(ctx, &args[1], |ctx, list| {
+        // Redis looks at the number only where there is a list.
+        let Some(list) = list else {
+            ctx.reply.null();
+            return Ok(());
+        };
+        let Some(at) = stored_index(list, args.int(2)?) else {
+            ctx.reply.null();
+            return Ok(());
+        };
+        let found = ctx.element_at_hand(list, MEMBERS, &encode_index(at))?;
+        let entry = found.filter(|found| found.large.is_none()).ok_or(Fast::Slow)?;
+        ctx.reply.bulk_bytes(entry.value);
+        Ok(())
+    })
 }
 
 async fn lindex(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {

@@ -33,6 +33,7 @@ mod scored;
 mod set;
 mod set_algebra;
 mod string_parts;
+mod string_writes;
 mod strings;
 mod transactions;
 pub mod zset;
@@ -64,6 +65,7 @@ pub static ROWS: &[&[Row]] = &[
     rename::ROWS,
     scan::ROWS,
     string_parts::ROWS,
+    string_writes::ROWS,
     strings::ROWS,
     transactions::ROWS,
     hash::ROWS,
@@ -80,5 +82,14 @@ pub static ROWS: &[&[Row]] = &[
 ];
 
 /// Commands that have a way without waiting.
-pub static FAST: &[&[(&str, FastHandler)]] =
-    &[counters::FAST, expire::FAST, hash::FAST, keys::FAST, list::FAST, set::FAST, strings::FAST, zset::FAST];
+pub static FAST: &[&[(&str, FastHandler)]] = &[
+    counters::FAST,
+    expire::FAST,
+    hash::FAST,
+    keys::FAST,
+    list::FAST,
+    set::FAST,
+    string_writes::FAST,
+    strings::FAST,
+    zset::FAST,
+];

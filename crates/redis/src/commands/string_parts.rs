@@ -11,7 +11,7 @@ use crate::keyspace::{HeadKey, TAG_STRING_EDITED, Type};
 use crate::resp::parser::BULK_BYTES_MAX;
 use crate::value::{Source, Value};
 
-use super::strings::argument_value;
+use super::string_writes::argument_value;
 
 /// The commands of this module.
 pub static ROWS: &[Row] = &[
@@ -38,7 +38,7 @@ async fn put(ctx: &mut Ctx, key: &HeadKey, tag: u8, expire_ms: u64, sources: &[S
     // An expired head in the way may be a collection's.
     let stored = ctx.meta(key.place, key.raw()).await?;
     let mut change = ctx.change();
-    super::strings::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
+    super::string_writes::clear_for_string(ctx, &mut change, key, stored.map(|meta| meta.tag)).await?;
     change.put_head(key, tag, expire_ms, &value.as_ref(), stored.map(|meta| meta.expire_ms));
     ctx.commit(change).await
 }

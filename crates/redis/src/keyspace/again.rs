@@ -8,6 +8,7 @@ use pumice_kv::{Entry, Peek, Stored};
 use super::access::store_failure;
 use super::change::{Change, Op, StringValue, Value};
 use super::key::{HeadKey, RawKey};
+use crate::command::Fast;
 use crate::context::Ctx;
 use crate::errors::Failure;
 
@@ -31,9 +32,7 @@ impl Ctx {
             return self.standing_of(key, &entry).await.map(Some);
         }
         let stored = self.stored(key).await?;
-        let meta = stored.as_ref().map(Stored::meta);
-        self.depend_on(key.place, key.raw(), meta.map(|meta| meta.seq));
-        Ok(meta.map(|meta| Standing { tag: meta.tag, expire_ms: meta.expire_ms, entry: None, stored }))
+        Ok(self.standing_as(key, stored))
     }
 
     /// The same of what was read already.
@@ -48,6 +47,22 @@ impl Ctx {
         };
         let stored = stored.filter(Stored::is_in_place);
         Ok(Standing { tag: entry.tag, expire_ms: entry.expire_ms, entry: Some(entry.clone()), stored })
+    }
+
+    /// [`Ctx::standing`] outside of a transaction, where there is nothing to wait for.
+    pub(crate) fn standing_at_hand(&mut self, key: &HeadKey) -> Result<Option<Standing>, Fast> {
+        let stored = match self.server.node.peek_stored(key.place, key.raw()) {
+            Peek::Found(stored) => Some(stored),
+            Peek::Absent => None,
+            Peek::NeedsFlash(_) => return Err(Fast::Slow),
+        };
+        Ok(self.standing_as(key, stored))
+    }
+
+    fn standing_as(&mut self, key: &HeadKey, stored: Option<Stored>) -> Option<Standing> {
+        let meta = stored.as_ref().map(Stored::meta);
+        self.depend_on(key.place, key.raw(), meta.map(|meta| meta.seq));
+        meta.map(|meta| Standing { tag: meta.tag, expire_ms: meta.expire_ms, entry: None, stored })
     }
 
     async fn stored(&self, key: &HeadKey) -> Result<Option<Stored>, Failure> {

@@ -169,6 +169,15 @@ impl Ctx {
         Ok(())
     }
 
+    /// What is stored under `key`, live or expired, if memory alone can tell. Hold the latch.
+    pub(crate) fn stored_at_hand(&self, key: &HeadKey) -> Result<Option<Meta>, Fast> {
+        match self.server.node.peek_meta(key.place, key.raw()) {
+            Peek::Found(meta) => Ok(Some(meta)),
+            Peek::Absent => Ok(None),
+            Peek::NeedsFlash(_) => Err(Fast::Slow),
+        }
+    }
+
     /// `write` answers with what is known of the key without its value; without, where there is no live one.
     pub(crate) fn answer_meta(
         &mut self,

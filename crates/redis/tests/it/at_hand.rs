@@ -11,7 +11,7 @@ use pumice_base::rng::Rng;
 
 type Command = Vec<Vec<u8>>;
 
-const KEYS: u64 = 8;
+const KEYS: u64 = 10;
 const STEPS_PER_LIFE: usize = 1000;
 const LIVES: usize = 3;
 
@@ -105,6 +105,52 @@ fn of_list(rng: &mut Rng) -> Command {
     command
 }
 
+/// Strings that are written whole. Times are absolute, as both must get the same.
+fn of_string(rng: &mut Rng) -> Command {
+    const OPTIONS: &[&str] =
+        &["NX", "XX", "GET", "KEEPTTL", "EXAT 4102444800", "PXAT 4102444900000", "PXAT 1", "EX x"];
+    const OF_GETEX: &[&str] =
+        &["", "EXAT 4102444800", "PXAT 4102444900000", "PXAT 1", "PERSIST", "EX 0", "NX"];
+    const OF_EXPIRY: &[&str] = &["", "NX", "XX", "GT", "LT", "XX GT", "NX XX", "SOON"];
+    const TIMES: &[&str] = &["4102444800000", "4102444900000", "1", "0", "-1", "x"];
+    let key = key(rng, 4);
+    let one_of = |rng: &mut Rng, what: &[&'static str]| what[rng.below(what.len() as u64) as usize];
+    match rng.below(12) {
+        0..3 => {
+            let mut command = [words(&format!("SET {key}")), vec![value(rng)]].concat();
+            for option in OPTIONS {
+                if rng.below(10) == 0 {
+                    command.extend(words(option));
+                }
+            }
+            command
+        }
+        3 => [words(&format!("{} {key}", one_of(rng, &["SETNX", "GETSET"]))), vec![value(rng)]].concat(),
+        4 => {
+            let seconds = one_of(rng, &["100000", "0", "x"]);
+            [words(&format!("{} {key} {seconds}", one_of(rng, &["SETEX", "PSETEX"]))), vec![value(rng)]]
+                .concat()
+        }
+        5 => words(&format!("GETDEL {key}")),
+        6 => words(format!("GETEX {key} {}", one_of(rng, OF_GETEX)).trim_end()),
+        7 => words(format!("PEXPIREAT {key} {} {}", one_of(rng, TIMES), one_of(rng, OF_EXPIRY)).trim_end()),
+        8 => words(&format!("PERSIST {key}")),
+        9 | 10 => {
+            let mut command = words("MSET");
+            for _ in 0..1 + rng.below(20) {
+                command.extend([format!("k{}", 6 + rng.below(4)).into_bytes(), value(rng)]);
+            }
+            command.extend((rng.below(20) == 0).then(|| b"more".to_vec()));
+            command
+        }
+        _ => {
+            let mut command = words(one_of(rng, &["DEL", "UNLINK"]));
+            command.extend((0..1 + rng.below(20)).map(|_| format!("k{}", 7 + rng.below(4)).into_bytes()));
+            command
+        }
+    }
+}
+
 /// What only reads: of an element, of several, of a key.
 fn reading(rng: &mut Rng) -> Command {
     const OF_ELEMENT: &[(&str, u64)] =
@@ -114,13 +160,19 @@ fn reading(rng: &mut Rng) -> Command {
         ("HLEN", 0),
         ("SCARD", 1),
         ("ZCARD", 2),
-        ("STRLEN", 0),
+        ("STRLEN", 4),
+        ("GET", 4),
+        ("LLEN", 3),
         ("TYPE", 1),
         ("EXISTS", 1),
         ("TOUCH", 2),
         ("EXPIRETIME", 2),
         ("PEXPIRETIME", 2),
     ];
+    if rng.below(10) == 0 {
+        let place = ["0", "-1", "3", "900", "x"][rng.below(5) as usize];
+        return words(&format!("LINDEX {} {place}", key(rng, 3)));
+    }
     let (commands, names) = match rng.below(4) {
         0 => (OF_KEY, 0),
         1 => (OF_ELEMENT, 1),
@@ -134,7 +186,7 @@ fn reading(rng: &mut Rng) -> Command {
 }
 
 fn command(rng: &mut Rng) -> Command {
-    match rng.below(56) {
+    match rng.below(72) {
         0 => words(&format!("DEL {}", key(rng, 3))),
         1 => words(&format!("SET {} text", key(rng, 0))),
         2 => words(&format!("PEXPIRE {} 1", key(rng, 1))),
@@ -144,6 +196,7 @@ fn command(rng: &mut Rng) -> Command {
         14..22 => of_set(rng),
         22..31 => of_sorted_set(rng),
         31..40 => of_list(rng),
+        40..56 => of_string(rng),
         _ => reading(rng),
     }
 }
@@ -159,7 +212,10 @@ fn in_exec(client: &mut Client, command: &Command) -> Reply {
 
 /// What is stored, besides when it expires.
 fn stored(client: &mut Client) -> Vec<String> {
+    let look_ups =
+        ["keyspace_hits", "keyspace_misses"].map(|of| info_number(client, "stats", of).to_string());
     let mut found = vec![client.line("DEBUG DIGEST").to_string(), client.line("DBSIZE").to_string()];
+    found.extend(look_ups);
     for number in 0..KEYS {
         for ask in ["DEBUG DIGEST-VALUE", "OBJECT ENCODING", "PEXPIRETIME"] {
             found.push(format!("{ask} k{number} {}", client.line(&format!("{ask} k{number}"))));
@@ -191,6 +247,15 @@ fn hold_against_each_other(seed: u64) {
                 "seed {seed}, life {life}, step {step}: {}: {found} for {meant}",
                 shown()
             );
+            // What is to go is gone, and not left to expire.
+            let counts = [&mut a, &mut b].map(|client| client.line("DBSIZE"));
+            assert!(counts[0] == counts[1], "seed {seed}, life {life}, step {step}: {}: DBSIZE", shown());
+            if command[0].ends_with(b"SETEX") {
+                // The one thing that both cannot be told alike.
+                let at = "4102444800000".as_bytes().to_vec();
+                let _ = [&mut a, &mut b]
+                    .map(|client| client.call(&[b"PEXPIREAT".to_vec(), command[1].clone(), at.clone()]));
+            }
             if command[0] == b"PEXPIRE" {
                 thread::sleep(Duration::from_millis(3));
             }
