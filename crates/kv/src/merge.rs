@@ -74,10 +74,10 @@ impl Inner {
             return Ok(true);
         };
         // What the oldest run holds below that was merged by earlier steps, or needs no merging.
-        let inputs: Vec<Run> = inputs()
+        let inputs: Vec<Arc<Run>> = inputs()
             .map(|run| {
                 let tables = run.tables().iter().filter(|table| table.meta.max_key >= *from);
-                Run::new(run.order, tables.cloned().collect())
+                Arc::new(Run::new(run.order, tables.cloned().collect()))
             })
             .collect();
         // Nothing lies below the target: what is deleted needs no tombstone any more.
@@ -87,9 +87,9 @@ impl Inner {
             return Ok(false);
         }
         let longest = inputs.iter().max_by_key(|run| run.bytes()).map(|run| run.order);
-        let all_bytes: u64 = inputs.iter().map(Run::bytes).sum::<u64>().max(1);
+        let all_bytes: u64 = inputs.iter().map(|run| run.bytes()).sum::<u64>().max(1);
         let step_bytes = self.step_bytes();
-        let reader = |run: &Run| {
+        let reader = |run: &Arc<Run>| {
             let wanted = u128::from(step_bytes) * u128::from(run.bytes()) / u128::from(all_bytes);
             RunReader::new(self, run, &retired, wanted as u64, Some(run.order) == longest)
         };
@@ -118,7 +118,7 @@ impl Inner {
     async fn sink(
         &self,
         slice: SliceId,
-        inputs: &[Run],
+        inputs: &[Arc<Run>],
         is_bottom: bool,
         retired: &Retired,
     ) -> Result<bool, StoreError> {

@@ -93,7 +93,7 @@ pub(crate) struct SnapshotInner {
 pub(crate) struct SliceView {
     pub slice: SliceId,
     /// Newest first.
-    pub memtables: Vec<SharedMemtable>,
+    pub memtables: SmallVec<[SharedMemtable; 2]>,
     pub version: Arc<Version>,
     /// [`Slice::puts`] of that time.
     pub puts: u64,

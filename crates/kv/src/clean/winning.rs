@@ -17,7 +17,7 @@ use pumice_segment::{Group, Stream, TABLE_GROUPS};
 use crate::merge::plan::{Job, Prospect, stretches};
 use crate::store::Inner;
 use crate::table::Footer;
-use crate::table::version::{Run, RunOrder};
+use crate::table::version::RunOrder;
 use crate::types::SliceId;
 
 /// Free segments, the reserve included, with which a merge that goes first can work; with fewer cleaning goes on.
@@ -153,7 +153,8 @@ impl Inner {
         // The manifest's lock is a leaf: the heap is not asked under it.
         let drive_bytes = u64::from(self.segments) * u64::from(self.heap.segment_bytes());
         let manifest = lock(&self.manifest);
-        let tables: u64 = manifest.versions.iter().flat_map(|version| &version.runs).map(Run::bytes).sum();
+        let tables: u64 =
+            manifest.versions.iter().flat_map(|version| &version.runs).map(|run| run.bytes()).sum();
         tables > drive_bytes / 8
     }
 

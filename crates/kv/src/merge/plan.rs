@@ -9,6 +9,8 @@
 //! A run with a table that does not read (`aside`) is left alone, and parts the others: those above it are merged as if the
 //! oldest of them were the bottom, those below it into the bottom.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::retired::Retired;
@@ -39,14 +41,14 @@ pub struct Job {
 /// Adjacent runs that may be merged with one another, newest first; at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
-    runs: &'a [Run],
+    runs: &'a [Arc<Run>],
     /// Below them is a run that is left alone.
     is_fenced: bool,
 }
 
 /// A slice's runs, parted by those that hold a table of `barred`.
 pub fn stretches<'a>(version: &'a Version, barred: &[u64]) -> Vec<Stretch<'a>> {
-    let is_barred = |run: &Run| run.tables().iter().any(|table| barred.contains(&table.meta.id));
+    let is_barred = |run: &Arc<Run>| run.tables().iter().any(|table| barred.contains(&table.meta.id));
     let runs = &version.runs[..];
     let mut stretches: Vec<Stretch<'_>> = match barred {
         [] => vec![Stretch { runs, is_fenced: false }],
@@ -61,7 +63,7 @@ pub fn stretches<'a>(version: &'a Version, barred: &[u64]) -> Vec<Stretch<'a>> {
 
 impl<'a> Stretch<'a> {
     /// The runs that come from above, and the one that they go into, if there is one yet.
-    fn parts(&self) -> (&'a [Run], Option<&'a Run>) {
+    fn parts(&self) -> (&'a [Arc<Run>], Option<&'a Arc<Run>>) {
         match self.runs.split_last() {
             Some((last, upper)) if self.is_fenced || last.order == 0 => (upper, Some(last)),
             _ => (self.runs, None),
@@ -89,7 +91,7 @@ pub fn plan_whole(
     due.or_else(|| plan_rewrite(slice, version, retired, eager, barred))
 }
 
-fn job(slice: SliceId, runs: &[Run]) -> Job {
+fn job(slice: SliceId, runs: &[Arc<Run>]) -> Job {
     Job { slice, runs: runs.iter().map(|run| run.order).collect() }
 }
 
@@ -99,7 +101,7 @@ fn plan_bottom(slice: SliceId, stretch: &Stretch<'_>, eager: bool, knows_dead: b
         _ if upper.is_empty() => false,
         None => upper.len() >= FIRST_RUNS || eager,
         Some(bottom) => {
-            let upper_bytes: u64 = upper.iter().map(Run::bytes).sum();
+            let upper_bytes: u64 = upper.iter().map(|run| run.bytes()).sum();
             let tables = stretch.runs.iter().flat_map(|run| run.tables());
             let record_bytes: u64 = tables.map(|table| table.meta.record_bytes).sum();
             // All tables are rewritten once per 1/`share` of their size in new entries.
@@ -126,18 +128,18 @@ pub fn plan_tier(slice: SliceId, version: &Version, above: RunOrder, barred: &[u
     stretches.iter().find_map(newer)
 }
 
-fn plan_tier_of(slice: SliceId, upper: &[Run]) -> Option<Job> {
-    let is_tier = |tier: &&[Run]| {
-        let sizes = tier.iter().map(Run::bytes);
+fn plan_tier_of(slice: SliceId, upper: &[Arc<Run>]) -> Option<Job> {
+    let is_tier = |tier: &&[Arc<Run>]| {
+        let sizes = tier.iter().map(|run| run.bytes());
         let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
         most <= least.saturating_mul(4)
     };
     let tiers = || upper.windows(TIER_RUNS);
-    let bytes = |tier: &&[Run]| tier.iter().map(Run::bytes).sum::<u64>();
+    let bytes = |tier: &&[Arc<Run>]| tier.iter().map(|run| run.bytes()).sum::<u64>();
     let of_one_size = tiers().find(is_tier);
     // Small ones between larger ones: each row comes to lie in a run of twice the size.
-    let doubles = |tier: &&[Run]| {
-        upper.len() >= UPPER_RUNS_MANY && tier.iter().map(Run::bytes).max() <= Some(bytes(tier) / 2)
+    let doubles = |tier: &&[Arc<Run>]| {
+        upper.len() >= UPPER_RUNS_MANY && tier.iter().map(|run| run.bytes()).max() <= Some(bytes(tier) / 2)
     };
     let any = || tiers().min_by_key(bytes).filter(|_| upper.len() >= UPPER_RUNS_MAX);
     of_one_size.or_else(|| tiers().find(doubles)).or_else(any).map(|tier| job(slice, tier))
@@ -170,7 +172,7 @@ pub fn is_to_be_rewritten(table: &TableMeta, retired: &Retired, barred: &[u64]) 
 }
 
 /// The numbers of the tables whose range overlaps no other's.
-pub fn alone(runs: &[Run]) -> Vec<u64> {
+pub fn alone(runs: &[Arc<Run>]) -> Vec<u64> {
     let mut tables: Vec<&TableMeta> =
         runs.iter().flat_map(|run| run.tables().iter().map(|table| &table.meta)).collect();
     tables.sort_by(|a, b| a.min_key.cmp(&b.min_key));
@@ -202,7 +204,7 @@ impl Prospect {
     /// What a stretch of a slice's would; `None` when there is nothing to merge.
     pub fn of(slice: SliceId, stretch: &Stretch<'_>) -> Option<Self> {
         let (upper, Some(bottom)) = stretch.parts() else { return None };
-        let won: u64 = upper.iter().map(Run::bytes).sum();
+        let won: u64 = upper.iter().map(|run| run.bytes()).sum();
         (won > 0).then(|| Self { slice, written: bottom.bytes(), won })
     }
 

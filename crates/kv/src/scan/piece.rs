@@ -19,8 +19,8 @@ struct Row {
 #[derive(Debug, Default)]
 pub struct Piece {
     keys: Bytes,
-    /// What the places of inline values are in.
-    values: Bytes,
+    /// What the places of inline values are in, where that is not `keys`.
+    values: Option<Bytes>,
     rows: Vec<Row>,
     /// The first row that was not taken.
     next: usize,
@@ -31,6 +31,11 @@ impl Piece {
     #[inline]
     pub fn next_key(&self) -> Option<&[u8]> {
         self.rows.get(self.next).map(|row| row.key(&self.keys))
+    }
+
+    #[inline]
+    fn values(&self) -> &Bytes {
+        self.values.as_ref().unwrap_or(&self.keys)
     }
 
     /// Whether all rows were taken.
@@ -87,17 +92,17 @@ impl Piece {
     /// The inline value of a row; empty where it has none.
     #[inline]
     pub fn inline(&self, row: usize) -> &[u8] {
-        self.rows[row].entry.inline(&self.values)
+        self.rows[row].entry.inline(self.values())
     }
 
     /// [`Piece::inline`], to be kept.
     pub fn value_bytes(&self, row: usize) -> Bytes {
-        self.values.slice_ref(self.inline(row))
+        self.values().slice_ref(self.inline(row))
     }
 
     /// A row's version, to be kept.
     pub fn entry(&self, row: usize) -> KeyEntry {
-        self.rows[row].entry.to_entry(&self.values)
+        self.rows[row].entry.to_entry(self.values())
     }
 }
 
@@ -133,8 +138,6 @@ impl PieceBuilder {
         if reversed {
             rows.reverse();
         }
-        let keys = Bytes::from(bytes);
-        let values = values.unwrap_or(&keys).clone();
-        Piece { keys, values, rows, next: 0 }
+        Piece { keys: Bytes::from(bytes), values: values.cloned(), rows, next: 0 }
     }
 }

@@ -1,6 +1,7 @@
 //! What a scan merges: memtables and runs, of which it fetches a piece at a time.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pumice_base::sync::lock;
@@ -42,7 +43,7 @@ pub enum From {
     },
     /// Tables still to come are before (backward) or after `table`; `block` is the next one of it.
     Run {
-        run: Run,
+        run: Arc<Run>,
         table: usize,
         block: Option<usize>,
         start: Bound<Bytes>,
@@ -113,20 +114,15 @@ impl From {
     }
 
     /// A run, from its first table that may hold keys from `start` on.
-    pub fn run(run: &Run, start: &Bound<Bytes>, backward: bool) -> Option<Self> {
+    pub fn run(run: &Arc<Run>, start: &Bound<Bytes>, backward: bool) -> Option<Self> {
         let tables = run.tables();
-        let table = match (start, backward) {
-            (Bound::Unbounded, false) => 0,
-            (Bound::Unbounded, true) => tables.len().checked_sub(1)?,
-            (Bound::Included(key) | Bound::Excluded(key), false) => {
-                tables.partition_point(|table| table.meta.max_key < key)
-            }
-            (Bound::Included(key) | Bound::Excluded(key), true) => {
-                tables.partition_point(|table| table.meta.min_key <= key).checked_sub(1)?
-            }
+        let table = match start {
+            Bound::Unbounded if backward => tables.len().checked_sub(1)?,
+            Bound::Unbounded => 0,
+            Bound::Included(key) | Bound::Excluded(key) => run.table_from(key, backward)?,
         };
         (table < tables.len()).then(|| Self::Run {
-            run: run.clone(),
+            run: Arc::clone(run),
             table,
             block: None,
             start: start.clone(),

@@ -85,15 +85,32 @@ impl Run {
 
     /// The table whose range covers `key`.
     pub fn find(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        let below = self.bounds_below(key);
+        let table = self.tables.get(below / 2)?;
+        // Between a table's bounds, mostly; behind another's end only where it begins with this very key.
+        (!below.is_multiple_of(2) || table.meta.min_key == key).then_some(table)
+    }
+
+    /// The number of the table where a walk from `key` on begins: of those that end at it or behind it the first, of those that begin at it
+    /// or before it the last, if it goes backward.
+    pub fn table_from(&self, key: &[u8], backward: bool) -> Option<usize> {
+        let below = self.bounds_below(key);
+        let (at, is_between) = (below / 2, below.is_multiple_of(2));
+        let next = self.tables.get(at);
+        if backward && is_between && next.is_none_or(|table| table.meta.min_key != key) {
+            return at.checked_sub(1);
+        }
+        next.map(|_| at)
+    }
+
+    /// How many of the tables' least and greatest keys, in turn, are below `key`.
+    fn bounds_below(&self, key: &[u8]) -> usize {
         let bound = |at: usize| {
             let meta = &self.tables[at / 2].meta;
             if at.is_multiple_of(2) { meta.min_key.as_ref() } else { meta.max_key.as_ref() }
         };
         let fences = self.fences.get_or_init(|| Fences::of((0..2 * self.tables.len()).map(bound)));
-        let below = fences.below(key, |at, _| bound(at) < key);
-        let table = self.tables.get(below / 2)?;
-        // Between a table's bounds, mostly; behind another's end only where it begins with this very key.
-        (!below.is_multiple_of(2) || table.meta.min_key == key).then_some(table)
+        fences.below(key, |at, _| bound(at) < key)
     }
 
     /// Where a table belongs; the one that it would overlap if there is no place for it.
@@ -123,8 +140,8 @@ impl Run {
 /// All runs of a slice at one time, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct Version {
-    /// The runs; the bottom run, if there, is the last.
-    pub runs: Vec<Run>,
+    /// The runs; the bottom run, if there, is the last. Scans keep them, and so do later versions where they stay as they are.
+    pub runs: Vec<Arc<Run>>,
 }
 
 impl Version {
@@ -142,12 +159,12 @@ impl Version {
     pub fn add(&mut self, order: RunOrder, table: Arc<Table>) {
         let at = self.runs.partition_point(|run| run.order > order);
         if self.runs.get(at).is_none_or(|run| run.order != order) {
-            self.runs.insert(at, Run::new(order, Vec::new()));
+            self.runs.insert(at, Arc::new(Run::new(order, Vec::new())));
         }
         let place = self.runs[at]
             .place_of(&table.meta)
             .unwrap_or_else(|other| panic!("tables {other} and {} of run {order} overlap", table.meta.id));
-        self.runs[at].tables_mut().insert(place, table);
+        self.tables_of(at).insert(place, table);
     }
 
     /// Whether a table could be put into a run; the one that it would overlap if not.
@@ -164,7 +181,7 @@ impl Version {
     /// Takes a table out; `None` when it is not there.
     pub fn remove(&mut self, id: u64) -> Option<Arc<Table>> {
         let (run, at) = self.locate(id)?;
-        let table = self.runs[run].tables_mut().remove(at);
+        let table = self.tables_of(run).remove(at);
         if self.runs[run].tables.is_empty() {
             self.runs.remove(run);
         }
@@ -178,8 +195,13 @@ impl Version {
         let mut meta = old.meta.clone();
         change(&mut meta);
         let head = lock(&old.head).clone();
-        self.runs[run].tables_mut()[at] = Arc::new(Table::new(meta, head));
+        self.tables_of(run)[at] = Arc::new(Table::new(meta, head));
         Some(())
+    }
+
+    /// Those of a run, to change them.
+    fn tables_of(&mut self, run: usize) -> &mut Vec<Arc<Table>> {
+        Arc::make_mut(&mut self.runs[run]).tables_mut()
     }
 
     fn locate(&self, id: u64) -> Option<(usize, usize)> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-
+use pumice_base::rng::Rng;
 use pumice_kv::SliceId;
 use pumice_kv::codec::{Cursor, put_varint};
 use pumice_kv::plan::{Prospect, alone, is_to_be_rewritten, plan_tier, plan_whole, stretches};
@@ -33,7 +33,7 @@ fn table(id: u64, keys: (&str, &str), bytes: u32) -> Arc<Table> {
 /// Runs of the given bytes, newest first; the last is the bottom.
 fn version(bytes: &[u32]) -> Version {
     let orders = (0..bytes.len() as u64).rev();
-    let run = |(order, bytes): (u64, &u32)| Run::new(order, vec![table(order, ("a", "z"), *bytes)]);
+    let run = |(order, bytes): (u64, &u32)| Arc::new(Run::new(order, vec![table(order, ("a", "z"), *bytes)]));
     Version { runs: orders.zip(bytes).map(run).collect() }
 }
 
@@ -133,9 +133,9 @@ fn tables_that_touch_no_other_are_alone() {
         run(2, vec![table(1, ("a", "b"), 1), table(2, ("m", "n"), 1), table(3, ("x", "z"), 1)]),
         run(0, vec![table(4, ("b", "c"), 1), table(5, ("d", "l"), 1), table(6, ("o", "y"), 1)]),
     ];
-    assert_eq!(alone(&runs), [5, 2]);
+    assert_eq!(alone(&runs.map(Arc::new)), [5, 2]);
     let covered = [run(2, vec![table(1, ("a", "z"), 1)]), run(0, vec![table(2, ("c", "d"), 1)])];
-    assert!(alone(&covered).is_empty(), "a range inside of another");
+    assert!(alone(&covered.map(Arc::new)).is_empty(), "a range inside of another");
 }
 
 #[test]
@@ -187,4 +187,31 @@ fn varints_come_back_wherever_they_lie() {
     let too_long = [0xFF; 11];
     assert_eq!(Cursor::new(&too_long, 0).varint(), None);
     assert_eq!(Cursor::new(&too_long, 0).skip_varint(), None);
+}
+
+/// Against what the words say, for tables of one key and of several, with and without gaps between them.
+#[test]
+fn a_walk_begins_with_the_first_table_that_may_hold_its_keys() {
+    let letters: Vec<String> = ('a'..='z').map(String::from).collect();
+    for seed in 0..200 {
+        let mut rng = Rng::from_seed(seed);
+        let mut tables = Vec::new();
+        let mut at = rng.below(3) as usize;
+        while at < letters.len() {
+            let end = (at + rng.below(4) as usize).min(letters.len() - 1);
+            tables.push(table(tables.len() as u64, (&letters[at], &letters[end]), 1));
+            at = end + 1 + rng.below(3) as usize;
+        }
+        let (first, last) =
+            (|t: &Arc<Table>| t.meta.min_key.clone(), |t: &Arc<Table>| t.meta.max_key.clone());
+        let run = Run::new(1, tables.clone());
+        for key in
+            letters.iter().flat_map(|letter| [letter.clone(), format!("{letter}m")]).chain([String::new()])
+        {
+            let forward = tables.iter().position(|table| last(table) >= key);
+            let backward = tables.iter().rposition(|table| first(table) <= key);
+            assert_eq!(run.table_from(key.as_bytes(), false), forward, "seed {seed}: from {key:?} forward");
+            assert_eq!(run.table_from(key.as_bytes(), true), backward, "seed {seed}: from {key:?} backward");
+        }
+    }
 }

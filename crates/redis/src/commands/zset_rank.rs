@@ -218,17 +218,24 @@ async fn rank_of(ctx: &mut Ctx, mut order: Order<'_>, field: &[u8]) -> Result<u6
     let before = OrderRange { lower: Bound::Unbounded, upper: Bound::Excluded(own.clone()) };
     let after = OrderRange { lower: Bound::Excluded(own), upper: Bound::Unbounded };
     let mut before = Counter::new(ctx, &order, &before, Direction::Backward);
-    let mut after = Counter::new(ctx, &order, &after, Direction::Forward);
     order.release();
+    before.turn(ctx).await?;
+    if before.ended {
+        return Ok(before.steps);
+    }
+    let mut after = Counter::new(ctx, &order, &after, Direction::Forward);
     let mut far = Far::default();
-    while !before.ended && !after.ended {
+    loop {
+        after.turn(ctx).await?;
+        if after.ended {
+            return Ok(order.zset.count.saturating_sub(after.steps + 1));
+        }
+        far.look(ctx, &order, before.steps + after.steps)?;
         before.turn(ctx).await?;
-        if !before.ended {
-            after.turn(ctx).await?;
-            far.look(ctx, &order, before.steps + after.steps)?;
+        if before.ended {
+            return Ok(before.steps);
         }
     }
-    Ok(if before.ended { before.steps } else { order.zset.count.saturating_sub(after.steps + 1) })
 }
 
 /// Where a walk over ranks `start..stop` (`start < stop <= count`) begins: the first of them going forward, the

@@ -242,7 +242,8 @@ impl Keys {
         want: Want,
     ) -> Self {
         let Some(overlay) = &ctx.transaction else {
-            let owned = |bound: Bound<&[u8]>| bound.map(Bytes::copy_from_slice);
+            // In one piece of memory: what a scan asks of goes from one to the next.
+            let owned = |bound: Bound<&[u8]>| bound.map(|key| Bytes::from_owner(RawKey::from_slice(key)));
             let source = over.open(&ctx.server.node, owned(lower), owned(upper), direction, want);
             return Self::Stored(source);
         };
