@@ -92,4 +92,5 @@ pub static FAST: &[&[(&str, FastHandler)]] = &[
     string_writes::FAST,
     strings::FAST,
     zset::FAST,
+    zset_pop::FAST,
 ];

@@ -11,7 +11,7 @@ use super::zset_rank::walk;
 use super::zset_spec::OrderRange;
 use crate::args::Args;
 use crate::collected::Taken;
-use crate::command::Row;
+use crate::command::{Fast, FastHandler, Row};
 use crate::context::Ctx;
 use crate::errors::{self, CommandResult, Failure};
 use crate::handler;
@@ -21,6 +21,37 @@ use crate::resp::reply::Reply;
 /// The commands of this module.
 pub static ROWS: &[Row] =
     &[("zpopmin", handler!(zpopmin)), ("zpopmax", handler!(zpopmax)), ("zmpop", handler!(zmpop))];
+
+/// Those with a way without waiting.
+pub static FAST: &[(&str, FastHandler)] = &[
+    ("zpopmin", |ctx, args| Fast::from(pop_at_hand(ctx, args, Direction::Forward))),
+    ("zpopmax", |ctx, args| Fast::from(pop_at_hand(ctx, args, Direction::Backward))),
+];
+
+/// ZPOPMIN or ZPOPMAX of one member that is not the last.
+fn pop_at_hand(ctx: &mut Ctx, args: &Args<'_>, end: Direction) -> Result<(), Fast> {
+    if args.len() != 2 {
+        return Err(Fast::Slow);
+    }
+    let Some((mut zset, _held)) = ctx.open_at_hand(&args[1], Type::Zset)? else {
+        ctx.reply.array(0);
+        return Ok(());
+    };
+    if zset.count == 1 {
+        return Err(Fast::Slow);
+    }
+    let mut scan = walk(ctx, &zset, &OrderRange::ALL, end, Want::Values);
+    let (field, value) = scan.next_at_hand().ok_or(Fast::Slow)?;
+    let (member, score) = decode_order(&field, &value)?;
+    let mut change = ctx.change();
+    remove(&mut change, &mut zset, &member, score);
+    change.put_collection(&mut zset, true);
+    ctx.commit_at_hand(change)?;
+    ctx.reply.array(2);
+    ctx.reply.bulk_bytes(member);
+    ctx.reply.double(score);
+    Ok(())
+}
 
 /// Removes `count` members, which is not more than there are, from one end, and answers each as `write` does; `by`: the command.
 /// Hold the latch.

@@ -75,7 +75,11 @@ fn of_sorted_set(rng: &mut Rng) -> Command {
     const FLAGS: &[&str] = &["NX", "XX", "GT", "LT", "CH", "INCR"];
     let score = SCORES[rng.below(SCORES.len() as u64) as usize].as_bytes().to_vec();
     let key = key(rng, 2);
-    match rng.below(6) {
+    match rng.below(7) {
+        2 => {
+            let count = ["", "", "", " 1", " 2"][rng.below(5) as usize];
+            words(&format!("{} {key}{count}", ["ZPOPMIN", "ZPOPMAX"][rng.below(2) as usize]))
+        }
         0 => [words(&format!("ZREM {key}")), vec![name(rng)]].concat(),
         1 => [words(&format!("ZINCRBY {key}")), vec![score, name(rng)]].concat(),
         _ => {
