@@ -82,8 +82,16 @@ impl Store {
     pub fn peek_stored(&self, slice: SliceId, key: &[u8]) -> Peek<Stored> {
         let inner = &*self.inner;
         let (epoch, found, version) = {
-            let state = inner.slice(slice);
-            (state.epoch, state.in_memtables(key_hash(key), key), state.version.clone())
+            let mut state = inner.slice(slice);
+            let (hash, epoch) = (key_hash(key), state.epoch);
+            // What is short is put again whole, and need not be looked for where it lies.
+            if let Some(row) = state.rows.get(hash, key)
+                && row.value.bytes().len() <= inner.inline_max
+            {
+                inner.counters.row_hits.add(1);
+                return Peek::Found(Stored::whole(row.to_entry(), epoch));
+            }
+            (epoch, state.in_memtables(hash, key), state.version.clone())
         };
         let found = match found {
             Some(found) => found,

@@ -1,7 +1,7 @@
 //! What key tables and the log's tail answer from memory is cached as a row before long, and never outlives a write.
 
 use crate::common::*;
-use pumice_kv::{Peek, SliceId, Store};
+use pumice_kv::{Batch, Peek, SliceId, Store};
 
 const KEYS: u64 = 400;
 /// Looked at so often, each has been the one that is cached.
@@ -125,4 +125,44 @@ fn prefetch(store: &Store, n: u64, value_bytes: usize) {
     let slice = SliceId(slice(n));
     let coming = store.prefetch_index(slice, &key(n));
     store.prefetch(slice, coming, value_bytes);
+}
+
+/// What is short, as a row has it; what is long as its key tables do, which know where its value lies.
+#[test]
+fn what_is_put_again_is_found_in_rows_where_its_value_is_short() {
+    pumice_reactor::block_on(async {
+        let store = flushed().await;
+        for _ in 0..LOOKS {
+            (0..KEYS).for_each(|n| drop(look(&store, n)));
+        }
+        let mut from_rows = 0;
+        for n in 0..KEYS {
+            let (rows, blocks) = (row_hits(&store), store.stats().counters.block_hits);
+            let Peek::Found(stored) = store.peek_stored(SliceId(slice(n)), &key(n)) else {
+                panic!("key {n} is in memory");
+            };
+            let is_short = n.is_multiple_of(2);
+            assert_eq!(stored.is_in_place(), !is_short, "key {n}");
+            if is_short && row_hits(&store) > rows {
+                assert_eq!(store.stats().counters.block_hits, blocks, "key {n}: its table was asked, too");
+                from_rows += 1;
+            }
+            let mut batch = Batch::new();
+            batch.put_again(SliceId(slice(n)), &key(n), 1 << 50, &stored);
+            write(&store, &batch).await;
+            // The row is gone with that, and the next look finds the new version.
+            let entry = store.get(SliceId(slice(n)), &key(n)).await.expect("get").expect("there");
+            assert!(entry.value[..] == filled(n, 0) && entry.expire_ms == 1 << 50, "key {n}");
+        }
+        assert!(from_rows > KEYS * 4 / 10, "{from_rows} of {KEYS} from rows");
+        // Of two that were found alike the later one puts again what the earlier one made.
+        let Peek::Found(stale) = store.peek_stored(SliceId(slice(2)), &key(2)) else { panic!("in memory") };
+        put(&store, slice(2), &key(2), &filled(2, 9)).await;
+        let mut batch = Batch::new();
+        batch.put_again(SliceId(slice(2)), &key(2), 1 << 51, &stale);
+        store.write_ready(&batch).await.expect("write");
+        let entry = store.get(SliceId(slice(2)), &key(2)).await.expect("get").expect("there");
+        assert!(entry.value[..] == filled(2, 9) && entry.expire_ms == 1 << 51);
+        store.close().await.expect("close");
+    });
 }
