@@ -96,8 +96,14 @@ async fn pexpireat(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     expire_at(ctx, args, false, false, "pexpireat").await
 }
 
-/// The Unix milliseconds that `value` says, of the past ones too.
-fn expire_time(ctx: &Ctx, value: i64, in_seconds: bool, from_now: bool, name: &str) -> Result<i64, Failure> {
+/// The Unix milliseconds that `value` says, those of the past too.
+pub(super) fn unix_ms(
+    ctx: &Ctx,
+    value: i64,
+    in_seconds: bool,
+    from_now: bool,
+    name: &str,
+) -> Result<i64, Failure> {
     let invalid = || errors::invalid_expire(name);
     let ms = if in_seconds { value.checked_mul(1000).ok_or_else(invalid)? } else { value };
     let base = if from_now { ctx.now_ms as i64 } else { 0 };
@@ -114,7 +120,7 @@ async fn expire_at(
     let conditions = Conditions::parse(&args)?;
     let value = args.int(2)?;
     let _held = ctx.latch([&args[1]]).await;
-    let at = expire_time(ctx, value, in_seconds, from_now, name)?;
+    let at = unix_ms(ctx, value, in_seconds, from_now, name)?;
     let key = ctx.key(&args[1]);
     let standing = ctx.standing(&key).await?;
     let Some(standing) = standing.filter(|standing| !is_expired(standing.expire_ms, ctx.now_ms)) else {
@@ -149,7 +155,7 @@ fn expire_at_hand(
     name: &str,
 ) -> Result<(), Fast> {
     let conditions = Conditions::parse(args)?;
-    let at = expire_time(ctx, args.int(2)?, in_seconds, from_now, name)?;
+    let at = unix_ms(ctx, args.int(2)?, in_seconds, from_now, name)?;
     put_again_at_hand(ctx, &args[1], |was, now_ms| {
         if !conditions.allow(was, at) {
             return Ok(None);

@@ -3,6 +3,7 @@
 use pumice_kv::{Meta, Peek, VALUE_BYTES_MAX};
 use smallvec::SmallVec;
 
+use super::expire::unix_ms;
 use super::strings::reply_string;
 use crate::args::Args;
 use crate::command::{Fast, FastHandler, Row};
@@ -67,7 +68,7 @@ const PLAIN: SetOptions =
     SetOptions { expiry: Expiry::Never, only_absent: false, only_present: false, get: false };
 
 /// Milliseconds or seconds, from now or absolute, as `name`'s argument says; Unix milliseconds.
-pub(super) fn expire_time(
+fn expire_time(
     ctx: &Ctx,
     text: &[u8],
     in_seconds: bool,
@@ -75,13 +76,10 @@ pub(super) fn expire_time(
     name: &str,
 ) -> Result<u64, Failure> {
     let value = crate::number::parse_int(text).ok_or(errors::NOT_INTEGER)?;
-    let invalid = || errors::invalid_expire(name);
     if value <= 0 {
-        return Err(invalid());
+        return Err(errors::invalid_expire(name));
     }
-    let ms = if in_seconds { value.checked_mul(1000).ok_or_else(invalid)? } else { value };
-    let at = if is_absolute { Some(ms) } else { ms.checked_add(ctx.now_ms as i64) };
-    at.map(|at| at as u64).ok_or_else(invalid)
+    unix_ms(ctx, value, in_seconds, !is_absolute, name).map(|at| at as u64)
 }
 
 /// `EX seconds` and its like. The same one may be given again, the last counts; different ones may not.

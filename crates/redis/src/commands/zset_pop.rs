@@ -43,6 +43,8 @@ fn pop_at_hand(ctx: &mut Ctx, args: &Args<'_>, end: Direction) -> Result<(), Fas
     let mut scan = walk(ctx, &zset, &OrderRange::ALL, end, Want::Values);
     let (field, value) = scan.next_at_hand().ok_or(Fast::Slow)?;
     let (member, score) = decode_order(&field, &value)?;
+    // While it sees the head as it was, memory would keep that.
+    drop(scan);
     let mut change = ctx.change();
     remove(&mut change, &mut zset, &member, score);
     change.put_collection(&mut zset, true);
@@ -85,6 +87,7 @@ async fn pop(
     if takes_all {
         zset.count = 0;
     }
+    drop(scan);
     change.put_collection(&mut zset, true);
     ctx.commit(change).await
 }

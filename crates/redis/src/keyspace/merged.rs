@@ -242,7 +242,7 @@ impl Keys {
         want: Want,
     ) -> Self {
         let Some(overlay) = &ctx.transaction else {
-            // In one piece of memory: what a scan asks of goes from one to the next.
+            // Each source of a scan has these bounds, too: what is copied plainly would be allocated anew at its first clone.
             let owned = |bound: Bound<&[u8]>| bound.map(|key| Bytes::from_owner(RawKey::from_slice(key)));
             let source = over.open(&ctx.server.node, owned(lower), owned(upper), direction, want);
             return Self::Stored(source);
