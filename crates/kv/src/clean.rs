@@ -393,7 +393,8 @@ impl Inner {
     /// Perhaps more is dead than is known: what is shadowed comes out when rows reach the tables and these are merged.
     async fn uncover_dead(self: &Arc<Self>) -> Result<(), StoreError> {
         self.merges.eagerly.store(true, Ordering::Relaxed);
-        let is_empty = self.memtables.active_bytes.load(Ordering::Relaxed) == 0;
+        // What a flush that found no room has put aside waits for the next one.
+        let is_empty = self.memtables_hold() == 0;
         let flushed = if is_empty { Ok(()) } else { self.flush().await };
         // What is open of tables may be most of what there is to be won. The flush fills it first.
         self.heap.seal_tables();

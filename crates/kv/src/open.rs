@@ -148,18 +148,20 @@ impl Store {
         progress: Progress<'_>,
         in_parts: bool,
     ) -> Result<(Opened, Option<Seq>), OpenError> {
-        let budget = Budget::of(&options, device.geometry().channels);
+        let channels = device.geometry().channels;
+        let heap_budget = Budget::of(&options, channels, u64::MAX);
         let defaults = HeapOptions::default();
         let heap_options = HeapOptions {
             durability: options.durability,
             reserve_segments: options.reserve_segments,
-            tail_bytes: budget.tail as usize,
-            undurable_max_bytes: budget.undurable as usize,
+            tail_bytes: heap_budget.tail as usize,
+            undurable_max_bytes: heap_budget.undurable as usize,
             replay_window_bytes: options.replay_window_bytes.unwrap_or(defaults.replay_window_bytes),
             ..defaults
         };
         let opened = Heap::open(device, heap_options, progress).await?;
         let (heap, mut replay) = (opened.heap, opened.replay);
+        let budget = Budget::of(&options, channels, heap.reserve_bytes());
         for segment in opened.renewed {
             tracing::warn!(
                 "the superblock in {segment} did not verify, and was written again as the other one says"

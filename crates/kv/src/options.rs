@@ -150,16 +150,20 @@ pub(crate) struct Budget {
     pub victims: u64,
 }
 
+/// The smallest memtables, whatever there is of memory and room.
+const MEMTABLE_BYTES_MIN: u64 = 2 << 20;
 /// What key tables have before rows have half.
 const TABLES_FIRST_BYTES: u64 = 16 << 20;
 /// Written and not yet on flash, for each channel: one stripe on its way and one behind it.
 const UNDURABLE_A_CHANNEL: u64 = 512 << 10;
 
 impl Budget {
-    /// Of a drive of so many channels.
-    pub fn of(options: &StoreOptions, channels: u16) -> Self {
+    /// Of a drive of so many channels, which keeps so many bytes free for flushes and other upkeep.
+    pub fn of(options: &StoreOptions, channels: u16, reserve_bytes: u64) -> Self {
         let all = options.memory_bytes.max(MEMORY_BYTES_MIN);
-        let memtable = options.memtable_bytes.unwrap_or((all / 10).clamp(2 << 20, 128 << 20));
+        // What is flushed at once must find room on a full drive: a flush that does not wins nothing, and is what would.
+        let memtable = (all / 10).min(128 << 20).min(reserve_bytes).max(MEMTABLE_BYTES_MIN);
+        let memtable = options.memtable_bytes.unwrap_or(memtable);
         let tail = (all / 16).clamp(2 << 20, 64 << 20);
         let undurable = (all / 16).clamp(2 << 20, (u64::from(channels) * UNDURABLE_A_CHANNEL).max(8 << 20));
         // Merging, cleaning and pieces of large values under way.

@@ -243,6 +243,11 @@ impl Heap {
         self.inner.segment_bytes
     }
 
+    /// Bytes of all segments that users leave to upkeep and deletes.
+    pub fn reserve_bytes(&self) -> u64 {
+        u64::from(self.inner.table().reserve_segments()) * u64::from(self.inner.segment_bytes)
+    }
+
     /// The largest payload of [`Heap::append`].
     pub fn append_max_bytes(&self) -> u32 {
         self.inner.append_max_bytes()

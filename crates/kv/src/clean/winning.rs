@@ -4,10 +4,10 @@
 //! run again to win the upper runs, each of whose entries shadows one below, or is there to stay. Beside large values
 //! key tables are small and cleaning is the cheaper way. Where values lie in the tables themselves it is not: what is
 //! dead of them is spread thin until a merge brings it out, and then whole segments die in the order of their keys.
-//! So a victim has to promise more, for each byte written, than the best merge; where none does, that merge comes first,
-//! and until it has ended only segments are cleaned in which next to nothing is live. Of tables, where they are much, most
-//! must be dead in any case, because the rest of a segment dies with the next merge; while a merge that takes long goes on
-//! and room runs out, half.
+//! So a victim has to promise more, for each byte written, than the best merge; where none does, that merge comes first.
+//! Until it has ended only segments are cleaned in which next to nothing is live where tables are much, and others beside it
+//! where they are little. Of tables, where they are much, most must be dead in any case, because the rest of a segment dies
+//! with the next merge; while a merge that takes long goes on and room runs out, half.
 
 use std::sync::atomic::Ordering;
 
@@ -29,6 +29,11 @@ const LONG_BYTES: u64 = 256 << 20;
 /// What is alive of a segment of tables dies with it when its slices are merged next, so moving it wins space only until
 /// then: where tables are much, so much of a victim has to be dead, whatever merges cost.
 const MOSTLY_DEAD: (u32, u32) = (3, 4);
+
+/// Where tables are little a merge that goes first wins a segment or two, and cleaning as much in a third of the time: users would
+/// stand still for what is cheaper by a hair. So it goes on meanwhile with victims of which such a part is dead. (Not of tables: the
+/// merge is about to empty these.)
+const MEANWHILE_DEAD: u32 = 8;
 
 /// Dead bytes that a victim must hold.
 pub struct LeastDead {
@@ -58,8 +63,10 @@ impl Inner {
         let merge = self.best_merge();
         let as_cheap = merge.map_or(0, |merge| merge.dead_as_cheap(segment_bytes));
         if !self.are_tables_much() {
-            let all = if waits { next_to_all } else { as_cheap };
-            return LeastDead { tables: all, others: all };
+            if waits {
+                return LeastDead { tables: next_to_all, others: segment_bytes / MEANWHILE_DEAD };
+            }
+            return LeastDead { tables: as_cheap, others: as_cheap };
         }
         let tables = match merge {
             // It would bring out the rest, too, but users do not wait so long: the less is free, the less is enough.

@@ -16,6 +16,11 @@ pub(super) fn for_rewrites(geometry: Geometry, first_data: u32, reserve: u32) ->
 }
 
 impl Table {
+    /// Segments of the reserve, whoever may have them.
+    pub(crate) fn reserve_segments(&self) -> u32 {
+        self.reserve
+    }
+
     /// Free segments that users leave: the reserve, or half of it, without what is for rewrites, while at most three quarters of the
     /// drive are alive. Every segment kept free is dead data cleaned too early, and what is lent comes back for certain: a quarter of the drive is
     /// dead or free when it is called back.
