@@ -131,6 +131,8 @@ pub struct Memtable {
     returned: Vec<RowAt>,
     /// No row expires before this, Unix milliseconds; `None` = no row does.
     next_expiry_ms: Option<u64>,
+    /// The number of the row with which the next look for expired ones begins.
+    expiry_row: usize,
 }
 
 impl Memtable {
@@ -155,9 +157,21 @@ impl Memtable {
         self.next_expiry_ms.unwrap_or(u64::MAX)
     }
 
-    /// Says that no row expires before `at_ms`.
-    pub fn set_next_expiry_ms(&mut self, at_ms: u64) {
-        self.next_expiry_ms = Some(at_ms);
+    /// Begins a look for rows that expired before `now_ms`, with the row of the number answered: where the last look ended, or each
+    /// would go over all that those before it have dealt with. `None`: there is nothing to find.
+    pub fn begin_expiry_look(&mut self, now_ms: u64) -> Option<usize> {
+        if self.next_expiry_ms() > now_ms {
+            return None;
+        }
+        // What is written while this looks may expire before all that it finds.
+        self.next_expiry_ms = Some(u64::MAX);
+        Some(if self.expiry_row < self.len() { self.expiry_row } else { 0 })
+    }
+
+    /// Ends it: the next begins with row number `row`, and finds nothing before `next_ms`.
+    pub fn end_expiry_look(&mut self, row: usize, next_ms: u64) {
+        self.expiry_row = row;
+        self.next_expiry_ms = Some(self.next_expiry_ms().min(next_ms));
     }
 
     /// Number and expiry of a row's newest version.

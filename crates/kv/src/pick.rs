@@ -129,19 +129,14 @@ impl Store {
         looking: &mut Looking<F>,
     ) -> Result<(), StoreError> {
         let now_ms = looking.now_ms;
-        let (mut from, mut next, mut is_any) = (0, u64::MAX, false);
+        let Some(first) = lock(memtable).begin_expiry_look(now_ms) else { return Ok(()) };
+        let (mut from, mut is_round, mut next, mut is_any) = (first, first == 0, u64::MAX, false);
         loop {
             let mut candidates = Vec::new();
             let is_last = {
-                let mut memtable = lock(memtable);
-                if from == 0 {
-                    if memtable.next_expiry_ms() > now_ms {
-                        return Ok(());
-                    }
-                    // What is written while this looks may expire before all that it finds.
-                    memtable.set_next_expiry_ms(u64::MAX);
-                }
-                let end = (from + ROWS_AT_ONCE).min(memtable.len());
+                let memtable = lock(memtable);
+                let last = if is_round && first > 0 { first } else { memtable.len() };
+                let end = (from + ROWS_AT_ONCE).min(last);
                 for row in (from..end).map(|number| memtable.nth(number)) {
                     let (seq, expire_ms) = memtable.expiry_of(row);
                     if expire_ms == 0 {
@@ -155,7 +150,11 @@ impl Store {
                     }
                 }
                 from = end;
-                from == memtable.len()
+                let is_last = is_round && end == last;
+                if end == last && !is_round {
+                    (from, is_round) = (0, true);
+                }
+                is_last
             };
             is_any |= !candidates.is_empty();
             let mut kept = Ok(());
@@ -168,9 +167,7 @@ impl Store {
             if is_last || looking.is_enough() || kept.is_err() {
                 // Those found here come up again only if the caller leaves them and writes others; so does what was not looked at.
                 let next = if is_any || !is_last { now_ms } else { next };
-                let mut memtable = lock(memtable);
-                let written_ms = memtable.next_expiry_ms();
-                memtable.set_next_expiry_ms(next.min(written_ms));
+                lock(memtable).end_expiry_look(from, next);
                 return kept;
             }
             yield_now().await;
@@ -183,8 +180,12 @@ impl Store {
         looking: &mut Looking<F>,
     ) -> Result<(), StoreError> {
         let head = self.inner.head(table).await?;
+        let blocks = head.index.blocks();
         let (mut next, before, mut unread) = (u64::MAX, looking.found.len(), None);
-        for at in 0..head.index.blocks() {
+        // Where the last look ended, and once around: what it passed is dealt with.
+        let first = table.expiry_block.load(Ordering::Relaxed) as usize;
+        let first = if first < blocks { first } else { 0 };
+        for at in (first..blocks).chain(0..first) {
             match self.expired_in_block(table, BlockPlace::of(&head, at), looking).await {
                 Ok(later) => next = next.min(later),
                 // Those behind it are there to be found.
@@ -192,6 +193,7 @@ impl Store {
                 Err(error) => return Err(error),
             }
             if looking.is_enough() {
+                table.expiry_block.store(at as u32, Ordering::Relaxed);
                 return Ok(());
             }
             yield_now().await;

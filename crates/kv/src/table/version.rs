@@ -4,7 +4,7 @@
 //! first, and at most one bottom run under them. A [`Version`] never changes; a flush or a merge makes the next
 //! one, and readers keep theirs as long as they need it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
@@ -28,6 +28,8 @@ pub struct Table {
     pub used: AtomicBool,
     /// The earliest expiry that was not yet told to the layer above; 0 = none.
     pub next_expiry_ms: AtomicU64,
+    /// The block with which the next look for expired keys begins.
+    pub expiry_block: AtomicU32,
     /// The blocks that were read last.
     pub window: Window,
 }
@@ -41,6 +43,7 @@ impl Table {
             head: Mutex::new(head),
             used: AtomicBool::new(true),
             next_expiry_ms,
+            expiry_block: AtomicU32::new(0),
             window: Window::default(),
         }
     }

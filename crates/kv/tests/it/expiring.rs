@@ -1,5 +1,6 @@
 //! Which expired keys are found, and that none is forgotten.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use crate::common::{device, format, no_progress, tear_a_page_of_each_table, write};
@@ -156,5 +157,36 @@ fn what_does_not_read_does_not_stand_before_other_expired_keys() {
         }
         // A page lies in two blocks of about fifty keys each.
         assert!(torn > 1 && !left.is_empty() && left.len() <= 150 * torn, "{} of {torn} pages", left.len());
+    });
+}
+
+/// A look that began with the first block each time went over all that the looks before it had found: half a minute of a processor
+/// for a million keys.
+#[test]
+fn each_look_goes_on_where_the_last_one_ended() {
+    const KEYS: usize = 6000;
+    pumice_reactor::block_on(async {
+        let store = still().await;
+        for n in 0..KEYS {
+            put(&store, &format!("a{n:04}"), 1).await;
+        }
+        store.checkpoint().await.expect("checkpoint");
+        let (passed, mut gone) = (Cell::new(0), 0);
+        loop {
+            let but = |_: &[u8]| {
+                passed.set(passed.get() + 1);
+                0
+            };
+            let found = store.expired_but(NOW, LIMIT, but).await.expect("expired");
+            if found.is_empty() {
+                break;
+            }
+            let keys: Vec<Bytes> = found.into_iter().map(|(_, key)| key).collect();
+            gone += keys.len();
+            delete(&store, &keys).await;
+        }
+        assert_eq!(gone, KEYS);
+        // Once to find them, once for the blocks in which a look ended, and once around to be sure.
+        assert!(passed.get() < 4 * KEYS, "{} keys were passed", passed.get());
     });
 }
