@@ -9,6 +9,7 @@ use std::time::Duration;
 use pumice_base::hash::HashMap;
 use pumice_base::sync::lock;
 use pumice_kv::{Store, StoreError};
+use pumice_reactor::Answers;
 use pumice_segment::{ReadError, RecordPtr};
 
 /// Most damaged records of a drive that are told apart; beyond that they are no longer counted.
@@ -92,7 +93,7 @@ pub struct NewDamage {
     pub more: u64,
 }
 
-/// Requests that a drive was asked and has not answered.
+/// Requests of one kind that a drive was asked and has not answered.
 #[derive(Clone, Copy)]
 struct Unanswered {
     /// How many it had answered before.
@@ -102,13 +103,37 @@ struct Unanswered {
     looks: u32,
 }
 
+impl Unanswered {
+    fn looked(before: Option<Self>, now: Answers) -> Option<Self> {
+        let Answers { under_way, answered } = now;
+        match before {
+            _ if under_way == 0 => None,
+            Some(before) if before.answered == answered => {
+                Some(Self { looks: before.looks + 1, under_way, ..before })
+            }
+            _ => Some(Self { answered, under_way, looks: 0 }),
+        }
+    }
+
+    fn is_long(&self) -> bool {
+        LOOK_INTERVAL * self.looks >= UNRESPONSIVE_AFTER
+    }
+}
+
+/// Apart, because one kind may stand still while the other is answered: a frozen file system reads.
+#[derive(Clone, Copy, Default)]
+struct Silence {
+    reads: Option<Unanswered>,
+    changes: Option<Unanswered>,
+}
+
 /// What users of one drive met.
 #[derive(Default)]
 pub(crate) struct Met {
     /// Bytes alive when it was full last, as a write was told or would have been. Not those that could be won: background work
     /// borrows from the reserve and gives back, which is nobody's room.
     live_when_full: Mutex<Option<u64>>,
-    unanswered: Mutex<Option<Unanswered>>,
+    silence: Mutex<Silence>,
     damaged: Mutex<Damaged>,
 }
 
@@ -164,24 +189,24 @@ impl Met {
     /// Notes whether the drive answers what it is asked: to be called every [`LOOK_INTERVAL`].
     pub(crate) fn look(&self, store: &Store) {
         let Some(requests) = store.heap().device().requests() else { return };
-        let mut unanswered = lock(&self.unanswered);
-        *unanswered = match unanswered.take() {
-            _ if requests.under_way == 0 => None,
-            Some(before) if before.answered == requests.answered => {
-                Some(Unanswered { looks: before.looks + 1, under_way: requests.under_way, ..before })
-            }
-            _ => Some(Unanswered { answered: requests.answered, under_way: requests.under_way, looks: 0 }),
-        };
+        let silence = &mut *lock(&self.silence);
+        silence.reads = Unanswered::looked(silence.reads, requests.reads);
+        silence.changes = Unanswered::looked(silence.changes, requests.changes);
     }
 
     /// What it has not answered, when that has been so for long.
     fn unresponsive(&self) -> Option<String> {
-        let Unanswered { under_way, looks, .. } = (*lock(&self.unanswered))?;
-        let silent = LOOK_INTERVAL * looks;
-        (silent >= UNRESPONSIVE_AFTER).then(|| {
-            let seconds = silent.as_secs();
-            format!("it has answered nothing for {seconds} s, and {under_way} requests wait: only what memory holds is served")
-        })
+        let Silence { reads, changes } = *lock(&self.silence);
+        let (reads, changes) = (reads.filter(Unanswered::is_long), changes.filter(Unanswered::is_long));
+        let looks = reads.into_iter().chain(changes).map(|silent| silent.looks).max()?;
+        let wait: u64 = reads.into_iter().chain(changes).map(|silent| silent.under_way).sum();
+        let seconds = (LOOK_INTERVAL * looks).as_secs();
+        let (what, served) = match (reads, changes) {
+            (None, _) => ("no write", "reads are served, and no write is acknowledged"),
+            (_, None) => ("no read", "only what memory holds is served"),
+            _ => ("nothing", "only what memory holds is served"),
+        };
+        Some(format!("it has answered {what} for {seconds} s, and {wait} requests wait: {served}"))
     }
 
     /// Forgets places whose segment was released since; answers how many are left.

@@ -39,13 +39,46 @@ struct Apart<T>(T);
 /// What one core has asked; it alone writes.
 #[derive(Debug, Default)]
 struct Counts {
+    reads: Count,
+    changes: Count,
+}
+
+#[derive(Debug, Default)]
+struct Count {
     begun: AtomicU64,
     answered: AtomicU64,
+}
+
+impl Count {
+    fn of(counts: &Counts, kind: Asked) -> &Self {
+        match kind {
+            Asked::Read => &counts.reads,
+            Asked::Change => &counts.changes,
+        }
+    }
+}
+
+/// What a file is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// What it holds.
+    Read,
+    /// Whatever else: a write, a sync, space.
+    Change,
 }
 
 /// How far the world is with what it was asked of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
+    /// Reads.
+    pub reads: Answers,
+    /// Writes, syncs and what else is not a read: these may stand still while reads are answered.
+    pub changes: Answers,
+}
+
+/// How far the world is with requests of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answers {
     /// Operations that it has not answered.
     pub under_way: u64,
     /// Those that it has answered since the file was opened, whatever the answer, and whether or not anybody has fetched it.
@@ -77,11 +110,16 @@ impl FileQueue {
 
     /// So far.
     pub(crate) fn requests(&self) -> Requests {
+        Requests { reads: self.answers(Asked::Read), changes: self.answers(Asked::Change) }
+    }
+
+    fn answers(&self, kind: Asked) -> Answers {
         let counts = lock(&self.counts);
+        let of_cores = || counts.iter().map(|core| Count::of(&core.0, kind));
         // In this order: what ends in between is counted as under way, and the next look finds it answered.
-        let answered: u64 = counts.iter().map(|core| core.0.answered.load(Ordering::Acquire)).sum();
-        let begun: u64 = counts.iter().map(|core| core.0.begun.load(Ordering::Relaxed)).sum();
-        Requests { under_way: begun.saturating_sub(answered), answered }
+        let answered: u64 = of_cores().map(|count| count.answered.load(Ordering::Acquire)).sum();
+        let begun: u64 = of_cores().map(|count| count.begun.load(Ordering::Relaxed)).sum();
+        Answers { under_way: begun.saturating_sub(answered), answered }
     }
 
     /// The places that a read of so many bytes needs.
@@ -126,14 +164,14 @@ impl Share {
     }
 
     /// An operation was asked for.
-    pub(crate) fn note_begun(&self) {
-        let Counts { begun, .. } = &self.counts.0;
+    pub(crate) fn note_begun(&self, kind: Asked) {
+        let Count { begun, .. } = Count::of(&self.counts.0, kind);
         begun.store(begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// One has been answered.
-    pub(crate) fn note_answered(&self) {
-        let Counts { answered, .. } = &self.counts.0;
+    pub(crate) fn note_answered(&self, kind: Asked) {
+        let Count { answered, .. } = Count::of(&self.counts.0, kind);
         answered.store(answered.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 

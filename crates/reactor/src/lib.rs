@@ -39,7 +39,7 @@ pub use addr::{Addr, PeerAddr};
 pub use buf::{IoBuf, RecvBuf};
 pub use driver::{KEEPALIVE_SECONDS, ListenOptions, OpenOptions, ShutdownHow, Signal, WriteSync};
 pub use file::File;
-pub use file_queue::Requests;
+pub use file_queue::{Answers, Requests};
 pub use join::join_all;
 pub use net::{Came, Listener, ListenerShare, RecvHalf, SendHalf, Sending, Stream};
 pub use prefetch::{prefetch, prefetch_at};

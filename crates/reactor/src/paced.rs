@@ -11,7 +11,7 @@
 //!    busy, and must hold up nobody.
 
 use crate::driver::{Completion, Driver, Op, Outcome, Token, Wait};
-use crate::file_queue::{FileQueue, Share};
+use crate::file_queue::{Asked, FileQueue, Share};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -94,7 +94,7 @@ impl Paced {
         if let Some((queue, requests)) = asked {
             let file = self.used(queue);
             let used = &mut self.files[file];
-            used.share.note_begun();
+            used.share.note_begun(if requests > 0 { Asked::Read } else { Asked::Change });
             if requests > 0 && (!used.waiting.is_empty() || !used.share.take(requests)) {
                 used.share.set_waits(true);
                 return used.waiting.push_back((token, requests, op));
@@ -137,7 +137,7 @@ impl Paced {
         let file = file as usize;
         let used = &mut self.files[file];
         used.under_way -= 1;
-        used.share.note_answered();
+        used.share.note_answered(if requests > 0 { Asked::Read } else { Asked::Change });
         if requests > 0 {
             used.share.give_back(requests);
             while let Some((token, requests, op)) = self.files[file].next() {
@@ -153,7 +153,7 @@ impl Paced {
                 && let Some((_, _, Op::Read { buf, .. })) = used.waiting.remove(at)
             {
                 used.share.set_waits(!used.waiting.is_empty());
-                used.share.note_answered();
+                used.share.note_answered(Asked::Read);
                 let outcome = Outcome::Read(Err(io::Error::from_raw_os_error(libc::ECANCELED)), buf);
                 return self.given_up.push(Completion { token, outcome, more: false });
             }

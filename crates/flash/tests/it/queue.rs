@@ -37,14 +37,19 @@ fn reads_leave_room_in_the_queue_for_writes() {
             })
             .collect();
         pumice_reactor::yield_now().await;
-        assert_eq!(device.requests().expect("a file").under_way, 24, "who waits for its turn was asked for");
+        assert_eq!(
+            device.requests().expect("a file").reads.under_way,
+            24,
+            "who waits for its turn was asked for"
+        );
         device.program(second, 0, pages(1), WriteSync::Durable).await.expect("programmed");
         let write = began.elapsed();
         for read in reads {
             read.await.expect("ran");
         }
         let requests = device.requests().expect("a file");
-        assert_eq!((requests.under_way, requests.answered), (0, 26));
+        assert_eq!((requests.reads.under_way, requests.reads.answered), (0, 24));
+        assert_eq!((requests.changes.under_way, requests.changes.answered), (0, 2));
         (write, began.elapsed())
     });
     let (write, reads) = took.expect("the host is up");
@@ -79,6 +84,6 @@ fn what_is_answered_and_not_fetched_is_answered() {
         (before, after)
     });
     let (before, after) = looked.expect("the host is up");
-    assert_eq!((before.under_way, after.under_way), (8, 0));
-    assert_eq!(after.answered, before.answered + 8);
+    assert_eq!((before.reads.under_way, after.reads.under_way), (8, 0));
+    assert_eq!(after.reads.answered, before.reads.answered + 8);
 }

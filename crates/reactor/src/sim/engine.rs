@@ -97,6 +97,8 @@ pub(crate) struct HostState {
     pub direct_bytes: u32,
     pub queue_depth: Option<u32>,
     pub clock: DiskClock,
+    /// Before then no write, sync or other change is answered.
+    pub writes_stall_until_ns: u64,
     pub faults: Vec<FileFault>,
     pub random_faults: Vec<RandomFault>,
     pub cut: Option<PowerCut>,
@@ -389,6 +391,7 @@ impl Engine {
             disk,
             direct_bytes: DIRECT_BYTES,
             queue_depth: None,
+            writes_stall_until_ns: 0,
             faults: Vec::new(),
             random_faults: Vec::new(),
             cut: None,

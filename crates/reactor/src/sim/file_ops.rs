@@ -78,7 +78,10 @@ impl Engine {
             Op::ManageZones { start, action, .. } => (model.durable_ns, 0, (*start, 4 + *action as u64)),
             _ => (KERNEL_NS, 0, (0, 3)),
         };
-        let at = host.clock.finish_ns(now, latency, bytes, &model, &mut host.rng);
+        let mut at = host.clock.finish_ns(now, latency, bytes, &model, &mut host.rng);
+        if !matches!(pending.op, Op::Read { .. }) {
+            at = at.max(host.writes_stall_until_ns);
+        }
         self.note(32, id, detail.0, detail.1);
         self.push(at, Event::Finish(id));
         self.begin_write_back(id);

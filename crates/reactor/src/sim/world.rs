@@ -354,6 +354,12 @@ impl World {
         self.with(|engine| engine.hosts[host as usize].clock.busy_until(until));
     }
 
+    /// They answer reads, and nothing else, as a file system does that was frozen.
+    pub fn stall_writes(&self, host: HostId, duration: Duration) {
+        let until = self.now().0 + duration.as_nanos() as u64;
+        self.with(|engine| engine.hosts[host as usize].writes_stall_until_ns = until);
+    }
+
     /// What O_DIRECT asks of offsets and lengths of files that the host opens from now on, in bytes: 512 at first. Drives move to
     /// hosts that ask for more. 0: the host's file system knows no direct I/O, and its files lie in the page cache.
     pub fn set_direct_bytes(&self, host: HostId, bytes: u32) {

@@ -72,6 +72,33 @@ fn a_drive_that_does_not_answer_is_told_of_until_it_does() {
     });
 }
 
+/// A file system that is frozen goes on reading, and a drive is no better for that.
+#[test]
+fn a_drive_that_answers_no_write_is_told_of_though_it_reads() {
+    let stage = Stage::start(Options::default());
+    let (world, server) = (stage.world.clone(), stage.server);
+    stage.play(async move |clients| {
+        let (mut writer, mut reader) = (clients.connect().await, clients.connect().await);
+        let long = vec![b'v'; 8 << 20];
+        writer.send(encode(&[&b"SET"[..], b"long", &long])).await;
+        assert_eq!(writer.read_line().await, "+OK");
+        world.stall_writes(server, Duration::from_secs(20));
+        writer.send(b"SET l new\r\n".to_vec()).await;
+        let mut states = Vec::new();
+        for round in 0..25 {
+            // From the drive.
+            assert_eq!(reader.line(&format!("GETRANGE long {} {}", round << 18, round << 18)).await, "$1");
+            assert_eq!(reader.read_line().await, "v");
+            states.push(told(&mut reader, "drives", "state=").await);
+            sleep(Duration::from_secs(1)).await;
+        }
+        let silent = states.iter().filter(|state| **state == "unresponsive").count();
+        assert!(states[..5].iter().all(|state| state == "ok"), "{states:?}");
+        assert!((13..=16).contains(&silent) && states[24] == "ok", "{states:?}");
+        assert_eq!(writer.read_line().await, "+OK");
+    });
+}
+
 /// What follows a word in a section of INFO.
 async fn told(client: &mut SimClient, section: &str, word: &str) -> String {
     let head = client.line(&format!("INFO {section}")).await;
