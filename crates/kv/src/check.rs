@@ -21,7 +21,7 @@ use crate::table;
 use crate::table::version::Table;
 use crate::types::{Direction, SliceId};
 
-/// Problems listed in full; the rest is counted.
+/// Problems listed in full, of keys and of all else alike; the rest is counted.
 const PROBLEMS_MAX: usize = 1000;
 
 /// What a check found.
@@ -37,7 +37,10 @@ pub struct CheckReport {
     pub keys: u64,
     /// Bytes of their values.
     pub value_bytes: u64,
-    /// What is wrong, one line each, at most a thousand; empty when the drive is sound.
+    /// Keys whose value cannot be read.
+    pub unreadable_keys: u64,
+    /// What is wrong, one line each; empty when the drive is sound. First at most a thousand of those keys, because they are what users
+    /// lose; then at most a thousand places.
     pub problems: Vec<String>,
     /// Problems beyond those.
     pub more_problems: u64,
@@ -49,12 +52,28 @@ impl CheckReport {
         self.problems.is_empty()
     }
 
+    /// Problems, listed or not.
+    pub fn problem_count(&self) -> u64 {
+        self.problems.len() as u64 + self.more_problems
+    }
+
     fn problem(&mut self, text: String) {
-        if self.problems.len() < PROBLEMS_MAX {
+        let listed = self.problems.len() as u64 - self.unreadable_keys.min(PROBLEMS_MAX as u64);
+        if listed < PROBLEMS_MAX as u64 {
             self.problems.push(text);
         } else {
             self.more_problems += 1;
         }
+    }
+
+    fn key_problem(&mut self, text: String) {
+        let before = self.unreadable_keys as usize;
+        if before < PROBLEMS_MAX {
+            self.problems.insert(before, text);
+        } else {
+            self.more_problems += 1;
+        }
+        self.unreadable_keys += 1;
     }
 }
 
@@ -171,7 +190,7 @@ impl Store {
                 }
                 Ok(Some((key, Ok(entry)))) => (key, entry),
                 Ok(Some((key, Err(error)))) => {
-                    report.problem(self.inner.of_key(&key, &error));
+                    report.key_problem(self.inner.of_key(&key, &error));
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -185,7 +204,7 @@ impl Store {
                         Ok(Some(_)) => {}
                         Ok(None) => break,
                         Err(error) => {
-                            report.problem(self.inner.of_key(&key, &error));
+                            report.key_problem(self.inner.of_key(&key, &error));
                             break;
                         }
                     }

@@ -14,7 +14,7 @@ use crate::exit::{Outcome, Stop};
 use crate::progress::Progress;
 use crate::raw;
 
-/// Problems printed before the rest is only counted (all of them are in `--json`).
+/// Problems printed before the rest is only counted (`--json` has more).
 const PROBLEMS_SHOWN: usize = 50;
 
 /// Runs the command.
@@ -63,7 +63,11 @@ pub fn run(args: CheckArgs) -> Outcome {
     if report.is_clean() {
         return Ok(());
     }
-    Err(Stop::No(format!("{}: {} problem(s) found", args.device, report.problems.len())))
+    let keys = match report.unreadable_keys {
+        0 => String::new(),
+        keys => format!(", {keys} of them entries (keys and elements) that cannot be read"),
+    };
+    Err(Stop::No(format!("{}: {} problem(s) found{keys}", args.device, report.problem_count())))
 }
 
 /// A drive whose metadata do not verify is damaged; one that is no drive could not be checked.
@@ -87,7 +91,8 @@ fn print(args: &CheckArgs, report: &CheckReport) {
             serde_json::json!({
                 "device": args.device, "clean": report.is_clean(), "segments": report.segments,
                 "records": report.records, "tables": report.tables, "entries": report.keys,
-                "value_bytes": report.value_bytes, "problems": report.problems,
+                "value_bytes": report.value_bytes, "unreadable_entries": report.unreadable_keys,
+                "problems": report.problems, "more_problems": report.more_problems,
             })
         );
         return;
@@ -104,8 +109,10 @@ fn print(args: &CheckArgs, report: &CheckReport) {
     for problem in report.problems.iter().take(PROBLEMS_SHOWN) {
         println!("damaged: {problem}");
     }
-    if report.problems.len() > PROBLEMS_SHOWN {
-        println!("… and {} more (--json lists all)", report.problems.len() - PROBLEMS_SHOWN);
+    let more = report.problem_count().saturating_sub(PROBLEMS_SHOWN as u64);
+    if more > 0 {
+        let listed = if report.more_problems == 0 { "all" } else { "some thousand" };
+        println!("… and {more} more (--json lists {listed})");
     }
     if report.is_clean() {
         println!("clean");

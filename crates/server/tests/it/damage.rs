@@ -75,6 +75,43 @@ fn damage_is_told_by_key_database_and_element() {
     }
 }
 
+/// Keys are what users lose: they come first, however many places are damaged, and all are counted.
+#[test]
+fn many_that_are_lost_are_counted_and_stand_before_places() {
+    const KEYS: usize = 1200;
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive");
+    check_exit(&run(&["format", drive.to_str().unwrap(), "--size", "64MiB"]), 0, "");
+    let server = Server::start(dir.path(), &["--device", drive.to_str().unwrap(), "--patrol-days", "0"]);
+    let mut client = server.client();
+    let (start, len) = ("<<start>>", 3000);
+    for n in 0..KEYS {
+        let _: () = client.set(format!("key:{n}"), format!("{start}{}", "v".repeat(len))).unwrap();
+    }
+    server.stop();
+    let file = std::fs::File::options().read(true).write(true).open(&drive).unwrap();
+    let mut bytes = Vec::new();
+    (&file).take(64 << 20).read_to_end(&mut bytes).unwrap();
+    let mut at = 0;
+    while let Some(next) = bytes[at..].windows(start.len()).position(|here| here == start.as_bytes()) {
+        at += next + len;
+        file.write_all_at(b"x", at as u64 - 100).unwrap();
+    }
+    let report = run(&["check", drive.to_str().unwrap()]);
+    check_exit(&report, 1, &format!("{KEYS} of them entries (keys and elements) that cannot be read"));
+    let shown = stdout(&report);
+    let lost = shown.lines().filter(|line| line.starts_with("damaged: ") && line.contains("key \"key:"));
+    assert_eq!(lost.count(), 50, "{shown}");
+    let report = run(&["check", drive.to_str().unwrap(), "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&stdout(&report)).unwrap();
+    assert_eq!(report["unreadable_entries"], KEYS);
+    let problems = report["problems"].as_array().unwrap();
+    let names_key = |problem: &serde_json::Value| problem.as_str().unwrap().contains("key \"key:");
+    assert!(problems[..1000].iter().all(names_key) && !problems[1000..].iter().any(names_key));
+    // Each record once more, as a place.
+    assert!(problems.len() as u64 + report["more_problems"].as_u64().unwrap() >= 2 * KEYS as u64);
+}
+
 /// What a small drive holds: two databases, of which one was emptied before.
 const FLIPPED_KEYS: usize = 150;
 
