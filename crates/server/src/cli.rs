@@ -186,7 +186,7 @@ pub struct FormatArgs {
     /// Path to a file or block device
     #[arg(value_hint = ValueHint::FilePath)]
     pub device: String,
-    /// Size of a file that is still to be made, or how much of a device to use, in powers of 1,024: 1GB is 1GiB
+    /// Size of a file that is still to be made, or is to grow, in powers of 1,024: 1GB is 1GiB; devices are used as a whole
     /// [default: 64GiB or what fits]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,

@@ -58,9 +58,24 @@ pub fn run(args: FormatArgs) -> Outcome {
         _ => 0,
     };
     let made = !path.exists();
+    let len_before = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|found| found.len());
     let outcome = drives::on_a_core(async {
         let device =
             Device::create(&spec, size).await.map_err(|e| Stop::doing(format!("drive {spec}"), e))?;
+        if let Some(size) = args.size
+            && device.raw_bytes() != size
+        {
+            // A file that was shorter has been made as long.
+            return Err(Stop::because(format!(
+                "{spec} has {}, and is used as a whole: leave out --size, or {}",
+                format_size(device.raw_bytes()),
+                if device.takes_space_as_written() {
+                    "remove the file"
+                } else {
+                    "name a partition of that size"
+                }
+            )));
+        }
         if device.raw_bytes() < DRIVE_BYTES_MIN {
             return Err(Stop::because(format!(
                 "{spec} has {}, too little for a drive: name a larger --size, or make the file larger",
@@ -89,6 +104,11 @@ pub fn run(args: FormatArgs) -> Outcome {
             if made {
                 // Leave nothing half-made behind.
                 let _ = std::fs::remove_file(path);
+            } else if let Some(len) = len_before
+                && let Ok(file) = std::fs::File::options().write(true).open(path)
+                && file.metadata().is_ok_and(|now| now.len() > len)
+            {
+                let _ = file.set_len(len);
             }
             return Err(stop);
         }

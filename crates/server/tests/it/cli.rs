@@ -146,6 +146,12 @@ fn what_cannot_be_run_says_why_and_what_to_do() {
     check_exit(&run(&["format", &at("tiny"), "--size", "1MiB"]), 2, "make the file larger");
     check_exit(&run(&["format", &at("small"), "--size", "16MiB"]), 2, "at least 14 are needed");
     check_exit(&run(&["format", &at("nowhere/drive")]), 2, "nowhere");
+    // What is there keeps its length, and is never cut.
+    let foreign = file("foreign", "text");
+    check_exit(&run(&["format", &foreign, "--force", "--size", "16MiB"]), 2, "at least 14 are needed");
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"text");
+    let larger = &["format", &drive, "--force", "--size", "64MiB"];
+    check_exit(&run(larger), 2, "is used as a whole: leave out --size, or remove the file");
     serve(&["--config", &file("a.toml", "redis = 5\n")], "a string or a list of strings");
     serve(&["--config", &file("b.toml", "reddis = '127.0.0.1:1'\n")], "unknown field `reddis`");
     serve(&["--config", &file("c.toml", "memory = 'much'\n")], "is not a size");
