@@ -33,6 +33,7 @@ use crate::zones::{Zone, ZoneAction, ZonedInfo};
 use bytes::Bytes;
 use std::any::Any;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -127,6 +128,14 @@ impl Handle {
         match &*self.0 {
             HandleKind::Sim(handle) => handle.id,
             HandleKind::Os { fd, .. } => panic!("file descriptor {} used in a simulation", fd.as_raw_fd()),
+        }
+    }
+
+    /// This end of a stream, as the kernel tells it.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        match &*self.0 {
+            HandleKind::Os { fd, .. } => sys::local(fd.as_raw_fd()),
+            HandleKind::Sim(_) => None,
         }
     }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -288,6 +289,12 @@ impl Stream {
             Outcome::Connected(result) => result.map(|(handle, peer)| Self::new(handle, peer)),
             other => other.unexpected(),
         }
+    }
+
+    /// This end: the address that the peer connected to, where a listener has several. Asks the kernel. `None`: of a Unix socket, and in
+    /// a simulated world.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.0.handle.local_addr()
     }
 
     /// Who is at the other end.

@@ -314,6 +314,14 @@ pub(crate) fn peer(fd: &OwnedFd) -> PeerAddr {
     }
 }
 
+/// This end of a connection; `None` where it has no IP address.
+pub(crate) fn local(fd: RawFd) -> Option<SocketAddr> {
+    let mut raw = RawAddr::empty();
+    // SAFETY: the kernel writes at most the length it is told.
+    let result = unsafe { libc::getsockname(fd, (&raw mut raw.storage).cast(), &mut raw.len) };
+    check(result).ok().and_then(|_| raw.socket_addr())
+}
+
 fn socket(addr: &Addr, flags: i32) -> io::Result<OwnedFd> {
     let family = match addr {
         Addr::Tcp(SocketAddr::V4(_)) => libc::AF_INET,

@@ -205,6 +205,10 @@ impl Client {
         if self.watch.is_touched() {
             flags.push('d');
         }
+        if self.addr == self.local_addr {
+            // A Unix socket's.
+            flags.push('U');
+        }
         if self.no_evict.load(Ordering::Relaxed) {
             flags.push('e');
         }

@@ -59,9 +59,13 @@ const LINGER_MAX: Duration = Duration::from_secs(2);
 pub async fn serve(server: Arc<Server>, stream: Stream, peer: PeerAddr, local_addr: String) {
     let now_ms = pumice_reactor::wall_ms();
     server.stats.connections.fetch_add(1, Ordering::Relaxed);
-    let addr = match &peer {
-        PeerAddr::Tcp(addr) => addr.to_string(),
-        PeerAddr::Unix => format!("{}:0", local_addr.trim_start_matches("unix:")),
+    let (addr, local_addr) = match &peer {
+        PeerAddr::Tcp(addr) => (addr.to_string(), local_addr),
+        // Both ends are called alike, as in Redis.
+        PeerAddr::Unix => {
+            let addr = format!("{}:0", local_addr.trim_start_matches("unix:"));
+            (addr.clone(), addr)
+        }
     };
     let max = server.settings.clients_max.load(Ordering::Relaxed);
     let core = pumice_reactor::core().0;

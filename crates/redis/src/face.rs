@@ -38,6 +38,7 @@ impl Face {
     /// Serves until the server stops.
     pub async fn run(self) {
         let local = self.local_addr().to_string();
+        let is_any = matches!(self.local_addr(), Addr::Tcp(addr) if addr.ip().is_unspecified());
         let mut stopping = std::pin::pin!(self.server.stopping.wait());
         loop {
             let accepted = {
@@ -53,8 +54,9 @@ impl Face {
             match accepted {
                 None => return,
                 Some(Ok((stream, peer))) => {
-                    let connection =
-                        crate::connection::serve(self.server.clone(), stream, peer, local.clone());
+                    let own = if is_any { stream.local_addr() } else { None };
+                    let own = own.map_or_else(|| local.clone(), |own| own.to_string());
+                    let connection = crate::connection::serve(self.server.clone(), stream, peer, own);
                     pumice_reactor::spawn(connection);
                 }
                 Some(Err(error)) => {

@@ -5,6 +5,20 @@ use crate::command::{Facts, Find, KeySpec};
 /// One row a command.
 pub static FACTS: &[Facts] = &[
     Facts {
+        name: "bgrewriteaof",
+        arity: 1,
+        flags: &["admin", "noscript", "no_async_loading"],
+        first_key: 0,
+        last_key: 0,
+        key_step: 0,
+        categories: &["@admin", "@slow", "@dangerous"],
+        tips: &[],
+        key_specs: &[],
+        group: "server",
+        since: "1.0.0",
+        subcommands: &[],
+    },
+    Facts {
         name: "bgsave",
         arity: -1,
         flags: &["admin", "noscript", "no_async_loading"],

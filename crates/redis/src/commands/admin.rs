@@ -15,6 +15,7 @@ pub static ROWS: &[Row] = &[
     ("time", handler!(time)),
     ("save", handler!(save)),
     ("bgsave", handler!(bgsave)),
+    ("bgrewriteaof", handler!(bgrewriteaof)),
     ("lastsave", handler!(lastsave)),
     ("wait", handler!(wait)),
     ("flushdb", handler!(flushdb)),
@@ -61,6 +62,12 @@ async fn bgsave(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
     }
     settle(ctx).await?;
     ctx.reply.simple("Background saving started");
+    Ok(())
+}
+
+async fn bgrewriteaof(ctx: &mut Ctx, _args: Args<'_>) -> CommandResult {
+    settle(ctx).await?;
+    ctx.reply.simple("Background append only file rewriting started");
     Ok(())
 }
 

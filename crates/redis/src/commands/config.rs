@@ -107,11 +107,13 @@ fn live(server: &Server) -> Vec<(&'static str, Vec<u8>)> {
         ("bind", server.options.bind.clone()),
         ("client-output-buffer-limit", limits),
         ("client-query-buffer-limit", number(&settings.query_buffer_bytes_max)),
+        ("cluster-enabled", yes_no(false)),
         ("daemonize", yes_no(false)),
         ("databases", crate::keyspace::DATABASES.to_string()),
         ("dbfilename", String::new()),
         ("dir", server.options.directory.display().to_string()),
         ("enable-debug-command", server.options.debug.name().to_string()),
+        ("logfile", String::new()),
         ("maxclients", number(&settings.clients_max)),
         ("maxmemory", server.options.memory_bytes.to_string()),
         ("maxmemory-policy", settings.policy().to_string()),
@@ -193,7 +195,17 @@ async fn config(ctx: &mut Ctx, args: Args<'_>) -> CommandResult {
             ctx.server.stats.reset();
             ctx.reply.ok();
         }
-        b"rewrite" => return Err("ERR The server is running without a config file".into()),
+        b"rewrite" => {
+            let file = ctx.server.options.config_file.display().to_string();
+            return Err(match file.as_str() {
+                "" => "ERR The server is running without a config file".into(),
+                file => Failure::quoting(
+                    "ERR Rewriting config file: it is not rewritten here, edit '",
+                    file.as_bytes(),
+                    "'",
+                ),
+            });
+        }
         _ => super::client::help(
             ctx,
             &[

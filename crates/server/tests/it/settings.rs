@@ -146,3 +146,45 @@ fn a_socket_has_the_permissions_that_were_asked_for() {
         &format!("config file {at}: redis-socket-mode must be octal"),
     );
 }
+
+/// A client that is known by where it came in can be found by that, as in Redis.
+#[test]
+fn a_connection_tells_the_address_that_it_came_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("sock").to_str().unwrap().to_string();
+    let server = Server::start(dir.path(), &["--redis", "0.0.0.0:0", "--redis", &format!("unix:{socket}")]);
+    let any = server
+        .faces
+        .iter()
+        .find_map(|face| face.strip_prefix("redis on 0.0.0.0:"))
+        .expect("one of any address");
+    let told = |url: &str| {
+        let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
+        redis::cmd("CLIENT").arg("INFO").query::<String>(&mut client).unwrap()
+    };
+    let line = told(&format!("redis://127.0.0.1:{any}"));
+    assert!(line.contains(&format!(" laddr=127.0.0.1:{any} ")) && line.contains(" flags=N "), "{line}");
+    let line = told(&format!("unix://{socket}"));
+    assert!(
+        line.contains(&format!(" addr={socket}:0 laddr={socket}:0 ")) && line.contains(" flags=U "),
+        "{line}"
+    );
+    let mut client = server.client();
+    let _other = redis::Client::open(format!("redis://127.0.0.1:{any}")).unwrap().get_connection().unwrap();
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("LADDR").arg(format!("127.0.0.1:{any}"));
+    assert_eq!(kill.query::<u32>(&mut client).unwrap(), 1);
+    server.stop();
+}
+
+#[test]
+fn a_config_file_is_named_by_who_does_not_rewrite_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("pumice.toml");
+    std::fs::write(&config, "").unwrap();
+    let at = config.to_str().unwrap();
+    let server = Server::start(dir.path(), &["--config", at]);
+    let refused = redis::cmd("CONFIG").arg("REWRITE").query::<()>(&mut server.client()).expect_err("refused");
+    assert!(refused.to_string().contains(&format!("edit '{at}'")), "{refused}");
+    server.stop();
+}
