@@ -20,8 +20,11 @@ use crate::types::{Direction, Seq, SliceId};
 
 /// Rows looked at while a memtable's lock is held.
 const ROWS_AT_ONCE: usize = 2048;
-/// Draws before [`Store::random_key`] takes the first key instead.
-const DRAWS_MAX: u32 = 32;
+/// Draws before [`Store::random_key`] goes over the first keys instead, and those of them that read a block. Most rows may be of others.
+const DRAWS_MAX: u32 = 256;
+const BLOCK_DRAWS_MAX: u32 = 32;
+/// Keys that it draws from then.
+const FIRST_KEYS_MAX: u64 = 256;
 
 /// A table of which something does not read is looked through again after so long.
 const UNREADABLE_RESTS_MS: u64 = 60_000;
@@ -259,9 +262,13 @@ impl Store {
         let tables: Vec<_> = version.tables().filter(overlaps).cloned().collect();
         let rows: u64 = memtables.iter().map(|memtable| lock(memtable).len() as u64).sum();
         let entries: u64 = tables.iter().map(|table| table.meta.entries).sum();
+        let mut block_draws = 0;
         for _ in 0..DRAWS_MAX {
             if rows + entries == 0 {
                 return Ok(None);
+            }
+            if block_draws == BLOCK_DRAWS_MAX {
+                break;
             }
             let mut draw = rng.below(rows + entries);
             let mut drawn: Option<(Bytes, Option<KeyEntry>)> = None;
@@ -276,7 +283,7 @@ impl Store {
                 draw -= len;
             }
             if drawn.is_none() {
-                drawn = under(&pin, self.random_entry(&tables, draw, prefix, rng).await)?;
+                drawn = under(&pin, self.random_entry(&tables, draw, prefix, rng, &mut block_draws).await)?;
             }
             let Some((key, Some(entry))) = drawn else { continue };
             if !key.starts_with(prefix) || entry.is_tombstone() {
@@ -290,7 +297,18 @@ impl Store {
         let lower = Bound::Included(Bytes::copy_from_slice(prefix));
         let set = SliceSet::One(slice);
         let mut scan = self.scan(&snapshot, set, lower, Bound::Unbounded, Direction::Forward, Want::Keys);
-        Ok(scan.next().await?.map(|(key, _)| key).filter(|key| key.starts_with(prefix)))
+        let mut drawn = None;
+        for passed in 0..FIRST_KEYS_MAX {
+            let Some(key) = scan.next().await?.map(|(key, _)| key).filter(|key| key.starts_with(prefix))
+            else {
+                break;
+            };
+            // Each of those passed is as likely as any other.
+            if rng.below(passed + 1) == 0 {
+                drawn = Some(key);
+            }
+        }
+        Ok(drawn)
     }
 
     async fn random_entry(
@@ -299,6 +317,7 @@ impl Store {
         mut draw: u64,
         prefix: &[u8],
         rng: &mut Rng,
+        block_draws: &mut u32,
     ) -> Result<Option<(Bytes, Option<KeyEntry>)>, StoreError> {
         for table in tables {
             if draw >= table.meta.entries {
@@ -314,6 +333,11 @@ impl Store {
             let mut end = prefix.to_vec();
             end.resize(prefix.len() + 16, 0xFF);
             let end = head.index.block_of(&end).unwrap_or(last).max(first);
+            // The table was drawn for all of its blocks.
+            if rng.below(last as u64 + 1) > (end - first) as u64 {
+                return Ok(None);
+            }
+            *block_draws += 1;
             let at = first + rng.below((end - first + 1) as u64) as usize;
             let block = self.inner.block(table, BlockPlace::of(&head, at)).await?;
             let entries =

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use crate::common::client::encode;
 use crate::common::{Client, Reply, Setup, TestServer, eventually};
+use pumice_base::hash::HashMap;
 use pumice_base::rng::Rng;
 use pumice_redis::keyspace::Cursors;
 
@@ -347,4 +348,35 @@ fn of_cursors_those_are_forgotten_that_were_given_out_longest_ago() {
         save(0);
     }
     assert!((2..=REMEMBERED).all(|n| is_known(save(n))));
+}
+
+/// What is drawn is not led astray by what else is stored: elements, other databases, what was deleted.
+#[test]
+fn random_keys_are_any_key_beside_much_else() {
+    const KEYS: usize = 60;
+    let server = TestServer::start();
+    let mut client = server.client();
+    for key in 0..KEYS {
+        client.line(&format!("SET user:{key} v"));
+    }
+    for part in 0..20 {
+        let fields: String = (0..1000).map(|n| format!(" f{part}:{n} v")).collect();
+        client.line(&format!("HSET large{fields}"));
+    }
+    client.line("SELECT 1");
+    for key in 0..2000 {
+        client.line(&format!("SET other:{key} v"));
+    }
+    client.line("SELECT 0");
+    for is_there in [true, false] {
+        let mut drawn: HashMap<String, usize> = HashMap::default();
+        for _ in 0..40 * KEYS {
+            *drawn.entry(client.line("RANDOMKEY").to_string()).or_default() += 1;
+        }
+        let most = drawn.values().max().copied().unwrap_or(0);
+        assert_eq!(drawn.len(), KEYS + usize::from(is_there), "{drawn:?}");
+        // Keys of a slice that has few are drawn more often than others.
+        assert!(most < 10 * 40, "{drawn:?}");
+        client.line("DEL large");
+    }
 }
