@@ -6,6 +6,7 @@
 //! A log may hold more than this server's memory does: the drive was another's, or the server was given less. Then as much of its
 //! beginning as there is memory for is replayed and put into key tables, a checkpoint is made there, and the store is opened anew.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -86,8 +87,8 @@ impl Store {
         Ok(Heap::format(device, &options).await?)
     }
 
-    /// Opens a store and replays what the log holds above its checkpoint, in memory that its options allow. `progress` begins anew
-    /// where that takes more than one go.
+    /// Opens a store and replays what the log holds above its checkpoint, in memory that its options allow. `progress` hears bytes of
+    /// the log.
     ///
     /// # Errors
     /// When the device holds no store, or one of a newer version, or its metadata are damaged.
@@ -99,9 +100,17 @@ impl Store {
         let (mut replayed, mut parts, mut damage) = (0, 0, Vec::new());
         // What must not be written takes what memory it takes, and so does what has no room for key tables.
         let mut in_parts = !device.is_read_only();
+        let (first, furthest) = (Cell::new(None), Cell::new(0));
+        // Each part goes on with the rest of what there was at first.
+        let progress = |done: u64, rest: u64| {
+            let all = first.get().unwrap_or(rest);
+            first.set(Some(all));
+            furthest.set(furthest.get().max((all.saturating_sub(rest) + done).min(all)));
+            progress(furthest.get(), all);
+        };
         loop {
             let (mut opened, part) =
-                Self::open_part(device.clone(), options.clone(), progress, in_parts).await?;
+                Self::open_part(device.clone(), options.clone(), &progress, in_parts).await?;
             for found in std::mem::take(&mut opened.damage) {
                 // It may be found again as long as the log is replayed from before it.
                 if !damage.contains(&found) {
@@ -222,7 +231,15 @@ impl Store {
         inner.sweep_heads();
         let (mut replayed, mut damage) = (0, Vec::new());
         let mut part: Option<Seq> = None;
-        while let Some(batch) = replay.next().await? {
+        loop {
+            // What is read beyond a part is read again.
+            let goes_on = part.is_none();
+            let told = |done, all| {
+                if goes_on {
+                    progress(done, all)
+                }
+            };
+            let Some(batch) = replay.next_telling(&told).await? else { break };
             damage.extend(batch.damage);
             for record in batch.records.iter().filter(|record| record.seq > checkpoint) {
                 // Moved ones come last, with the numbers that they have had before.

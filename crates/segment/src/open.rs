@@ -640,8 +640,8 @@ pub(crate) async fn open(
         let _ = metalog::write_meta(&inner, write).await;
     }
     let heap = Heap::from_inner(inner.clone());
-    progress(0, found.iter().map(|found| found.bytes_max(inner.segment_bytes)).sum());
     let replay = Replay::new(inner, found, last, clean);
+    progress(0, replay.bytes_max());
     Ok(Opened { heap, client_state: blobs, replay, clean, renewed })
 }
 

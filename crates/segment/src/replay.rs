@@ -26,7 +26,7 @@ use crate::layout::meta::{FLAG_CUT, FLAG_TORN_SUMMARY, MetaRecord};
 use crate::merge::{self, Frames, Next, Place};
 use crate::metalog::{self, Write};
 use crate::scan::Frame;
-use crate::{Damage, HeapError, Replayed, SegmentId, Stream};
+use crate::{Damage, HeapError, Progress, Replayed, SegmentId, Stream};
 
 /// One frame, or the frames of one batch: all or nothing.
 #[derive(Clone, Debug)]
@@ -109,6 +109,7 @@ pub struct Replay {
     next_moved: u64,
     first_moved: Option<u64>,
     bytes_read: u64,
+    bytes_max: u64,
 }
 
 /// Frames that are put in order before they count.
@@ -210,6 +211,7 @@ impl Replay {
             None => Begin::of(&found, inner.superblock.page_bytes)
                 .map(|begin| Wide { begin: Some(begin), ..Wide::new(0, false, Vec::new()) }),
         };
+        let bytes_max = found.iter().map(|found| found.bytes_max(inner.segment_bytes)).sum();
         Self {
             inner,
             segments: Ahead::new(found),
@@ -240,6 +242,7 @@ impl Replay {
             next_moved: last.durable_frames[1],
             first_moved: None,
             bytes_read: 0,
+            bytes_max,
         }
     }
 
@@ -249,6 +252,14 @@ impl Replay {
     /// # Errors
     /// [`HeapError`] when the media fail or the recovered state cannot be written.
     pub async fn next(&mut self) -> Result<Option<ReplayedBatch>, HeapError> {
+        self.next_telling(&|_, _| {}).await
+    }
+
+    /// [`Replay::next`] that tells how far it is with what is to be read.
+    ///
+    /// # Errors
+    /// As [`Replay::next`].
+    pub async fn next_telling(&mut self, progress: Progress<'_>) -> Result<Option<ReplayedBatch>, HeapError> {
         loop {
             if let Some(batch) = self.ready.pop_front() {
                 return Ok(Some(batch));
@@ -261,6 +272,7 @@ impl Replay {
             }
             if let Some(part) = self.segments.next(&self.inner).await? {
                 self.bytes_read += part.fetched.bytes_read;
+                progress(self.bytes_read.min(self.bytes_max), self.bytes_max);
                 match &mut self.wide {
                     // Commit segments come first.
                     Some(wide) if part.found.stream != Stream::Commit && wide.frames.is_none() => {
@@ -280,6 +292,11 @@ impl Replay {
     /// Bytes read so far.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read
+    }
+
+    /// Bytes to read, at most.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max
     }
 
     /// All commit segments were read: puts their frames in order.

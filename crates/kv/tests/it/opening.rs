@@ -6,7 +6,8 @@ use pumice_base::rng::Rng;
 use pumice_flash::{Access, Device, DeviceSpec};
 use pumice_kv::{Batch, REPLAY_BYTES_MIN, SliceId, Store, StoreFormat, StoreOptions};
 use pumice_reactor::sim::{FaultOp, FileFault, HostId, HostOptions, World, ZonedModel};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -299,6 +300,38 @@ fn a_log_is_replayed_at_once_where_key_tables_find_no_room() {
                 let opened = open_with(&device, options()).await;
                 holds(&opened.store, &written).await;
             });
+        }
+    }
+}
+
+/// Somebody waits for it, and learns how long still: also where the log is replayed in parts, each of which leaves less.
+#[test]
+fn a_recovery_tells_how_far_it_is() {
+    for channels in [1, 4] {
+        for replay_bytes in [None, Some(PART)] {
+            let (world, host, _) = crashed_with_much(Media::File(channels));
+            let (told, parts) = run(&world, host, async move {
+                let device = Device::open(&spec(), Access::ReadWrite).await.expect("device");
+                let options = StoreOptions {
+                    replay_bytes,
+                    replay_window_bytes: Some(64 << 10),
+                    ..StoreOptions::default()
+                };
+                let told = RefCell::new(Vec::new());
+                let tells = |done, all| told.borrow_mut().push((done, all));
+                let opened = Store::open(device, options, &tells).await.expect("open");
+                opened.store.close().await.expect("close");
+                (told.into_inner(), opened.parts)
+            });
+            assert_eq!(parts > 1, replay_bytes.is_some(), "{parts} parts");
+            let all = told[0].1;
+            assert!(told.iter().all(|&(done, of)| of == all && done <= all), "{told:?}");
+            assert!(told.is_sorted(), "{told:?}");
+            let steps: BTreeSet<u64> = told.iter().map(|&(done, _)| done).collect();
+            assert!(
+                steps.len() > 4 && steps.last() >= Some(&(all / 4)),
+                "{channels} {replay_bytes:?}: {told:?}"
+            );
         }
     }
 }
