@@ -138,7 +138,9 @@ impl Store {
             let mut candidates = Vec::new();
             let is_last = {
                 let memtable = lock(memtable);
-                let last = if is_round && first > 0 { first } else { memtable.len() };
+                // It may have been emptied meanwhile, under a reader that is too slow.
+                let rows = memtable.len();
+                let last = if is_round && first > 0 { first.min(rows) } else { rows };
                 let end = (from + ROWS_AT_ONCE).min(last);
                 for row in (from..end).map(|number| memtable.nth(number)) {
                     let (seq, expire_ms) = memtable.expiry_of(row);

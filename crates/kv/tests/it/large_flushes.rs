@@ -21,7 +21,7 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 /// Writes small values until the drive is full, deletes half of them, and writes again.
-fn fill(seed: u64, value_bytes: usize) {
+fn fill(seed: u64, value_bytes: usize, crashes: bool) {
     let world = World::new(seed);
     let host = world.add_host(HostOptions { quirks: false, ..HostOptions::default() });
     let test = async move {
@@ -30,7 +30,7 @@ fn fill(seed: u64, value_bytes: usize) {
         let shape = StoreFormat { segment_bytes: Some(SEGMENT_BYTES as u32), ..format() };
         Store::format(&device, &shape).await.expect("format");
         let options = StoreOptions { memory_bytes: MEMORY_BYTES, ..StoreOptions::default() };
-        let store = open_with(&device, options).await.store;
+        let mut store = open_with(&device, options.clone()).await.store;
         let mut rng = Rng::from_seed(seed);
         let mut n = 0;
         for round in 0..2 {
@@ -45,6 +45,11 @@ fn fill(seed: u64, value_bytes: usize) {
                     Ok(Err(error)) => panic!("seed {seed}: {error}"),
                     Err(_) => panic!("round {round}: put {n} waits: {} {:?}", store.space(), store.stats()),
                 }
+            }
+            if crashes {
+                // Memtables are as full as they may be.
+                store.abandon().await;
+                store = open_with(&device, options.clone()).await.store;
             }
             for gone in (0..n).filter(|gone| gone % 2 == round % 2) {
                 let mut batch = Batch::new();
@@ -65,10 +70,16 @@ fn fill(seed: u64, value_bytes: usize) {
 
 #[test]
 fn writes_end_though_a_flush_finds_no_room() {
-    fill(1, 24);
+    fill(1, 24, false);
 }
 
 #[test]
 fn so_they_do_with_values_beside_the_tables() {
-    fill(1, 100);
+    fill(1, 100, false);
+}
+
+#[test]
+fn so_they_do_after_a_crash() {
+    fill(2, 24, true);
+    fill(2, 100, true);
 }
