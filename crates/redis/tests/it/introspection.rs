@@ -380,7 +380,7 @@ fn clients_are_listed_and_killed_by_id_address_kind_and_never_by_mistake() {
     let list = text(me.line("CLIENT LIST"));
     assert_eq!(list.lines().count(), 5, "{list}");
     let line = list.lines().find(|line| line.starts_with(&format!("id={} ", ids[0]))).expect("it is listed");
-    for part in [" name=first ", " db=5 ", " multi=1 ", " flags=x ", " resp=2", " user=default "] {
+    for part in [" name=first ", " db=5 ", " multi=1 ", " flags=xU ", " resp=2", " user=default "] {
         assert!(line.contains(part), "{part} in {line}");
     }
     let of = |id: i64| {
